@@ -14,7 +14,7 @@ use crate::settings::Settings;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// A broker sends a heartbeat and checks that the database is not overdue with a response.
-    Beat,
+    Heartbeat,
     /// A broker checks for lagging followers and flushes its log.
     Tick,
     /// A broker connects to the leader unless it is connected already.
@@ -150,8 +150,8 @@ impl Context {
             return self.close(connection, Node::Database);
         }
         match message {
-            Message::Beat { id, known, note } => {
-                let answer = self.database.beat(id, known, note, self.now);
+            Message::Heartbeat { id, known, note } => {
+                let answer = self.database.heartbeat(id, known, note, self.now);
                 self.send(connection, Node::Database, answer);
             }
             Message::Transact { number, command, known } => {

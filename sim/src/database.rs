@@ -11,7 +11,7 @@ use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
-use crate::message::{Beaten, Message, Note};
+use crate::message::{HeartbeatAnswer, Message, Note};
 
 /// Odds of one in this many that a change of brokers decides on the partition only in a later part
 /// ([`Cluster::decide`]).
@@ -23,7 +23,7 @@ pub struct Database {
     /// The real versions, set aside while an older copy replaces them. `None` if no copy is in use.
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
     /// The time of each broker's last heartbeat.
-    beats: BTreeMap<i32, i64>,
+    heartbeats: BTreeMap<i32, i64>,
     /// The newest note of each process of each broker.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
@@ -32,7 +32,7 @@ pub struct Database {
 impl Database {
     pub fn new(cluster: Cluster, nonce: u64) -> Database {
         let versions = vec![(nonce, Arc::new(cluster))];
-        Database { versions, aside: None, beats: BTreeMap::new(), notes: BTreeMap::new(), is_down: false }
+        Database { versions, aside: None, heartbeats: BTreeMap::new(), notes: BTreeMap::new(), is_down: false }
     }
 
     pub fn newest(&self) -> Snapshot {
@@ -56,18 +56,18 @@ impl Database {
         self.notes.get(&(id, process)).copied()
     }
 
-    pub fn beat(&mut self, id: i32, known: SeenVersion, note: Note, now: i64) -> Message {
+    pub fn heartbeat(&mut self, id: i32, known: SeenVersion, note: Note, now: i64) -> Message {
         if !self.knows(known) {
             return Message::WentBack;
         }
-        self.beats.insert(id, now);
+        self.heartbeats.insert(id, now);
         let newest = self.notes.entry((id, note.process)).or_insert(note);
-        if newest.beats < note.beats {
+        if newest.heartbeats < note.heartbeats {
             *newest = note;
         }
-        let others = self.beats.iter().filter(|(other, _)| **other != id);
+        let others = self.heartbeats.iter().filter(|(other, _)| **other != id);
         let ages = others.map(|(other, at)| (*other, now - at)).collect();
-        Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))
+        Message::HeartbeatAnswer(Box::new(HeartbeatAnswer { snapshot: self.newest(), ages }))
     }
 
     /// Carries out a command. Returns the response, and true if the command created a new version.
@@ -95,7 +95,7 @@ impl Database {
         if let (Command::Unfence(BrokerState { broker_id: id, .. }) | Command::Register { id, .. }, Ok(())) =
             (command, result)
         {
-            self.beats.insert(*id, now);
+            self.heartbeats.insert(*id, now);
         }
         (Message::Transacted { number, result, snapshot: self.newest() }, is_new)
     }

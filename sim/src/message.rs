@@ -32,12 +32,12 @@ pub enum Message {
     WhoLeads,
     /// The leader that the broker knows of. `None` if it knows no leader.
     Leads(Option<i32>),
-    Beat {
+    Heartbeat {
         id: i32,
         known: SeenVersion,
         note: Note,
     },
-    Beaten(Box<Beaten>),
+    HeartbeatAnswer(Box<HeartbeatAnswer>),
     Transact {
         number: u64,
         command: Command,
@@ -96,12 +96,12 @@ pub struct Note {
     /// The number on the disk when the heartbeat was sent.
     pub number: u64,
     /// How many heartbeats the broker has sent, including this heartbeat.
-    pub beats: u64,
+    pub heartbeats: u64,
 }
 
 /// The database's response to a heartbeat.
 #[derive(Clone, Debug)]
-pub struct Beaten {
+pub struct HeartbeatAnswer {
     pub snapshot: Snapshot,
     /// The other brokers, each with the age of its last heartbeat.
     pub ages: Vec<(i32, i64)>,

@@ -57,7 +57,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
         // would lose the record.
         flushes: min_insync_replicas == 1 || rng.bool(),
         session_timeout_us: 900_000,
-        beat_us: 50_000,
+        heartbeat_us: 50_000,
         lag_us: rng.i64(100_000..600_000),
         overdue_us: 300_000,
         fetches: [1, 2, 8][rng.usize(0..3)],

@@ -9,7 +9,7 @@ pub struct Settings {
     /// True if each write is flushed before it has any effect (flush.messages=1).
     pub flushes: bool,
     pub session_timeout_us: i64,
-    pub beat_us: i64,
+    pub heartbeat_us: i64,
     pub lag_us: i64,
     /// How long a node waits for a response before it closes the connection.
     pub overdue_us: i64,

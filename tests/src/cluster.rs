@@ -294,8 +294,8 @@ impl Cluster {
             .expect("the binary starts");
         let lines = child.stdin.take();
         let acknowledged = Acknowledged(Output::of(child.stdout.take().expect("piped")));
-        let said = Output::of(child.stderr.take().expect("piped"));
-        Producing { child, lines, acknowledged, said }
+        let stderr = Output::of(child.stderr.take().expect("piped"));
+        Producing { child, lines, acknowledged, stderr }
     }
 
     /// Starts a consumer that reads a topic from its beginning.
@@ -310,8 +310,8 @@ impl Cluster {
         let mut child =
             self.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let records = Output::of(child.stdout.take().expect("piped"));
-        let said = Output::of(child.stderr.take().expect("piped"));
-        Consuming { child, records, said }
+        let stderr = Output::of(child.stderr.take().expect("piped"));
+        Consuming { child, records, stderr }
     }
 
     /// Returns all records of a topic. The records of each partition are in order.
@@ -348,7 +348,7 @@ pub struct Producing {
     child: Child,
     lines: Option<ChildStdin>,
     acknowledged: Acknowledged,
-    said: Output,
+    stderr: Output,
 }
 
 /// A handle that counts the acknowledgements of a producer, even while the test sends more records.
@@ -374,7 +374,7 @@ impl Producing {
     pub fn line(&mut self, key: &str, value: &str) {
         let lines = self.lines.as_mut().expect("it was not finished");
         if let Err(error) = writeln!(lines, "{key}:{value}") {
-            panic!("the producer has ended ({error}): {}", self.said.text());
+            panic!("the producer has ended ({error}): {}", self.stderr.text());
         }
     }
 
@@ -388,7 +388,7 @@ impl Producing {
     pub fn finish(mut self) -> Vec<(i32, i64)> {
         drop(self.lines.take());
         let status = self.child.wait().expect("our child");
-        assert!(status.success(), "a record failed: {}", self.said.all());
+        assert!(status.success(), "a record failed: {}", self.stderr.all());
         let place = |line: &str| {
             let mut fields = line.split('\t').skip(1);
             let mut field = || fields.next().expect("topic, partition and offset");
@@ -409,7 +409,7 @@ impl Drop for Producing {
 pub struct Consuming {
     child: Child,
     records: Output,
-    said: Output,
+    stderr: Output,
 }
 
 impl Consuming {
@@ -419,7 +419,7 @@ impl Consuming {
         let what = format!("a reader has read {records} records");
         wait_until(&what, deadline, || {
             let ended = self.child.try_wait().expect("our child");
-            assert!(ended.is_none(), "the reader has ended: {}", self.said.text());
+            assert!(ended.is_none(), "the reader has ended: {}", self.stderr.text());
             self.records.lines() >= records
         });
         self.child.kill().expect("our child");

@@ -190,11 +190,11 @@ mod tests {
             ("was stable up to", |seen| seen.reported.swap(0, 1)),
             ("is stable up to", |seen| seen.ends = BTreeMap::from([(0, (5, 6))])),
         ];
-        for (said, plant) in plants {
+        for (expected, plant) in plants {
             let mut seen = seen();
             plant(&mut seen);
             let violations = seen.violations();
-            assert!(violations.iter().any(|line| line.contains(said)), "{said}: {violations:?}");
+            assert!(violations.iter().any(|line| line.contains(expected)), "{expected}: {violations:?}");
         }
         let mut seen = seen();
         seen.reported[1].1 = (5, 4);

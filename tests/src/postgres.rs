@@ -117,8 +117,8 @@ impl PostgresServer {
         let mut shell = Shell { child, orders, answers };
         let answer = shell.answer();
         if answer != "started" {
-            let said: Vec<String> = shell.answers.lines().map_while(Result::ok).collect();
-            panic!("PostgreSQL does not start: {answer} {}", said.join("\n"));
+            let lines: Vec<String> = shell.answers.lines().map_while(Result::ok).collect();
+            panic!("PostgreSQL does not start: {answer} {}", lines.join("\n"));
         }
         PostgresServer { directory, port, authority: authority.pem(), shell: Mutex::new(shell) }
     }

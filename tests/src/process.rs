@@ -340,8 +340,8 @@ impl Broker {
     /// `fullbore.admin.listener=127.0.0.1:0`.
     pub fn admin_page(&self, path: &str) -> String {
         wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
-        let said = self.stdout();
-        let (_, rest) = said.split_once("http://").expect("it is told");
+        let stdout = self.stdout();
+        let (_, rest) = stdout.split_once("http://").expect("it is told");
         let (address, _) = rest.split_once('/').expect("a path");
         let mut page = std::net::TcpStream::connect(address).expect("it listens");
         page.set_read_timeout(Some(START_STOP_MAX)).expect("a socket");

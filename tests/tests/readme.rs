@@ -47,8 +47,8 @@ fn succeeds(arguments: &[&str]) {
     // The command runs in a temporary directory, because a sweep writes its report to the current directory.
     let directory = tempfile::tempdir().expect("a directory");
     let output = Command::new(binary()).args(arguments).current_dir(&directory).output().expect("the binary starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {printed}");
 }
 
 /// Starts a link, which must print its address. The link runs until it is killed.
@@ -106,8 +106,8 @@ impl Place {
         bash.env("FULLBORE_BOOTSTRAP_SERVER", self.requested());
         let output = bash.output().expect("bash starts");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}: {printed}{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {printed}{stderr}");
         printed
     }
 

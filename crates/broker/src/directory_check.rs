@@ -258,7 +258,7 @@ fn other_directory(
 ) -> Option<DirectoryFinding> {
     let (node_id, registered) = (config.node.id, found.registered?);
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    let lives = registered.beaten.is_some_and(|age| age < session);
+    let lives = registered.heartbeat_age.is_some_and(|age| age < session);
     let Some((_, marks)) = own.filter(|(directory, _)| *directory == registered.directory) else {
         let replaced = DirectoryFinding::Replaced { node_id, registered: registered.directory, lives };
         let only = found.only_complete.clone().filter(|_| !lives);

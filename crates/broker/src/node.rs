@@ -1,12 +1,14 @@
-//! The broker as requests see it: the parts that were put together when it started.
+//! The parts of the broker that requests use, one struct for each group of APIs.
 //!
-//! The node is complete before the first connection is accepted, and none of its parts is ever replaced.
+//! Every part is complete before the first connection is accepted, and none is ever replaced. A handler gets the parts
+//! that it needs (`serve!` in `api/mod.rs`). A future that outlives its handler clones the `Arc` of one part.
 
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
 use crate::loggers::Loggers;
+use crate::partitions::append::AppendServices;
 use crate::partitions::{Partitions, ReorderBuffer};
-use crate::replication::Replication;
+use crate::replication::{IsrChanges, Replication};
 use crate::telemetry::Telemetry;
 use crate::transactions::Transactions;
 use fullbore_config::BrokerConfig;
@@ -15,69 +17,117 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::wide_work::WideWork;
-use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// The broker as requests see it.
+/// All parts. Only connections, the admin page, and the start and stop of the broker use more than a few of them.
 pub struct Node {
-    /// Settings of the broker.
-    pub config: Arc<BrokerConfig>,
-    /// The control plane, which stores and changes the metadata.
-    pub control: Control,
+    /// The metadata and the settings.
+    pub metadata: Arc<MetadataServices>,
     /// The partitions that this broker has.
     pub partitions: Arc<Partitions>,
-    /// Follows partitions that other brokers lead, and changes the ISRs of those that this broker leads.
+    /// The parts that Produce uses.
+    pub produce: Arc<ProduceServices>,
+    /// The parts that Fetch uses.
+    pub fetch: Arc<FetchServices>,
+    /// The parts that the APIs of groups and transactions use.
+    pub coordinators: Arc<CoordinatorServices>,
+    /// The parts that clients may change for purposes of observation.
+    pub clients: ClientServices,
+    /// Follows partitions that other brokers lead.
     pub(crate) replication: Replication,
     /// The space on the disk of the data directory.
     pub space: Arc<DiskSpace>,
-    /// The buffer for batches that arrive out of order.
-    pub reordering: Arc<ReorderBuffer>,
-    /// The coordinator of consumer groups.
-    pub groups: Arc<Groups>,
-    /// The coordinator of transactions.
-    pub transactions: Arc<Transactions>,
-    /// The fetch sessions of consumers.
-    pub sessions: Sessions,
-    /// The clients that push their own metrics.
-    pub telemetry: Telemetry,
+    /// Permits for work that takes long.
+    pub long_work: Arc<LongWork>,
+    /// Permits and a memory budget for requests with thousands of entries.
+    pub wide: Arc<WideWork>,
     /// The counters of the broker.
     pub metrics: Metrics,
-    /// The log levels, which clients may change.
-    pub loggers: Loggers,
-    /// Permits and threads for work that takes long.
-    pub long_work: LongWork,
-    /// Permits and a memory budget for requests with thousands of entries.
-    pub wide: WideWork,
-    /// The memory budget for decompressing batches.
-    pub decompression: Decompression,
-    /// The APIs that this broker serves, in key order.
-    pub served: &'static [ApiKey],
-    /// The cluster id that clients get.
-    pub cluster_id: Text,
-    /// The host and port that clients of each listener get.
-    pub(crate) endpoints: Vec<(Text, i32)>,
     /// Sends true when the broker stops.
     pub(crate) stop: watch::Sender<bool>,
 }
 
 impl Node {
-    /// Returns the host and port that clients of this listener get.
-    pub fn endpoint(&self, listener: usize) -> (Text, i32) {
-        self.endpoints[listener].clone()
-    }
-
-    /// Returns the wall clock in milliseconds since 1970.
-    pub fn now_ms(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    }
-
     /// Returns a receiver that gets true when the broker stops.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
+}
+
+/// The metadata of the cluster, and what this broker announces of itself.
+pub struct MetadataServices {
+    /// Settings of the broker.
+    pub config: Arc<BrokerConfig>,
+    /// The control plane, which stores and changes the metadata.
+    pub control: Control,
+    /// The cluster id that clients get.
+    pub cluster_id: Text,
+    /// The APIs that this broker serves, in key order.
+    pub served: &'static [ApiKey],
+    /// The host and port that clients of each listener get.
+    pub(crate) endpoints: Vec<(Text, i32)>,
+}
+
+impl MetadataServices {
+    /// Returns the host and port that clients of this listener get.
+    pub fn endpoint(&self, listener: usize) -> (Text, i32) {
+        self.endpoints[listener].clone()
+    }
+}
+
+/// The parts that Produce uses.
+pub struct ProduceServices {
+    /// The metadata and the settings.
+    pub metadata: Arc<MetadataServices>,
+    /// The partitions that this broker has.
+    pub partitions: Arc<Partitions>,
+    /// The parts that an append to a partition uses.
+    pub append: AppendServices,
+    /// The buffer for batches that arrive out of order.
+    pub reordering: Arc<ReorderBuffer>,
+}
+
+/// The parts that Fetch uses, for consumers and for followers.
+pub struct FetchServices {
+    /// The metadata and the settings.
+    pub metadata: Arc<MetadataServices>,
+    /// The partitions that this broker has.
+    pub partitions: Arc<Partitions>,
+    /// The fetch sessions of consumers.
+    pub sessions: Sessions,
+    /// The queue for ISR changes, which fetches of followers cause.
+    pub(crate) isr: Arc<IsrChanges>,
+    /// Permits and a memory budget for fetches of thousands of partitions.
+    pub wide: Arc<WideWork>,
+    /// The counters of fetches.
+    pub metrics: Metrics,
+    /// Gets true when the broker stops, so that waiting fetches are answered.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// The parts that the APIs of groups and transactions use.
+pub struct CoordinatorServices {
+    /// The metadata and the settings.
+    pub metadata: Arc<MetadataServices>,
+    /// The coordinator of consumer groups.
+    pub groups: Arc<Groups>,
+    /// The coordinator of transactions.
+    pub transactions: Arc<Transactions>,
+    /// The counters of commits.
+    pub metrics: Metrics,
+}
+
+/// The parts that clients may change for purposes of observation.
+pub struct ClientServices {
+    /// The metadata and the settings.
+    pub metadata: Arc<MetadataServices>,
+    /// The clients that push their own metrics.
+    pub telemetry: Telemetry,
+    /// The log levels.
+    pub loggers: Loggers,
+    /// The counters of refused pushes.
+    pub metrics: Metrics,
 }

@@ -21,7 +21,8 @@ use crate::log_end_reports;
 use crate::loggers::Loggers;
 use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
 use crate::net::{self, Bound, Clients};
-use crate::node::Node;
+use crate::node::{ClientServices, CoordinatorServices, FetchServices, MetadataServices, Node, ProduceServices};
+use crate::partitions::append::AppendServices;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
@@ -181,7 +182,7 @@ impl Broker {
             partitions.serve_diskless(diskless);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
-        if control.beats().is_some() {
+        if control.heartbeats().is_some() {
             let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
@@ -195,41 +196,23 @@ impl Broker {
         let transactions = Transactions::new(&config, shared, groups.clone(), unsettled);
         transactions.start(&stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
-        let node = Arc::new(Node {
-            replication,
-            loggers,
-            long_work: LongWork::default(),
-            wide: WideWork::default(),
-            decompression: Decompression::default(),
-            sessions: Sessions::new(config.api.fetch_sessions_max),
-            reordering: ReorderBuffer::new(&config.reorder, metrics.clone()),
-            groups,
-            transactions,
-            telemetry: Telemetry::new(metrics.clone()),
-            metrics,
-            served: api::SERVED,
-            cluster_id: Text::from(control.cluster_id().to_string()),
-            endpoints: listeners
-                .iter()
-                .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
-                .collect(),
-            stop,
-            config,
-            control,
-            partitions,
-            space,
-        });
+        let shared = SharedParts { config, control, partitions, metrics, stop };
+        let node = Arc::new(node(shared, replication, (groups, transactions), (loggers, space), &listeners));
         let space = Arc::clone(&node.space);
         apart.spawn(async move { space.watch_writes().await });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
-        task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        task::spawn(forget_deleted(node.metadata.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());
-        if let Some(beats) = node.control.beats() {
-            apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
-            task::spawn(log_end_reports::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
-            if let Some(interval) = node.config.replication.balance_interval {
-                let (control, node_id) = (node.control.clone(), node.config.node.id);
+        if let Some(heartbeats) = node.metadata.control.heartbeats() {
+            apart.spawn(member(&node, &clients).run(heartbeats, node.stopping(), Arc::clone(&ended)));
+            task::spawn(log_end_reports::run(
+                node.metadata.control.clone(),
+                Arc::clone(&node.partitions),
+                node.stopping(),
+            ));
+            if let Some(interval) = node.metadata.config.replication.balance_interval {
+                let (control, node_id) = (node.metadata.control.clone(), node.metadata.config.node.id);
                 task::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
             }
         }
@@ -255,15 +238,15 @@ impl Broker {
 
     /// Returns the host and port that clients of the first listener get.
     pub fn advertised(&self) -> (String, i32) {
-        let (host, port) = self.node.endpoint(0);
+        let (host, port) = self.node.metadata.endpoint(0);
         (host.to_string(), port)
     }
 
     /// Returns every listener with its name, true if it uses TLS, and the host and port that its clients get.
     pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
-        let configured = self.node.config.network.listeners.iter();
+        let configured = self.node.metadata.config.network.listeners.iter();
         let reached = |index| {
-            let (host, port) = self.node.endpoint(index);
+            let (host, port) = self.node.metadata.endpoint(index);
             (host.to_string(), port)
         };
         configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
@@ -276,7 +259,7 @@ impl Broker {
 
     /// Returns the cluster's id.
     pub fn cluster_id(&self) -> &str {
-        &self.node.cluster_id
+        &self.node.metadata.cluster_id
     }
 
     /// Returns how many requests the object store has had.
@@ -307,12 +290,14 @@ impl Broker {
     }
 
     async fn stop(self) {
-        if let Some(mut beats) = self.node.control.beats().filter(|_| self.ended.borrow().is_none()) {
-            membership::hand_over(&self.node.control, &mut beats, self.node.partitions.in_use().into()).await;
+        if let Some(mut heartbeats) = self.node.metadata.control.heartbeats().filter(|_| self.ended.borrow().is_none())
+        {
+            membership::hand_over(&self.node.metadata.control, &mut heartbeats, self.node.partitions.in_use().into())
+                .await;
         }
         self.node.stop.send_replace(true);
-        self.node.reordering.close();
-        self.node.groups.close();
+        self.node.produce.reordering.close();
+        self.node.coordinators.groups.close();
         self.node.partitions.dismiss_waiting();
         if timeout(STOP_MAX, self.serving).await.is_err() {
             tracing::warn!("some clients have not read their responses in time: their connections are closed");
@@ -320,14 +305,14 @@ impl Broker {
         if let Some(admin) = self.admin {
             admin.abort();
         }
-        if self.node.control.beats().is_some() && self.ended.borrow().is_none() {
-            membership::leave(&self.node.control).await;
+        if self.node.metadata.control.heartbeats().is_some() && self.ended.borrow().is_none() {
+            membership::leave(&self.node.metadata.control).await;
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
             // First the control plane is closed, so that it makes no more decisions. The partitions then carry out
             // those that it has made.
-            node.control.close();
+            node.metadata.control.close();
             node.partitions.close();
         };
         if let Err(error) = tokio::task::spawn_blocking(closing).await {
@@ -336,12 +321,84 @@ impl Broker {
     }
 }
 
+/// The parts of the broker that most groups of APIs use.
+struct SharedParts {
+    config: Arc<BrokerConfig>,
+    control: Control,
+    partitions: Arc<Partitions>,
+    metrics: Metrics,
+    stop: watch::Sender<bool>,
+}
+
+/// Gives each group of APIs its parts.
+fn node(
+    shared: SharedParts,
+    replication: Replication,
+    (groups, transactions): (Arc<Groups>, Arc<Transactions>),
+    (loggers, space): (Loggers, Arc<DiskSpace>),
+    listeners: &[Bound],
+) -> Node {
+    let SharedParts { config, control, partitions, metrics, stop } = shared;
+    let (wide, long_work) = (Arc::<WideWork>::default(), Arc::<LongWork>::default());
+    let endpoint = |bound: &Bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1));
+    let metadata = Arc::new(MetadataServices {
+        cluster_id: Text::from(control.cluster_id().to_string()),
+        served: api::SERVED,
+        endpoints: listeners.iter().map(endpoint).collect(),
+        config: Arc::clone(&config),
+        control,
+    });
+    let append = AppendServices {
+        decompression: Decompression::default(),
+        long_work: Arc::clone(&long_work),
+        metrics: metrics.clone(),
+        transactions: Box::new(Arc::clone(&transactions)),
+    };
+    Node {
+        produce: Arc::new(ProduceServices {
+            metadata: Arc::clone(&metadata),
+            partitions: Arc::clone(&partitions),
+            append,
+            reordering: ReorderBuffer::new(&config.reorder, metrics.clone()),
+        }),
+        fetch: Arc::new(FetchServices {
+            metadata: Arc::clone(&metadata),
+            partitions: Arc::clone(&partitions),
+            sessions: Sessions::new(config.api.fetch_sessions_max),
+            isr: Arc::clone(replication.isr()),
+            wide: Arc::clone(&wide),
+            metrics: metrics.clone(),
+            stopping: stop.subscribe(),
+        }),
+        coordinators: Arc::new(CoordinatorServices {
+            metadata: Arc::clone(&metadata),
+            groups,
+            transactions,
+            metrics: metrics.clone(),
+        }),
+        clients: ClientServices {
+            metadata: Arc::clone(&metadata),
+            telemetry: Telemetry::new(metrics.clone()),
+            loggers,
+            metrics: metrics.clone(),
+        },
+        metadata,
+        partitions,
+        replication,
+        space,
+        long_work,
+        wide,
+        metrics,
+        stop,
+    }
+}
+
 async fn close(control: Control) {
     let _ = tokio::task::spawn_blocking(move || control.close()).await;
 }
 
 fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
-    let config = &node.config;
+    let config = &node.metadata.config;
     let listener =
         config.network.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
     let session_timeout_ms = i64::try_from(config.membership.session_timeout_ms).unwrap_or(i64::MAX);
@@ -350,8 +407,15 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let space = Arc::clone(&node.space);
     let clients = Arc::clone(clients);
     let (disk, hang_up): (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
-    let member =
-        Membership::new(node.control.clone(), config.node.id, session_timeout_ms, listener, in_use, disk, hang_up);
+    let member = Membership::new(
+        node.metadata.control.clone(),
+        config.node.id,
+        session_timeout_ms,
+        listener,
+        in_use,
+        disk,
+        hang_up,
+    );
     match node.partitions.diskless() {
         Some(diskless) => member.with_store(Arc::clone(diskless.health())),
         None => member,

@@ -291,7 +291,7 @@ effect, the last when records were deleted before they were read.
 
     #[test]
     fn a_refused_value_is_reported_with_its_key_and_the_allowed_values() {
-        for (key, value, says) in [
+        for (key, value, expected) in [
             ("fetch.min.bytes", "-1", "must be 0 or more"),
             ("check.crcs", "yes", "must be true or false"),
             ("session.timeout.ms", "0", "must be a number of milliseconds above 0"),
@@ -301,7 +301,7 @@ effect, the last when records were deleted before they were read.
             ("isolation.level", "x", "must be read_committed or read_uncommitted"),
         ] {
             let refused = ConsumerConfig::default().set(key, value).expect_err(key).to_string();
-            assert!(refused.starts_with(&format!("{key}={value}: {says}")), "{refused}");
+            assert!(refused.starts_with(&format!("{key}={value}: {expected}")), "{refused}");
         }
     }
 }

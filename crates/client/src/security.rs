@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_wrong_setting_is_reported_with_its_key_and_without_secrets() {
         let ssl = ("security.protocol", "SSL");
-        for (pairs, says) in [
+        for (pairs, expected) in [
             (
                 vec![ssl, ("ssl.truststore.location", "/no/such.pem")],
                 "ssl.truststore.location=/no/such.pem: No such file",
@@ -215,8 +215,8 @@ mod tests {
             (vec![("ssl.endpoint.identification.algorithm", "ldap")], "must be https, or empty"),
             (vec![("ssl.engine.factory.class", "x.Y")], "no Java here"),
         ] {
-            let refusal = of(&pairs).expect_err(says);
-            assert!(refusal.contains(says) && !refusal.contains("TOPSECRET"), "{refusal}");
+            let refusal = of(&pairs).expect_err(expected);
+            assert!(refusal.contains(expected) && !refusal.contains("TOPSECRET"), "{refusal}");
         }
     }
 }

@@ -230,8 +230,8 @@ mod tests {
             let value = 1_048_576 >> if ours.ends_with(".bytes") { 0 } else { 16 };
             parse(&format!("{ours}={value}\n{theirs}=0{value}")).expect("the same number");
             let refused = refusal(&format!("{ours}={value}\n{theirs}={}", value + 1));
-            let says = format!("{theirs}={}: must be the same as {ours}={value}, or left out", value + 1);
-            assert_eq!(refused, says);
+            let expected = format!("{theirs}={}: must be the same as {ours}={value}, or left out", value + 1);
+            assert_eq!(refused, expected);
         }
     }
 

@@ -233,7 +233,7 @@ mod tests {
             let directory = DisklessStorage::Directory(path.into());
             assert_eq!(of(&format!("diskless.storage={typed}")), directory, "{typed}");
         }
-        for (typed, says) in [
+        for (typed, expected) in [
             ("", format!("diskless.storage=: {FORMS}")),
             ("file:/objects", "diskless.storage=file:/objects: must be as file:///path, with three slashes".into()),
             ("file://host/x", "diskless.storage=file://host/x: must be as file:///path, with three slashes".into()),
@@ -247,7 +247,7 @@ mod tests {
                     .into(),
             ),
         ] {
-            assert_eq!(refusal(&format!("log.dirs=/data\ndiskless.storage={typed}")), says);
+            assert_eq!(refusal(&format!("log.dirs=/data\ndiskless.storage={typed}")), expected);
         }
     }
 

@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn refusals() {
-        for (listeners, advertised, says) in [
+        for (listeners, advertised, expected) in [
             ("SASL_SSL://h:1", None, "SASL is not offered yet"),
             ("SASL_PLAINTEXT://h:1", None, "SASL is not offered yet"),
             ("FOO://h:1", None, "FOO needs a protocol"),
@@ -319,7 +319,7 @@ mod tests {
             ("PLAINTEXT://h:1", Some("OUT://h:1"), "OUT is not one of listeners"),
         ] {
             let error = parse(listeners, advertised).expect_err(listeners);
-            assert!(error.contains(says), "{listeners}: {error}");
+            assert!(error.contains(expected), "{listeners}: {error}");
         }
     }
 

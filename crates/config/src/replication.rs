@@ -121,12 +121,12 @@ mod tests {
         assert_eq!(parse(""), Ok(1));
         assert_eq!(parse("inter.broker.listener.name=in"), Ok(2));
         assert_eq!(parse("security.inter.broker.protocol=PLAINTEXT"), Ok(1));
-        for (text, says) in [
+        for (text, expected) in [
             ("inter.broker.listener.name=OTHER", "must be the name of one of listeners"),
             ("security.inter.broker.protocol=SSL", "must be the name of one of listeners"),
             ("inter.broker.listener.name=IN\nsecurity.inter.broker.protocol=PLAINTEXT", "must be left out where"),
         ] {
-            assert!(parse(text).expect_err(text).contains(says), "{text}");
+            assert!(parse(text).expect_err(text).contains(expected), "{text}");
         }
     }
 }

@@ -150,13 +150,13 @@ mod tests {
         assert!(jks.starts_with("ssl.keystore.type=JKS: must be PEM") && jks.contains("ssl.keystore.key"), "{jks}");
         let own = refusal(&format!("{TWO}listener.name.in.ssl.truststore.type=PKCS12"));
         assert!(own.starts_with("listener.name.in.ssl.truststore.type=PKCS12: must be PEM"), "{own}");
-        for (text, says) in [
+        for (text, expected) in [
             ("ssl.engine.factory.class=x", "Java"),
             ("listener.name.ssl.max.connections=1", "only ssl.*"),
             ("ssl.client.auth=maybe", "none or requested or required"),
             ("ssl.protocol=TLS", "TLSv1.3 or TLSv1.2"),
         ] {
-            assert!(refusal(text).contains(says), "{}", refusal(text));
+            assert!(refusal(text).contains(expected), "{}", refusal(text));
         }
     }
 

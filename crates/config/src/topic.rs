@@ -396,12 +396,12 @@ mod tests {
             TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect("valid")
         };
         let refused = |config: &TopicConfig| config.contradiction().expect("refused").to_string();
-        let says =
+        let expected =
             "compaction of diskless topics is not supported yet, and this topic is diskless (diskless.enable=true)";
         let own = of(&[], &[diskless, ("cleanup.policy", "compact")]);
-        assert_eq!(refused(&own), format!("cleanup.policy=compact: {says}"));
+        assert_eq!(refused(&own), format!("cleanup.policy=compact: {expected}"));
         let both = of(&[("log.cleanup.policy", "delete,compact")], &[diskless]);
-        assert_eq!(refused(&both), format!("cleanup.policy=compact,delete: {says}"));
+        assert_eq!(refused(&both), format!("cleanup.policy=compact,delete: {expected}"));
         let both = both.without_contradiction();
         assert_eq!((both.cleanup.delete, both.cleanup.compact), (true, false));
         let classic = of(&[], &[("cleanup.policy", "compact"), ("diskless.enable", "false")]);

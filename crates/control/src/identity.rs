@@ -203,18 +203,18 @@ async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut Notes
 /// A data directory that a broker of a cluster has used before, with the content of its file.
 pub struct UsedDirectory {
     directory: PathBuf,
-    said: ClusterDirectory,
+    content: ClusterDirectory,
 }
 
 impl UsedDirectory {
-    /// Takes the directory's path and the content `said` of its file.
-    pub fn new(directory: &Path, said: ClusterDirectory) -> Self {
-        Self { directory: directory.to_owned(), said }
+    /// Takes the directory's path and the `content` of its file.
+    pub fn new(directory: &Path, content: ClusterDirectory) -> Self {
+        Self { directory: directory.to_owned(), content }
     }
 
     /// See [`ClusterDirectory::marks`].
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
-        self.said.marks(is_same_boot)
+        self.content.marks(is_same_boot)
     }
 
     /// Records in the file that `joining` is about to replace the registered process `former`. `former` is `None` if
@@ -224,7 +224,7 @@ impl UsedDirectory {
     /// # Errors
     /// Returns the system's error if the file cannot be written.
     pub fn join(&self, former: Option<Uuid>, joining: Uuid) -> io::Result<()> {
-        let former = former.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
+        let former = former.or(self.content.users.map(|users| users[0])).unwrap_or(joining);
         self.write([former, joining])
     }
 
@@ -238,8 +238,8 @@ impl UsedDirectory {
     /// since a file of an earlier Fullbore has no line for that number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
-        let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));
-        file.write_all_at(lines.as_bytes(), self.said.head().len() as u64)?;
+        let lines = format!("{}{}", seen_lines(self.content.seen, self.content.noted), user_lines(users));
+        file.write_all_at(lines.as_bytes(), self.content.head().len() as u64)?;
         file.sync_all()
     }
 }
@@ -318,15 +318,15 @@ mod tests {
     fn file_of_an_earlier_version_has_a_number_after_a_join() {
         let directory = tempfile::tempdir().expect("tempdir");
         let (of, [a, b]) = (directory_of(Some(Version { number: 7, nonce: 9 })), [1, 2].map(|id| Uuid([id; 16])));
-        let said = || ClusterDirectory::read(directory.path()).expect("readable").expect("there");
+        let content = || ClusterDirectory::read(directory.path()).expect("readable").expect("there");
         for users in [String::new(), user_lines([a, a])] {
             let lines =
                 format!("{}{}{users}", of.head(), seen_lines(of.seen, 0).replace("noted=00000000000000000000\n", ""));
             assert!(!lines.contains("noted"), "{lines}");
             std::fs::write(directory.path().join(FILE), lines).expect("written");
-            assert_eq!(said().noted, 0);
-            UsedDirectory::new(directory.path(), said()).join(Some(a), b).expect("written");
-            assert_eq!(said(), ClusterDirectory { users: Some([a, b]), ..of });
+            assert_eq!(content().noted, 0);
+            UsedDirectory::new(directory.path(), content()).join(Some(a), b).expect("written");
+            assert_eq!(content(), ClusterDirectory { users: Some([a, b]), ..of });
         }
     }
 
@@ -349,8 +349,8 @@ mod tests {
         let (thread, mut notes) = of.follow(directory.path(), watched).expect("starts");
         for _ in 0..100 {
             let reported = notes.next().await;
-            let said = ClusterDirectory::read(directory.path()).expect("readable").expect("there");
-            assert!(reported >= 5 && said.noted >= reported && said.users == of.users, "{reported}: {said:?}");
+            let content = ClusterDirectory::read(directory.path()).expect("readable").expect("there");
+            assert!(reported >= 5 && content.noted >= reported && content.users == of.users, "{reported}: {content:?}");
         }
         while notes.next().await < 7 {}
         drop((images, notes));

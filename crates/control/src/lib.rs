@@ -11,7 +11,6 @@
 //! Invariant: when a command succeeds, its change is committed, and every later image shows the change. A queued
 //! command is carried out even if its caller no longer waits for the answer.
 
-mod beat;
 mod brokers;
 mod change;
 mod command;
@@ -19,6 +18,7 @@ mod configs;
 mod decide;
 mod error;
 mod features;
+mod heartbeat;
 mod identity;
 mod image;
 mod internal;
@@ -50,7 +50,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::cluster::lease::beat_interval_ms;
+use fullbore_rules::cluster::lease::heartbeat_interval_ms;
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
@@ -62,13 +62,12 @@ use fullbore_db::postgres::Server;
 use fullbore_host::disk_space::DiskSpace;
 use identity::{ClusterDirectory, Identity};
 use pending::CommandKind;
-use postgres::Beats;
+use postgres::Heartbeats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
 use writer::QueuedCommand;
 
-pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -82,6 +81,7 @@ pub use decide::{
 };
 pub use error::OpenError;
 pub use features::{FEATURES, Feature, TRANSACTION_VERSION};
+pub use heartbeat::{HeartbeatAnswer, PeerHeartbeat};
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
 pub use lock::DirectoryLock;
@@ -112,7 +112,7 @@ struct Shared {
     /// Counts the calls to the database. Set only on a broker of a cluster.
     plane_calls: OnceLock<Arc<PlaneCalls>>,
     /// The database's answers to this broker's heartbeats. Set only on a broker of a cluster.
-    beats: OnceLock<watch::Receiver<Beaten>>,
+    heartbeats: OnceLock<watch::Receiver<HeartbeatAnswer>>,
     deleted: Mutex<Vec<DeletedTopic>>,
     /// The queue of commands; `None` once it is closed.
     queue: Mutex<Option<Queue>>,
@@ -120,14 +120,14 @@ struct Shared {
     /// both have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The thread that sends heartbeats. `None` on a standalone broker, and after [`Control::close`].
-    beating: Mutex<Option<Beats>>,
+    heartbeat_thread: Mutex<Option<Heartbeats>>,
 }
 
 /// Everything that [`Control::join_cluster`] needs to complete a broker's registration.
 pub struct PendingJoin {
     directory: PathBuf,
     of_directory: ClusterDirectory,
-    of_beats: Arc<Server>,
+    of_heartbeats: Arc<Server>,
     /// The interval between two heartbeats.
     every: Duration,
 }
@@ -167,11 +167,11 @@ impl Control {
     fn open_of_cluster(
         broker: Arc<BrokerConfig>,
         directory: PathBuf,
-        [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
+        [of_metadata, of_heartbeats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: RegistrationInfo,
     ) -> Result<(Self, PendingJoin), OpenError> {
         let id = broker.node.id;
-        let every = Duration::from_millis(beat_interval_ms(
+        let every = Duration::from_millis(heartbeat_interval_ms(
             broker.membership.heartbeat_interval_ms,
             broker.membership.session_timeout_ms,
         ));
@@ -183,7 +183,7 @@ impl Control {
             Ok((store, identity))
         })?;
         let of_directory = receiver.recv().expect("it is opened");
-        Ok((control, PendingJoin { directory, of_directory, of_beats, every }))
+        Ok((control, PendingJoin { directory, of_directory, of_heartbeats, every }))
     }
 
     /// Completes the registration of a broker in a cluster. Writes the file `cluster` at the first start, and starts
@@ -192,7 +192,7 @@ impl Control {
     /// # Errors
     /// Returns [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
     pub fn join_cluster(&self, join: PendingJoin) -> Result<(), OpenError> {
-        let PendingJoin { directory, of_directory, of_beats, every } = join;
+        let PendingJoin { directory, of_directory, of_heartbeats, every } = join;
         let shared = &self.shared;
         if of_directory.seen.is_none() {
             // Write the file only after the registration. If the broker is refused, its directory stays as it was.
@@ -203,8 +203,8 @@ impl Control {
         shared.threads.lock().push(seen);
         let known = shared.image.clone();
         let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
-        let beats = Beats::start(
-            of_beats,
+        let heartbeats = Heartbeats::start(
+            of_heartbeats,
             shared.node_id,
             shared.process,
             every,
@@ -212,9 +212,9 @@ impl Control {
             move || known.borrow().version(),
             move |version| queue.catch_up_to(version),
         );
-        let beats = beats.map_err(OpenError::Thread)?;
-        let _ = shared.beats.set(beats.received());
-        *shared.beating.lock() = Some(beats);
+        let heartbeats = heartbeats.map_err(OpenError::Thread)?;
+        let _ = shared.heartbeats.set(heartbeats.received());
+        *shared.heartbeat_thread.lock() = Some(heartbeats);
         Ok(())
     }
 
@@ -253,10 +253,10 @@ impl Control {
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
             plane_calls: OnceLock::new(),
-            beats: OnceLock::new(),
+            heartbeats: OnceLock::new(),
             queue: Mutex::new(Some(queue)),
             threads: Mutex::new(vec![thread]),
-            beating: Mutex::new(None),
+            heartbeat_thread: Mutex::new(None),
         };
         Ok(Self { shared: Arc::new(shared), by: None })
     }
@@ -304,8 +304,8 @@ impl Control {
     }
 
     /// Returns the database's answers to this broker's heartbeats; `None` on a standalone broker.
-    pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
-        self.shared.beats.get().cloned()
+    pub fn heartbeats(&self) -> Option<watch::Receiver<HeartbeatAnswer>> {
+        self.shared.heartbeats.get().cloned()
     }
 
     /// Registers `listener` for changes of the image. First calls the listener with the empty image and the current
@@ -347,16 +347,16 @@ impl Control {
 
     /// Sends a command to the writer thread and waits for the answer.
     async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
-        let refused = command.refused(&stopped());
-        let Some(queue) = self.queue() else { return refused };
+        let Some(queue) = self.queue() else { return command.refused(&stopped()) };
+        let lost = command.refused(&lost());
         let (reply, answer) = oneshot::channel();
         let queued = QueuedCommand { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
-        if queue.enter(queued).await.is_err() {
-            return refused;
+        if let Err(queued) = queue.enter(queued).await {
+            queued.command.refuse(&stopped());
         }
         // Drop the queue's sender, because the queue must be able to close while a caller waits for its answer.
         drop(queue);
-        answer.await.unwrap_or(refused)
+        answer.await.unwrap_or(lost)
     }
 }
 
@@ -364,14 +364,22 @@ fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
+/// Returns the refusal of a command whose answer is lost because the writer has panicked.
+fn lost() -> Refusal {
+    let message = "It is not known whether this was done, since the control thread has panicked; restart the broker.";
+    Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
+}
+
 impl Shared {
     fn close(&self) {
         // With its sender gone, the thread ends as soon as the queue is empty.
         self.queue.lock().take();
-        self.beating.lock().take();
+        self.heartbeat_thread.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                tracing::error!("the control thread panicked");
+                tracing::error!(
+                    "the thread that records the newest metadata version in the data directory has panicked"
+                );
             }
         }
     }

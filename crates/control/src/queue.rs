@@ -3,6 +3,7 @@
 //! Invariants: commands are served in the order of their arrival. A queued command is served even if its caller no
 //! longer waits, and even while the broker stops.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
@@ -134,8 +135,17 @@ fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
 }
 
 impl CommandReceiver {
-    /// Serves commands until all senders are dropped and the queue is empty.
-    pub fn run(mut self, mut owner: MetadataWriter<impl Store>) {
+    /// Serves commands until all senders are dropped and the queue is empty. If the writer panics, its image may differ
+    /// from the store, so the current and all later commands are refused.
+    pub fn run(self, owner: MetadataWriter<impl Store>) {
+        if catch_unwind(AssertUnwindSafe(|| self.serve(owner))).is_err() {
+            tracing::error!(
+                "cannot change the metadata, since the control thread has panicked: this broker refuses all changes; restart it, and report the lines before this one"
+            );
+        }
+    }
+
+    fn serve(mut self, mut owner: MetadataWriter<impl Store>) {
         loop {
             let mut next = match owner.is_unfinished() {
                 true => self.waiting.try_recv().ok(),

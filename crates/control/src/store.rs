@@ -37,7 +37,7 @@ pub trait Store: Send + 'static {
 
     /// Returns the number of heartbeats that this process of the broker has sent; `None` if the store has no
     /// heartbeats.
-    fn beats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
+    fn heartbeats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
 

@@ -31,7 +31,7 @@ pub(super) fn fence_if_silent<S: Store>(
 ) -> Result<bool, Failure> {
     let Some(node) = image.node(id) else { return Ok(false) };
     let (process, broker_epoch) = (node.process, node.registration.epoch);
-    let Some(before) = owner.store.beats_of(id, process)? else { return Ok(false) };
+    let Some(before) = owner.store.heartbeats_of(id, process)? else { return Ok(false) };
     let between = session / CHECKS;
     tracing::warn!(
         broker_id = id,
@@ -42,7 +42,7 @@ pub(super) fn fence_if_silent<S: Store>(
     while since.elapsed() < session {
         std::thread::sleep(between);
         let requested = Instant::now();
-        if owner.store.beats_of(id, process)? != Some(before) {
+        if owner.store.heartbeats_of(id, process)? != Some(before) {
             return Ok(false);
         }
         // A slow store also delays heartbeats, so wait for a whole session again.

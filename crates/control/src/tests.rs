@@ -457,3 +457,23 @@ fn failed_write_changes_nothing_and_later_ones_succeed() {
     assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (2, 1));
     drop(lock);
 }
+
+#[tokio::test]
+async fn writer_panics_outcome_of_its_command_is_unknown_and_later_ones_are_refused() {
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
+    let mut is_first = true;
+    let listener = move |_: &Image, _: &Image| assert!(std::mem::take(&mut is_first), "planted by the test");
+    opened.control.follow(Box::new(listener));
+    let lost = create(&opened.control, vec![wanted("committed")]).await;
+    assert_eq!(codes(&lost), [Some(ErrorCode::REQUEST_TIMED_OUT)], "the topic is committed, but not published");
+    while opened.control.is_serving() {
+        tokio::task::yield_now().await;
+    }
+    let refused = create(&opened.control, vec![wanted("refused")]).await;
+    assert_eq!(codes(&refused), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
+    opened.control.close();
+    drop(opened);
+    let image = open(directory.path()).control.image();
+    assert_eq!(image.topics().map(|topic| &*topic.name).collect::<Vec<_>>(), ["committed"]);
+}

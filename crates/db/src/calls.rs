@@ -15,18 +15,18 @@ pub enum PlaneConnection {
     /// The connection that reads and changes the metadata.
     Metadata,
     /// The connection that sends heartbeats.
-    Beats,
+    Heartbeats,
 }
 
 impl PlaneConnection {
     /// All connections of a broker.
-    pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Beats];
+    pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Heartbeats];
 
     /// Returns the connection's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             PlaneConnection::Metadata => "metadata",
-            PlaneConnection::Beats => "beats",
+            PlaneConnection::Heartbeats => "beats",
         }
     }
 }
@@ -37,7 +37,7 @@ pub struct PlaneCalls {
     started: Instant,
     /// The calls over each connection, in the order of [`PlaneConnection::ALL`].
     by_connection: [CallsOfConnection; PlaneConnection::ALL.len()],
-    beats: LastBeats,
+    heartbeats: LastHeartbeats,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub struct CallsOfConnection {
 }
 
 #[derive(Debug, Default)]
-struct LastBeats {
+struct LastHeartbeats {
     /// How long after its last answer to a heartbeat the database still counts as available. 0 while this broker sends
     /// no heartbeats.
     patience_ms: AtomicU64,
@@ -71,19 +71,19 @@ pub struct PlaneSeen {
 
 impl Default for PlaneCalls {
     fn default() -> Self {
-        PlaneCalls { started: Instant::now(), by_connection: Default::default(), beats: LastBeats::default() }
+        PlaneCalls { started: Instant::now(), by_connection: Default::default(), heartbeats: LastHeartbeats::default() }
     }
 }
 
 impl PlaneCalls {
     /// Returns the state of the database. `None` if this broker sends no heartbeats, as on a standalone broker.
     pub fn seen(&self) -> Option<PlaneSeen> {
-        let beats = &self.beats;
-        let patience = Duration::from_millis(beats.patience_ms.load(Ordering::Relaxed));
-        let answered = Duration::from_millis(beats.answered_ms.load(Ordering::Relaxed));
+        let heartbeats = &self.heartbeats;
+        let patience = Duration::from_millis(heartbeats.patience_ms.load(Ordering::Relaxed));
+        let answered = Duration::from_millis(heartbeats.answered_ms.load(Ordering::Relaxed));
         let since_answer = self.started.elapsed().saturating_sub(answered);
-        let answers = !beats.has_failed.load(Ordering::Relaxed) && since_answer <= patience;
-        let newest = beats.newest.load(Ordering::Relaxed);
+        let answers = !heartbeats.has_failed.load(Ordering::Relaxed) && since_answer <= patience;
+        let newest = heartbeats.newest.load(Ordering::Relaxed);
         (!patience.is_zero()).then_some(PlaneSeen { answers, since_answer, newest })
     }
 
@@ -91,10 +91,10 @@ impl PlaneCalls {
         &self.by_connection[connection as usize]
     }
 
-    fn beat_answered(&self) {
+    fn heartbeat_answered(&self) {
         let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.beats.answered_ms.store(now_ms, Ordering::Relaxed);
-        self.beats.has_failed.store(false, Ordering::Relaxed);
+        self.heartbeats.answered_ms.store(now_ms, Ordering::Relaxed);
+        self.heartbeats.has_failed.store(false, Ordering::Relaxed);
     }
 }
 
@@ -123,22 +123,22 @@ impl CountedCalls {
 
     /// Must be called before the first heartbeat. If no heartbeat is answered for `patience`, the database counts as
     /// unavailable.
-    pub fn begin_to_beat(&self, patience: Duration) {
-        self.calls.beat_answered();
+    pub fn begin_to_heartbeat(&self, patience: Duration) {
+        self.calls.heartbeat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.calls.beats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
+        self.calls.heartbeats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
     /// Records that a heartbeat was answered. `newest` is the newest version in the database, which is at least as new
     /// as this broker's.
-    pub fn beat_answered(&self, newest: u64) {
-        self.calls.beats.newest.store(newest, Ordering::Relaxed);
-        self.calls.beat_answered();
+    pub fn heartbeat_answered(&self, newest: u64) {
+        self.calls.heartbeats.newest.store(newest, Ordering::Relaxed);
+        self.calls.heartbeat_answered();
     }
 
     /// Records a heartbeat that failed, or was answered by an older copy of the database.
-    pub fn beat_failed(&self) {
-        self.calls.beats.has_failed.store(true, Ordering::Relaxed);
+    pub fn heartbeat_failed(&self) {
+        self.calls.heartbeats.has_failed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -149,16 +149,16 @@ mod tests {
     #[test]
     fn database_counts_as_up_until_a_heartbeat_fails_or_is_late() {
         let calls = Arc::new(PlaneCalls::default());
-        let beats = CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats);
+        let heartbeats = CountedCalls::new(Arc::clone(&calls), PlaneConnection::Heartbeats);
         assert_eq!(calls.seen(), None, "nobody beats on one machine");
-        beats.begin_to_beat(Duration::from_secs(3600));
+        heartbeats.begin_to_heartbeat(Duration::from_secs(3600));
         assert!(calls.seen().expect("it beats").answers, "it was asked a moment ago");
-        beats.beat_failed();
+        heartbeats.heartbeat_failed();
         assert!(!calls.seen().expect("it beats").answers);
-        beats.beat_answered(7);
+        heartbeats.heartbeat_answered(7);
         let seen = calls.seen().expect("it beats");
         assert!(seen.answers && seen.newest == 7, "{seen:?}");
-        beats.begin_to_beat(Duration::ZERO);
+        heartbeats.begin_to_heartbeat(Duration::ZERO);
         while calls.seen().expect("it beats").since_answer <= Duration::from_millis(1) {
             std::thread::yield_now();
         }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn calls_are_counted_by_connection() {
         let calls = Arc::new(PlaneCalls::default());
-        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats).answered(Duration::from_millis(1));
+        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Heartbeats).answered(Duration::from_millis(1));
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Metadata).failed();
         let counted = PlaneConnection::ALL.map(|of| (calls.of(of).answered.seen().count, calls.of(of).failed.get()));
         assert_eq!(counted, [(0, 1), (1, 0)]);

@@ -411,6 +411,11 @@ impl Diskless {
         self.counts.so_far(self.services.pipeline.bytes())
     }
 
+    /// Returns true if the index's thread has panicked. The broker then accepts no records until it is restarted.
+    pub fn index_has_panicked(&self) -> bool {
+        self.services.index.has_panicked()
+    }
+
     /// Returns the reason why the object store is unusable, or `None` while its requests succeed.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.ownership.is_verified() {

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use std::ops::Range;
 
 use super::index::manual_index::{ManualIndex, Turn};
-use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
+use super::index::{ChangeSource, IndexChanges, IndexOwner, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::commit::{BatchKind, ObjectBatch};
@@ -151,6 +151,49 @@ async fn refreshed(partition: Arc<DisklessPartition>) -> Result<(), AppendError>
 async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     let far = tokio::time::Instant::now() + Duration::from_secs(3600);
     ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
+}
+
+/// Reproduces a commit that was repeated without end, since no thread was left to answer it.
+#[tokio::test]
+async fn index_thread_panics_pending_and_later_batches_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = SqliteIndex::open(directory.path()).expect("made");
+    let (owner, thread) = IndexOwner::start(Index::new(store, 5)).expect("started");
+    let finder = RunFinder::open(directory.path()).expect("opened");
+    let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
+    let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let of_index = (owner.clone(), finder, None);
+    let diskless =
+        Diskless::with_index(objects, &config.diskless, of_index, Duration::from_secs(300), Metrics::default());
+    let topic = Arc::new(config.topics.defaults);
+    diskless.put_topic("topic", ONE, 1, &topic, Box::new(|_| ProducerTails::default()));
+    let partition = diskless.find(&ONE, 0).expect("it is there");
+    while !partition.known.is_ready() {
+        yield_now().await;
+    }
+    refreshed(Arc::clone(&partition)).await.expect("the thread answers");
+    let append = |base_sequence| {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(7, None, Some(b"value"), &[]);
+        let bytes = builder.seal(Stamp { producer_id: 7, producer_epoch: 0, base_sequence }).expect("sealed").0;
+        let terms = AppendTerms::in_turn(Acks::All, 7);
+        partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), Freshness::Current, None)
+    };
+    // The first batch registers several object ids, so the next one gets as far as its commit.
+    let Ok(AppendStep::Pending(first)) = append(0) else { panic!("it is not pending") };
+    assert_eq!(answered(first).await, Ok(0));
+    let panics = Box::new(|_| panic!("planted by the test"));
+    owner.create("other".into(), Uuid([2; 16]), 1, Box::new(|_| ProducerTails::default()), panics);
+    if let Ok(AppendStep::Pending(ticket)) = append(1) {
+        let answer = tokio::time::timeout(Duration::from_secs(60), answered(ticket)).await;
+        assert_eq!(answer.expect("it is answered"), Err(AppendError::Gone));
+    }
+    assert!(owner.ended().await);
+    while !matches!(append(2), Err(AppendError::Gone)) {
+        yield_now().await;
+    }
+    assert!(diskless.index_has_panicked() && owner.known_store().await.is_err());
+    drop(thread);
 }
 
 #[tokio::test]

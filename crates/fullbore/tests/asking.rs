@@ -2,13 +2,13 @@
 //! with their directories, and a profile. The commands run as processes against a Fullbore broker.
 
 mod broker;
-mod said;
+mod tool_output;
 
 use broker::{Broker, NO_LISTENER, complaints};
-use said::{Said, said};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use tool_output::{ToolOutput, output_of};
 
 /// Returns a command. The environment in which it runs names no cluster.
 fn command(line: &str) -> Command {
@@ -34,16 +34,16 @@ impl Place {
         place
     }
 
-    fn run(&self, line: &str) -> Said {
-        said(command(&format!("{line} -b {}", self.broker.address)).output().expect("it starts"))
+    fn run(&self, line: &str) -> ToolOutput {
+        output_of(command(&format!("{line} -b {}", self.broker.address)).output().expect("it starts"))
     }
 
     fn ok(&self, line: &str) -> String {
-        said::ok(line, self.run(line))
+        tool_output::ok(line, self.run(line))
     }
 
     fn refused(&self, line: &str) -> String {
-        said::refused(line, self.run(line))
+        tool_output::refused(line, self.run(line))
     }
 }
 
@@ -158,11 +158,11 @@ fn file_of_settings_has_no_end_it_is_refused() {
         "topics list --command-config /dev/zero -b 127.0.0.1:1",
         "serve --config /dev/zero",
     ] {
-        let (status, _, stderr) = said(command(line).output().expect("it starts"));
+        let (status, _, stderr) = output_of(command(line).output().expect("it starts"));
         assert!(status == Some(1) && stderr.contains(refusal), "{line}: {stderr}");
     }
     let (status, _, stderr) =
-        said(command("topics list").env("FULLBORE_PROFILE", "/dev/zero").output().expect("starts"));
+        output_of(command("topics list").env("FULLBORE_PROFILE", "/dev/zero").output().expect("starts"));
     assert!(status == Some(1) && stderr.contains(refusal), "{stderr}");
 }
 
@@ -171,7 +171,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     let place = Place::new();
     let requests = |line: &str, variables: &[(&str, &str)]| {
         let mut command = command(line);
-        let (status, stdout, stderr) = said(command.envs(variables.iter().copied()).output().expect("it starts"));
+        let (status, stdout, stderr) = output_of(command.envs(variables.iter().copied()).output().expect("it starts"));
         (status, stdout, complaints(&stderr))
     };
     let found = |stdout: &str| (Some(0), stdout.to_owned(), String::new());
@@ -213,7 +213,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
         let (status, stdout, _) = requests(&line, &variables);
         assert_eq!((status, stdout.as_str()), (Some(0), "orders\n"), "{line}");
     }
-    let (status, _, stderr) = said(
+    let (status, _, stderr) = output_of(
         command("topics list")
             .env_remove("FULLBORE_PROFILE")
             .env("XDG_CONFIG_HOME", &home)
@@ -231,7 +231,7 @@ fn completed(line: &str) -> Vec<String> {
     let mut requested = command("--");
     requested.args(&words).env("FULLBORE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
     requested.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
-    let (status, stdout, stderr) = said(requested.output().expect("it starts"));
+    let (status, stdout, stderr) = output_of(requested.output().expect("it starts"));
     assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
     stdout.lines().map(|word| word.trim().to_owned()).collect()
 }

@@ -73,15 +73,15 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
     assert!(p50.parse::<f64>().expect("a number") >= RTT_MS, "the clients went around the relay: {stdout}");
     signal(&relay.0, "INT");
     assert_eq!(relay.0.wait().expect("it ends").code(), Some(0));
-    let mut said = String::new();
-    counts.read_to_string(&mut said).expect("read");
-    let there: u64 = said
+    let mut output = String::new();
+    counts.read_to_string(&mut output).expect("read");
+    let there: u64 = output
         .split(" bytes there")
         .next()
         .and_then(|before| before.rsplit(' ').next())
         .and_then(|bytes| bytes.replace(',', "").parse().ok())
-        .unwrap_or_else(|| panic!("{said}"));
-    assert!(there > 20 * 100, "the records crossed: {said}");
+        .unwrap_or_else(|| panic!("{output}"));
+    assert!(there > 20 * 100, "the records crossed: {output}");
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn a_bypassed_relay_is_reported_once() {
     let broker = address(&greeting, "listening on ");
     let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", broker, "--rtt", "1"];
     let mut relay = fullbore(&link).spawn().map(Running).expect("it starts");
-    let (mut first, mut said) = (String::new(), BufReader::new(relay.0.stdout.take().expect("piped")));
-    said.read_line(&mut first).expect("it says something");
+    let (mut first, mut output) = (String::new(), BufReader::new(relay.0.stdout.take().expect("piped")));
+    output.read_line(&mut first).expect("it says something");
     assert!(first.contains("; 1 ms there and back"), "a number alone is milliseconds: {first}");
     let at = address(&first, "Relay listening on ");
     for _ in 0..2 {
@@ -215,9 +215,9 @@ fn namespaces_are_removed_at_the_end_or_at_the_next_start_after_a_kill() {
     assert!(first.starts_with("Link from "), "{first}");
     signal(&link.0, "TERM");
     assert_eq!(link.0.wait().expect("it ends").code(), Some(0));
-    let mut said = String::new();
-    counts.read_to_string(&mut said).expect("read");
-    assert_eq!(said.matches(" lost, 0 dropped").count(), 2, "{said}");
+    let mut output = String::new();
+    counts.read_to_string(&mut output).expect("read");
+    assert_eq!(output.matches(" lost, 0 dropped").count(), 2, "{output}");
     assert!(paths.iter().all(|path| !path.exists()), "they stayed behind");
 }
 

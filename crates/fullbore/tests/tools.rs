@@ -16,10 +16,10 @@ fn fullbore(arguments: &[&str]) -> Command {
 }
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    said(fullbore(arguments).output().expect("it starts"))
+    output_of(fullbore(arguments).output().expect("it starts"))
 }
 
-fn said(output: Output) -> (Option<i32>, String, String) {
+fn output_of(output: Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -70,7 +70,7 @@ fn a_failing_standard_error_changes_no_exit_status() {
 fn shell(script: &str) -> (Option<i32>, String, String) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_fullbore")]).stdin(Stdio::null());
-    said(shell.output().expect("there is a shell"))
+    output_of(shell.output().expect("there is a shell"))
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
     assert!(ran("topics describe --topic t").contains("PartitionCount: 2"));
     let (_, stdout, _) = run(&[&["groups", "describe", "--group", "g", "--state"], &at[..]].concat());
     assert!(stdout.contains(&format!(" {}  (1)", broker.address)), "the coordinator has brackets: {stdout}");
-    let (_, _, stderr) = said(fullbore(&["serve", "--listen", &broker.address]).output().expect("it starts"));
+    let (_, _, stderr) = output_of(fullbore(&["serve", "--listen", &broker.address]).output().expect("it starts"));
     let expected =
         format!("cannot listen on {}: the port is taken; stop the program that has it, or set another", broker.address);
     assert!(stderr.contains(&expected), "{stderr}");
@@ -292,7 +292,7 @@ fn an_interrupted_demo_ends_at_once_and_leaves_no_data() {
 #[test]
 fn a_demo_without_a_temporary_directory_reports_the_remedy() {
     let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/directory").output().expect("it starts");
-    let (status, _, stderr) = said(output);
+    let (status, _, stderr) = output_of(output);
     assert_eq!(status, Some(1));
     assert!(stderr.contains("/no/such/directory") && stderr.contains("set TMPDIR"), "{stderr}");
 }
@@ -331,7 +331,7 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");
     let stderr: Vec<String> = reported.collect();
-    let (status, stdout, _) = said(child.wait_with_output().expect("it ends"));
+    let (status, stdout, _) = output_of(child.wait_with_output().expect("it ends"));
     assert_eq!(status, Some(130), "{stderr:?}");
     assert!(stdout.starts_with("1 records sent") && stdout.contains(" ms 99.9th."), "{stdout}");
     let last = stderr.last().expect("it says why");

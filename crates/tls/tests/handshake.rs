@@ -144,7 +144,7 @@ async fn a_client_reports_the_fault_of_the_brokers_certificate() {
     let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
     let trusts = |who: &Authority| of_client(&who.pem(), &[]);
     let broker = |issued: Issued| of_broker(&issued, &[]);
-    for (broker, client, says) in [
+    for (broker, client, expected) in [
         (broker(authority.broker(&NAMES)), trusts(&other), "unknown CA"),
         (broker(authority.broker(&["kafka.example"])), trusts(&authority), "not for 127.0.0.1"),
         (broker(authority.broker(&["kafka.example"])), trusts(&authority), "kafka.example"),
@@ -161,8 +161,8 @@ async fn a_client_reports_the_fault_of_the_brokers_certificate() {
         ),
     ] {
         let (served, requested) = shake(broker, ClientAuth::None, client, true).await;
-        let requested = requested.expect_err(says);
-        assert!(requested.contains(says), "{requested}");
+        let requested = requested.expect_err(expected);
+        assert!(requested.contains(expected), "{requested}");
         served.expect_err("told by an alert");
     }
 }
@@ -297,7 +297,7 @@ async fn a_plaintext_client_is_recognized_and_gets_no_alert() {
 async fn a_plaintext_broker_is_recognized() {
     let authority = Authority::new("ca");
     let connector = Connector::load(&of_client(&authority.pem(), &[]), true).expect("the client's material");
-    for (answer, says) in [(&b""[..], "is it an SSL listener?"), (&[0, 0, 0, 10, 0, 0][..], "does not speak TLS")] {
+    for (answer, expected) in [(&b""[..], "is it an SSL listener?"), (&[0, 0, 0, 10, 0, 0][..], "does not speak TLS")] {
         let (listener, addr) = listen().await;
         let serving = tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.expect("a client");
@@ -309,7 +309,7 @@ async fn a_plaintext_broker_is_recognized() {
         });
         let socket = TcpStream::connect(addr).await.expect("it listens");
         let error = Stream::connect(socket, &connector, &addr.to_string()).await.err().expect("no TLS").to_string();
-        assert!(error.contains(says), "{error}");
+        assert!(error.contains(expected), "{error}");
         serving.await.expect("no panic");
     }
 }

@@ -52,7 +52,7 @@ fn an_unusable_store_is_refused_with_its_file_name() {
     let (issued, other) = (Authority::new("ca").broker(&["h"]), self_signed(&["h"], false));
     let mismatch = format!("{}{}", issued.key, other.chain);
     let broken = issued.both().replace("MI", "?!");
-    for (bytes, says) in [
+    for (bytes, expected) in [
         (&b"\xfe\xed\xfe\xed\0\0\0\x02"[..], "Java key store (JKS)"),
         (&b"\x30\x82\x0a\x01"[..], "PKCS12"),
         (issued.key.as_bytes(), "no certificate"),
@@ -65,8 +65,11 @@ fn an_unusable_store_is_refused_with_its_file_name() {
         let path = directory.path().join("k");
         std::fs::write(&path, bytes).expect("written");
         let path = path.to_str().expect("UTF-8");
-        let refusal = load(&[("ssl.keystore.location", path)]).expect_err(says);
-        assert!(refusal.starts_with(&format!("ssl.keystore.location={path}: ")) && refusal.contains(says), "{refusal}");
+        let refusal = load(&[("ssl.keystore.location", path)]).expect_err(expected);
+        assert!(
+            refusal.starts_with(&format!("ssl.keystore.location={path}: ")) && refusal.contains(expected),
+            "{refusal}"
+        );
     }
     let missing = load(&[("ssl.keystore.location", "/no/such.pem")]).expect_err("missing");
     assert!(missing.contains("/no/such.pem") && missing.contains("No such file"), "{missing}");

@@ -12,7 +12,7 @@ use crate::cluster::{Command, Snapshot};
 use crate::context::Context;
 use crate::database::UNKNOWN_OUTCOME;
 use crate::fault::Fault;
-use crate::message::{Beaten, Message, Note};
+use crate::message::{HeartbeatAnswer, Message, Note};
 use crate::network::{ConnectionId, Node};
 
 /// A command that was sent to the database and has no response yet.
@@ -31,7 +31,7 @@ const COMMANDS_MAX: usize = 16;
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
-    pub(super) fn beat_or_register(&mut self, context: &mut Context) {
+    pub(super) fn heartbeat_or_register(&mut self, context: &mut Context) {
         let (node, now, overdue_us) = (self.node(), context.now, context.settings.overdue_us);
         let Some(process) = &mut self.process else { return };
         if process.outstanding.as_ref().is_some_and(|outstanding| now - outstanding.since_us > overdue_us) {
@@ -41,17 +41,17 @@ impl Broker {
             self.unknown_outcome(context);
         }
         let Some(process) = &mut self.process else { return };
-        if now - process.last_beat_us > overdue_us
-            && let Some(connection) = process.beats.take()
+        if now - process.last_heartbeat_us > overdue_us
+            && let Some(connection) = process.heartbeats.take()
         {
             context.close(connection, node);
         }
-        if process.beats.is_none() {
-            process.beats = context.open(node, Node::Database);
-            process.last_beat_us = now;
+        if process.heartbeats.is_none() {
+            process.heartbeats = context.open(node, Node::Database);
+            process.last_heartbeat_us = now;
         }
         if process.broker_epoch.is_some() {
-            self.beat(context);
+            self.heartbeat(context);
         } else if process.outstanding.is_none() && process.commands.is_empty() {
             self.join(context);
         }
@@ -80,34 +80,35 @@ impl Broker {
         process.commands.push_back(Command::Register { id: self.id, joining });
     }
 
-    pub(super) fn beat(&mut self, context: &mut Context) {
+    pub(super) fn heartbeat(&mut self, context: &mut Context) {
         let (node, known) = (self.node(), self.disk.known);
-        let Some(Process { beats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else { return };
-        self.beats += 1;
+        let Some(Process { heartbeats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else {
+            return;
+        };
+        self.heartbeats += 1;
         self.disk.noted += 1;
         // A slow disk may still hold the number of the previous heartbeat.
         let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
-        let note = Note { process: u128::from(life), number, beats: self.beats };
-        context.send(connection, node, Message::Beat { id: self.id, known, note });
+        let note = Note { process: u128::from(life), number, heartbeats: self.heartbeats };
+        context.send(connection, node, Message::Heartbeat { id: self.id, known, note });
     }
 
-    pub(super) fn beaten(&mut self, context: &mut Context, beaten: Beaten) {
+    pub(super) fn heartbeat_answer(&mut self, context: &mut Context, heartbeat_answer: HeartbeatAnswer) {
         let now_ms = context.now / LEASE_MS_US;
         let Some(process) = &mut self.process else { return };
-        process.last_beat_us = context.now;
-        process.detector.beat(now_ms);
-        let brokers = beaten.snapshot.cluster.brokers.clone();
-        self.image(context, beaten.snapshot);
-        for (id, age) in beaten.ages {
+        process.last_heartbeat_us = context.now;
+        process.detector.heartbeat(now_ms);
+        let brokers = heartbeat_answer.snapshot.cluster.brokers.clone();
+        self.image(context, heartbeat_answer.snapshot);
+        for (id, age) in heartbeat_answer.ages {
             let Some(broker) = brokers.get(&id).filter(|broker| !broker.is_fenced) else { continue };
             let refuses = !context.running.contains_key(&id) && context.network.reaches(self.node(), Node::Broker(id));
-            let beat_age_ms = age / LEASE_MS_US;
+            let heartbeat_age_ms = age / LEASE_MS_US;
             let is_dead = match context.settings.fault {
-                Some(Fault::JudgesAfterOutage) => beat_age_ms * LEASE_MS_US >= context.settings.session_timeout_us,
-                _ => self
-                    .process
-                    .as_ref()
-                    .is_some_and(|process| process.detector.is_dead(&PeerEvidence { beat_age_ms, refuses }, now_ms)),
+                Some(Fault::JudgesAfterOutage) => heartbeat_age_ms * LEASE_MS_US >= context.settings.session_timeout_us,
+                _ => self.process.as_ref().is_some_and(|process| {
+                    process.detector.is_dead(&PeerEvidence { heartbeat_age_ms, refuses }, now_ms)
+                }),
             };
             if is_dead {
                 let whom = BrokerState { broker_id: id, broker_epoch: broker.epoch };
@@ -283,7 +284,7 @@ impl Broker {
             None => self.kill(context),
             Some(member) => {
                 process.broker_epoch = Some(member.registration.epoch);
-                process.last_beat_us = context.now;
+                process.last_heartbeat_us = context.now;
                 self.disk.ended = PreviousShutdown::Killed;
                 self.disk.has_lost = false;
                 self.disk.is_copy = false;

@@ -61,7 +61,7 @@ impl Disk {
 struct Copied {
     disk: Disk,
     /// How many heartbeats the broker had sent when the copy was taken.
-    beats: u64,
+    heartbeats: u64,
     /// The process that ran when the copy was taken. `None` if the broker was stopped.
     of: Option<u128>,
 }
@@ -72,7 +72,7 @@ pub struct Broker {
     pub disk: Disk,
     copy: Option<Copied>,
     /// How many heartbeats all processes of this broker have sent.
-    beats: u64,
+    heartbeats: u64,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
@@ -89,12 +89,12 @@ pub struct Process {
     tickets: Vec<serve::Ticket>,
     sessions: BTreeMap<ConnectionId, serve::Session>,
     following: Option<follow::Following>,
-    beats: Option<ConnectionId>,
+    heartbeats: Option<ConnectionId>,
     transactions: Option<ConnectionId>,
     commands: VecDeque<Command>,
     outstanding: Option<control::Outstanding>,
     last_number: u64,
-    last_beat_us: i64,
+    last_heartbeat_us: i64,
     detector: FailureDetector,
     room: RoomWatch,
     is_stopping: bool,
@@ -149,7 +149,7 @@ impl Broker {
             is_copy: false,
             is_live_copy: false,
         };
-        Broker { id, disk, copy: None, beats: 0, process: None, is_paused: false, held: Vec::new() }
+        Broker { id, disk, copy: None, heartbeats: 0, process: None, is_paused: false, held: Vec::new() }
     }
 
     fn node(&self) -> Node {
@@ -176,18 +176,18 @@ impl Broker {
             tickets: Vec::new(),
             sessions: BTreeMap::new(),
             following: None,
-            beats: None,
+            heartbeats: None,
             transactions: None,
             commands: VecDeque::new(),
             outstanding: None,
             last_number: 0,
-            last_beat_us: context.now,
+            last_heartbeat_us: context.now,
             detector: FailureDetector::new(context.settings.session_timeout_us / control::LEASE_MS_US),
             room: RoomWatch::default(),
             is_stopping: false,
         });
         let (node, settings) = (self.node(), context.settings);
-        context.after(0, node, life, Timer::Beat);
+        context.after(0, node, life, Timer::Heartbeat);
         context.after(settings.lag_us / 2, node, life, Timer::Tick);
         context.after(0, node, life, Timer::Follow);
     }
@@ -226,7 +226,7 @@ impl Broker {
     pub fn copy_disk(&mut self) {
         if self.disk.is_whole() {
             let of = self.process.as_ref().map(|process| u128::from(process.life));
-            self.copy = Some(Copied { disk: self.disk.clone(), beats: self.beats, of });
+            self.copy = Some(Copied { disk: self.disk.clone(), heartbeats: self.heartbeats, of });
         }
     }
 
@@ -234,11 +234,11 @@ impl Broker {
     /// registered, or the copied process has sent two heartbeats after the copy. One heartbeat is too few, because it
     /// may have the number of the previous one.
     pub fn is_copy_known(&self, context: &Context) -> bool {
-        let Some(Copied { beats, of: Some(process), .. }) = self.copy else { return true };
+        let Some(Copied { heartbeats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();
         let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
         let note = context.database.note_of(self.id, process);
-        registered != Some(process) || note.is_some_and(|note| note.beats >= beats + 2)
+        registered != Some(process) || note.is_some_and(|note| note.heartbeats >= heartbeats + 2)
     }
 
     /// Replaces the disk by its last copy unless a process is running.
@@ -266,9 +266,9 @@ impl Broker {
                 let leader = self.process.as_ref().and_then(|process| process.partition.as_ref()?.leader());
                 context.send(connection, self.node(), Message::Leads(leader));
             }
-            Message::Beaten(beaten) => self.beaten(context, *beaten),
+            Message::HeartbeatAnswer(heartbeat_answer) => self.heartbeat_answer(context, *heartbeat_answer),
             Message::Transacted { number, result, snapshot } => self.transacted(context, number, result, snapshot),
-            Message::Notify => self.beat(context),
+            Message::Notify => self.heartbeat(context),
             Message::WentBack => self.went_back(context),
             _ => {}
         }
@@ -279,7 +279,7 @@ impl Broker {
         process.sessions.remove(&connection);
         process.tickets.retain(|ticket| ticket.connection != connection);
         process.following.take_if(|following| following.connection == connection);
-        process.beats.take_if(|beats| *beats == connection);
+        process.heartbeats.take_if(|heartbeats| *heartbeats == connection);
         if process.transactions.take_if(|transactions| *transactions == connection).is_some() {
             self.unknown_outcome(context);
         }
@@ -291,9 +291,9 @@ impl Broker {
         }
         let (node, settings) = (self.node(), context.settings);
         match timer {
-            Timer::Beat => {
-                context.after(settings.beat_us, node, life, Timer::Beat);
-                self.beat_or_register(context);
+            Timer::Heartbeat => {
+                context.after(settings.heartbeat_us, node, life, Timer::Heartbeat);
+                self.heartbeat_or_register(context);
             }
             Timer::Tick => {
                 context.after(settings.lag_us / 2, node, life, Timer::Tick);

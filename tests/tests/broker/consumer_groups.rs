@@ -2,7 +2,7 @@
 //!
 //! A peer may compute assignments later, so each test sends heartbeats until it gets one.
 
-use crate::members::{Member, beat, describe, join_request, list, new_group, refused, unique};
+use crate::members::{Member, describe, heartbeat, join_request, list, new_group, refused, unique};
 use fullbore_tests::{Broker, wait_until};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
@@ -22,7 +22,7 @@ fn malformed_heartbeats_are_refused_in_kafkas_words() {
     let mut client = broker.client();
     let group = new_group(&broker, "malformed");
     let join = || join_request(&group, "m", &["t"]);
-    let alive = |epoch| beat(&group, "m", epoch);
+    let alive = |epoch| heartbeat(&group, "m", epoch);
     let text = |text: &str| Some(Text::from(text));
     type Request = ConsumerGroupHeartbeatRequest;
     let owned = vec![TopicPartitions { topic_id: Uuid([1; 16]), partitions: vec![0], ..Default::default() }];
@@ -89,12 +89,12 @@ fn two_members_share_and_the_last_member_gets_all_partitions() {
     assert_eq!((joined.error_code, joined.heartbeat_interval_ms), (ErrorCode::NONE, 5000));
     assert_eq!(joined.member_id.as_deref(), Some(first.id()));
     assert!(joined.assignment.is_some(), "a join is told its assignment, even if that is nothing yet");
-    first.beat_until_it_owns(4);
+    first.heartbeat_until_it_owns(4);
     let mut second = Member::new(&broker, &group, &[&topic]);
     second.join();
     wait_until("both have their share", SOON, || {
-        first.beat();
-        second.beat();
+        first.heartbeat();
+        second.heartbeat();
         assert!(first.reads.is_disjoint(&second.reads), "{:?} {:?}", first.reads, second.reads);
         first.reads.len() == 2 && second.reads.len() == 2
     });
@@ -116,10 +116,10 @@ fn two_members_share_and_the_last_member_gets_all_partitions() {
     assert_eq!(delete(&mut client, &group), ErrorCode::NON_EMPTY_GROUP);
     let left = second.leave(-1);
     assert_eq!((left.error_code, left.member_epoch, left.heartbeat_interval_ms), (ErrorCode::NONE, -1, 0));
-    first.beat_until_it_owns(4);
+    first.heartbeat_until_it_owns(4);
     first.leave(-1);
     assert_eq!(&*describe(&mut client, &group).group_state, "Empty");
-    assert_eq!(refused(&mut client, &beat(&group, first.id(), 1)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(refused(&mut client, &heartbeat(&group, first.id(), 1)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(delete(&mut client, &group), ErrorCode::NONE);
     assert_eq!(describe(&mut client, &group).error_code, ErrorCode::GROUP_ID_NOT_FOUND);
 }
@@ -137,11 +137,11 @@ fn old_member_epochs_are_fenced() {
     client.create_topic(&topic, 2, &[]);
     let mut member = Member::new(&broker, &group, &[&topic]);
     member.join();
-    member.beat_until_it_owns(2);
+    member.heartbeat_until_it_owns(2);
     let epoch = member.epoch;
-    assert_eq!(refused(&mut client, &beat(&group, member.id(), epoch + 1)), ErrorCode::FENCED_MEMBER_EPOCH);
-    assert_eq!(refused(&mut client, &beat(&group, "stranger", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(refused(&mut client, &beat(&group, "stranger", -1)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(refused(&mut client, &heartbeat(&group, member.id(), epoch + 1)), ErrorCode::FENCED_MEMBER_EPOCH);
+    assert_eq!(refused(&mut client, &heartbeat(&group, "stranger", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(refused(&mut client, &heartbeat(&group, "stranger", -1)), ErrorCode::UNKNOWN_MEMBER_ID);
     // The fenced member joins again under its id and gets its whole assignment.
     let again = client.call(&join_request(&group, member.id(), &[&topic]), 1);
     assert_eq!((again.error_code, again.member_epoch), (ErrorCode::NONE, epoch));
@@ -167,13 +167,15 @@ fn a_static_member_keeps_its_share_while_it_is_away() {
     client.create_topic(&topic, 2, &[]);
     let mut first = Member::named(&broker, &group, &[&topic], "s");
     first.join();
-    first.beat_until_it_owns(2);
+    first.heartbeat_until_it_owns(2);
     let group_epoch = describe(&mut client, &group).group_epoch;
     let mut second = Member::named(&broker, &group, &[&topic], "s");
     assert_eq!(refused(&mut client, &second.join_request()), ErrorCode::UNRELEASED_INSTANCE_ID);
-    let stranger = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beat(&group, second.id(), 1) };
+    let stranger =
+        ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..heartbeat(&group, second.id(), 1) };
     assert_eq!(refused(&mut client, &stranger), ErrorCode::FENCED_INSTANCE_ID);
-    let unknown = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("x")), ..beat(&group, first.id(), 1) };
+    let unknown =
+        ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("x")), ..heartbeat(&group, first.id(), 1) };
     assert_eq!(refused(&mut client, &unknown), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(first.leave(-2).member_epoch, -2);
     let away = describe(&mut client, &group);
@@ -181,7 +183,7 @@ fn a_static_member_keeps_its_share_while_it_is_away() {
     let back = second.join();
     assert_eq!((back.member_epoch, second.reads.len()), (group_epoch, 2), "at once, in the epoch that was");
     assert_eq!(describe(&mut client, &group).members.len(), 1);
-    let old = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beat(&group, first.id(), 1) };
+    let old = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..heartbeat(&group, first.id(), 1) };
     assert_eq!(refused(&mut client, &old), ErrorCode::FENCED_INSTANCE_ID);
 }
 
@@ -200,10 +202,10 @@ fn an_expression_adds_topics_as_they_are_created() {
     let mut member = Member::new(&broker, &group, &[]);
     member.regex = Some(format!("{prefix}-[0-9]+"));
     member.join();
-    member.beat_until_it_owns(2);
+    member.heartbeat_until_it_owns(2);
     assert_eq!(describe(&mut client, &group).members[0].subscribed_topic_regex.as_deref(), member.regex.as_deref());
     client.create_topic(&format!("{prefix}-2"), 3, &[]);
-    member.beat_until_it_owns(5);
+    member.heartbeat_until_it_owns(5);
 }
 
 /// An expression that matches the name of an internal topic subscribes to it, as in Kafka.
@@ -215,7 +217,7 @@ fn an_expression_matches_internal_topics_too() {
     let mut member = Member::new(&broker, &new_group(&broker, "regex"), &[]);
     member.regex = Some(".*".to_owned());
     member.join();
-    member.beat_until_it_owns(5);
+    member.heartbeat_until_it_owns(5);
 }
 
 #[test]
@@ -227,9 +229,9 @@ fn a_group_grows_with_its_topic() {
     member.join();
     assert_eq!(member.reads.len(), 0, "there is no such topic yet");
     client.create_topic(&topic, 2, &[]);
-    member.beat_until_it_owns(2);
+    member.heartbeat_until_it_owns(2);
     client.delete_topic(&topic);
-    member.beat_until_it_owns(0);
+    member.heartbeat_until_it_owns(0);
 }
 
 #[test]
@@ -244,7 +246,7 @@ fn the_range_assignor_is_chosen_by_vote() {
         member.join();
     }
     wait_until("both have their range", SOON, || {
-        members.iter_mut().for_each(|member| drop(member.beat()));
+        members.iter_mut().for_each(|member| drop(member.heartbeat()));
         members.iter().map(|member| member.reads.len()).sum::<usize>() == 5
             && members.iter().all(|member| member.reads.len() >= 2)
     });
@@ -265,10 +267,10 @@ fn a_restart_after_a_kill_keeps_the_members() {
         member.join();
     }
     wait_until("both have their share", SOON, || {
-        members.iter_mut().for_each(|member| drop(member.beat()));
+        members.iter_mut().for_each(|member| drop(member.heartbeat()));
         members.iter().all(|member| member.reads.len() == 2)
     });
-    members.iter_mut().for_each(|member| drop(member.beat()));
+    members.iter_mut().for_each(|member| drop(member.heartbeat()));
     let before = describe(&mut broker.client(), &group);
     assert_eq!(&*before.group_state, "Stable");
     broker.kill();
@@ -277,11 +279,11 @@ fn a_restart_after_a_kill_keeps_the_members() {
     for member in &mut members {
         member.reconnect(&broker);
         let (epoch, reads) = (member.epoch, member.reads.clone());
-        member.beat();
+        member.heartbeat();
         assert_eq!((member.epoch, &member.reads), (epoch, &reads), "nothing has happened to it");
     }
     members[0].leave(-1);
-    members[1].beat_until_it_owns(4);
+    members[1].heartbeat_until_it_owns(4);
     assert!(members[1].epoch > before.group_epoch);
 }
 
@@ -301,11 +303,11 @@ fn kill_after_each_join_loses_no_member() {
         assert_eq!(describe(&mut broker.client(), &group), before);
         for member in &mut members {
             member.reconnect(&broker);
-            member.beat();
+            member.heartbeat();
         }
     }
     wait_until("all have their share", SOON, || {
-        members.iter_mut().for_each(|member| drop(member.beat()));
+        members.iter_mut().for_each(|member| drop(member.heartbeat()));
         members.iter().map(|member| member.reads.len()).sum::<usize>() == 6
     });
 }
@@ -336,17 +338,17 @@ fn commits_are_fenced_by_epoch() {
     client.create_topic(&topic, 2, &[]);
     let mut first = Member::new(&broker, &group, &[&topic]);
     first.join();
-    first.beat_until_it_owns(2);
+    first.heartbeat_until_it_owns(2);
     let stale = first.epoch;
     let mut second = Member::new(&broker, &group, &[&topic]);
     second.join();
     wait_until("both have their share", SOON, || {
-        first.beat();
-        second.beat();
+        first.heartbeat();
+        second.heartbeat();
         first.reads.len() == 1 && second.reads.len() == 1
     });
-    first.beat();
-    second.beat();
+    first.heartbeat();
+    second.heartbeat();
     let mut commit_in = |version: i16, id: &str, epoch: i32, partition: i32| {
         let partition =
             OffsetCommitRequestPartition { partition_index: partition, committed_offset: 7, ..Default::default() };
@@ -408,5 +410,5 @@ fn a_group_may_have_its_own_heartbeat_interval() {
     assert_eq!(client.call(&request, 1).responses[0].error_code, ErrorCode::NONE);
     let mut member = Member::new(&broker, &group, &["t"]);
     member.join();
-    wait_until("the group is held to it", SOON, || member.beat().heartbeat_interval_ms == 7000);
+    wait_until("the group is held to it", SOON, || member.heartbeat().heartbeat_interval_ms == 7000);
 }

@@ -1,7 +1,7 @@
 //! While a group of the consumer protocol changes, the broker sends its members other heartbeat intervals, so that the
 //! change takes as few heartbeats as possible. Kafka always sends the same interval.
 
-use crate::members::{Member, beat, describe, new_group, unique};
+use crate::members::{Member, describe, heartbeat, new_group, unique};
 use fullbore_tests::{Broker, wait_until};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const CONFIGURED_MS: i32 = 5_000;
 fn wait_until_settled(members: &mut [&mut Member]) {
     for member in members {
         wait_until("the member is told the configured interval", SOON, || {
-            member.beat().heartbeat_interval_ms == CONFIGURED_MS
+            member.heartbeat().heartbeat_interval_ms == CONFIGURED_MS
         });
     }
 }
@@ -30,17 +30,17 @@ fn a_change_reaches_the_members_concerned_soon() {
 
     assert_eq!(new.join().heartbeat_interval_ms, SHORT_MS);
     assert_eq!(new.reads.len(), 0, "the other one holds all of it");
-    assert!(new.beat().heartbeat_interval_ms < CONFIGURED_MS, "it waits");
-    old.beat();
+    assert!(new.heartbeat().heartbeat_interval_ms < CONFIGURED_MS, "it waits");
+    old.heartbeat();
     assert_eq!(old.reads.len(), 2, "told by one heartbeat");
-    old.beat();
-    new.beat();
+    old.heartbeat();
+    new.heartbeat();
     assert_eq!(new.reads.len(), 2, "and free by the next");
     assert_eq!(&*describe(&mut client, &group).group_state, "Stable");
     wait_until_settled(&mut [&mut old, &mut new]);
 
     new.leave(-1);
-    old.beat();
+    old.heartbeat();
     assert_eq!(old.reads.len(), 4);
 }
 
@@ -56,16 +56,16 @@ fn a_member_that_waits_for_a_slow_revocation_gets_growing_intervals() {
     let mut waits = Member::new(&broker, &group, &[&topic]);
     stuck.join();
     assert_eq!(waits.join().heartbeat_interval_ms, 10);
-    stuck.beat();
+    stuck.heartbeat();
     let mut reported = Vec::new();
     wait_until("the interval has grown twenty times", SOON, || {
-        reported.push(waits.beat().heartbeat_interval_ms);
+        reported.push(waits.heartbeat().heartbeat_interval_ms);
         reported.last().is_some_and(|&last| last >= 200)
     });
     assert!(reported.is_sorted(), "{reported:?}");
     assert_eq!(waits.reads.len(), 0);
     let mut client = broker.client();
     wait_until("the one that must give up is not hurried", SOON, || {
-        client.call(&beat(&group, stuck.id(), stuck.epoch), 1).heartbeat_interval_ms == CONFIGURED_MS
+        client.call(&heartbeat(&group, stuck.id(), stuck.epoch), 1).heartbeat_interval_ms == CONFIGURED_MS
     });
 }

@@ -70,9 +70,9 @@ fn broker_without_its_index_does_not_start_over_the_objects() {
     move_index(&directory, aside.path());
     for _ in 0..2 {
         let refused = serve_refused(&directory, &[]);
-        let said = refused.stderr.lines().last().expect("it says why");
-        assert!(!refused.status.success() && said.contains(UNKNOWN), "{}", refused.stderr);
-        assert!(said.contains("diskless.storage=") && said.contains("diskless.db"), "{said}");
+        let refusal = refused.stderr.lines().last().expect("it says why");
+        assert!(!refused.status.success() && refusal.contains(UNKNOWN), "{}", refused.stderr);
+        assert!(refusal.contains("diskless.storage=") && refusal.contains("diskless.db"), "{refusal}");
         assert_eq!(files(&directory.join("diskless")), before);
     }
     let elsewhere = aside.path().join("elsewhere");
@@ -86,10 +86,10 @@ fn broker_without_its_index_does_not_start_over_the_objects() {
 fn broker_set_to_another_store_does_not_start() {
     let mut broker = stopped_with_a_record(&[]);
     let (directory, other) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary directory"));
-    let refused = |set: &str, says: &str| {
+    let refused = |set: &str, expected: &str| {
         let refused = serve_refused(&directory, &[set]);
-        let said = refused.stderr.lines().last().expect("it says why");
-        assert!(!refused.status.success() && said.contains(says), "{}", refused.stderr);
+        let refusal = refused.stderr.lines().last().expect("it says why");
+        assert!(!refused.status.success() && refusal.contains(expected), "{}", refused.stderr);
     };
     let empty = other.path().join("empty");
     refused(&storage(&empty), OTHER);

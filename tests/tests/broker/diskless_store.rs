@@ -223,15 +223,15 @@ fn refusal_of_the_store_ends_the_start_with_its_message_and_without_the_secret()
         serve_refused(directory.path(), &sets).stderr
     };
     let wrong = "diskless.storage.aws.secret.access.key=TOPSECRET";
-    let said = refused(&on(&s3, &[wrong]));
+    let refusal = refused(&on(&s3, &[wrong]));
     assert!(
-        said.contains("diskless.storage=s3://objects/prefix: the object store refuses: SignatureDoesNotMatch"),
-        "{said}"
+        refusal.contains("diskless.storage=s3://objects/prefix: the object store refuses: SignatureDoesNotMatch"),
+        "{refusal}"
     );
-    assert!(!said.contains("TOPSECRET") && said.lines().count() == 1, "{said}");
+    assert!(!refusal.contains("TOPSECRET") && refusal.lines().count() == 1, "{refusal}");
     drop(start(&on(&s3, &[])));
-    let said = refused(&on(&s3, &[]));
-    assert!(said.contains("diskless.storage=s3://objects/prefix: it has objects of the cluster "), "{said}");
+    let refusal = refused(&on(&s3, &[]));
+    assert!(refusal.contains("diskless.storage=s3://objects/prefix: it has objects of the cluster "), "{refusal}");
 }
 
 #[test]

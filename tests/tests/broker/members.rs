@@ -48,7 +48,7 @@ pub fn join_request(group: &str, id: &str, topics: &[&str]) -> ConsumerGroupHear
 }
 
 /// Returns a heartbeat that changes nothing.
-pub fn beat(group: &str, id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
+pub fn heartbeat(group: &str, id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
     let (group_id, member_id) = (Text::from(group), Text::from(id));
     ConsumerGroupHeartbeatRequest { group_id, member_id, member_epoch: epoch, ..Default::default() }
 }
@@ -131,17 +131,17 @@ impl Member {
     }
 
     /// Sends a heartbeat and acts on the response as a client does.
-    pub fn beat(&mut self) -> ConsumerGroupHeartbeatResponse {
-        let answer = self.try_beat();
+    pub fn heartbeat(&mut self) -> ConsumerGroupHeartbeatResponse {
+        let answer = self.try_heartbeat();
         assert_eq!(answer.error_code, ErrorCode::NONE, "{:?}", answer.error_message);
         answer
     }
 
-    pub fn try_beat(&mut self) -> ConsumerGroupHeartbeatResponse {
+    pub fn try_heartbeat(&mut self) -> ConsumerGroupHeartbeatResponse {
         let request = ConsumerGroupHeartbeatRequest {
             instance_id: self.instance.as_deref().map(Text::from),
             topic_partitions: (self.reported != self.reads).then(|| owned(&self.reads)),
-            ..beat(&self.group, &self.id, self.epoch)
+            ..heartbeat(&self.group, &self.id, self.epoch)
         };
         let answer = self.client.call(&request, VERSION);
         if answer.error_code == ErrorCode::NONE {
@@ -152,9 +152,9 @@ impl Member {
     }
 
     /// Sends heartbeats until the member reads `count` partitions and has reported all of them.
-    pub fn beat_until_it_owns(&mut self, count: usize) {
+    pub fn heartbeat_until_it_owns(&mut self, count: usize) {
         wait_until("the member has what it should have", SOON, || {
-            self.beat();
+            self.heartbeat();
             self.reads.len() == count && self.reported == self.reads
         });
     }
@@ -163,7 +163,7 @@ impl Member {
         self.reads.clear();
         let request = ConsumerGroupHeartbeatRequest {
             instance_id: self.instance.as_deref().map(Text::from),
-            ..beat(&self.group, &self.id, epoch)
+            ..heartbeat(&self.group, &self.id, epoch)
         };
         self.client.call(&request, VERSION)
     }

@@ -63,8 +63,8 @@ fn data_directory_of_apache_kafka_is_refused_and_stays_unchanged() {
 #[test]
 fn a_broker_that_advertises_another_address_prints_both() {
     let broker = Broker::start(&["listeners=PLAINTEXT://0.0.0.0:0", "advertised.listeners=PLAINTEXT://127.0.0.1:9092"]);
-    let said = broker.stdout();
-    assert!(said.contains("0.0.0.0:") && said.contains("sent to 127.0.0.1:9092"), "{said}");
+    let stdout = broker.stdout();
+    assert!(stdout.contains("0.0.0.0:") && stdout.contains("sent to 127.0.0.1:9092"), "{stdout}");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn several_bad_values_are_named_at_once_with_file_and_line() {
         format!("{}:4: log.cleanup.policy=compress: ", file.display()),
         "--set auto.create.topics.enable=maybe: must be true or false".to_owned(),
     ] {
-        assert!(refused.stderr.lines().any(|said| said.starts_with(&line)), "{line} in:\n{}", refused.stderr);
+        assert!(refused.stderr.lines().any(|logged| logged.starts_with(&line)), "{line} in:\n{}", refused.stderr);
     }
     assert_eq!(refused.stderr.lines().count(), 4, "{}", refused.stderr);
 }

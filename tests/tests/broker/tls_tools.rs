@@ -112,7 +112,7 @@ fn failed_session_is_reported_with_its_reason() {
     write(secured.directory.path(), "other.pem", &Authority::new("another").pem());
     write(secured.directory.path(), "client.pem", &secured.authority.client("tool").both());
     let identity = "ssl.keystore.location=DIRECTORY/client.pem";
-    for (properties, says) in [
+    for (properties, expected) in [
         (SSL.to_owned(), "requires a client certificate"),
         (format!("security.protocol=SSL ssl.truststore.location=DIRECTORY/other.pem {identity}"), "unknown CA"),
         (format!("{SSL} ssl.keystore.location=DIRECTORY/no.pem"), "/no.pem: No such file"),
@@ -125,7 +125,7 @@ fn failed_session_is_reported_with_its_reason() {
                 format!("{tool} --topic t --num-records 1 --bootstrap-server ADDRESS --command-property {properties}");
             let output = run(&secured, &tool);
             assert_eq!(output.status.code(), Some(1), "{tool}: {}", stderr(&output));
-            assert!(stderr(&output).contains(says), "{tool}: {}", stderr(&output));
+            assert!(stderr(&output).contains(expected), "{tool}: {}", stderr(&output));
         }
     }
 }

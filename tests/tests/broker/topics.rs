@@ -275,7 +275,7 @@ fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
     let groups = vec![Text::from(long.as_str())];
     let described = client.call(&DescribeGroupsRequest { groups, ..Default::default() }, 6);
     assert_eq!(described.groups[0].error_code, ErrorCode::GROUP_ID_NOT_FOUND);
-    let beat = ConsumerGroupHeartbeatRequest {
+    let heartbeat = ConsumerGroupHeartbeatRequest {
         group_id: Text::from("g"),
         member_id: Text::from("m"),
         rebalance_timeout_ms: 1_000,
@@ -283,11 +283,11 @@ fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
         topic_partitions: Some(Vec::new()),
         ..Default::default()
     };
-    assert_eq!(client.call(&beat, 1).error_code, ErrorCode::INVALID_REGULAR_EXPRESSION);
+    assert_eq!(client.call(&heartbeat, 1).error_code, ErrorCode::INVALID_REGULAR_EXPRESSION);
     let joins = ConsumerGroupHeartbeatRequest {
         subscribed_topic_names: Some(vec![Text::from("real")]),
         subscribed_topic_regex: None,
-        ..beat.clone()
+        ..heartbeat.clone()
     };
     assert_eq!(client.call(&joins, 1).error_code, ErrorCode::NONE);
     let stranger = ConsumerGroupHeartbeatRequest { member_id: Text::from(long.as_str()), member_epoch: 5, ..joins };

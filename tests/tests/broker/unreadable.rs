@@ -116,9 +116,9 @@ fn unreadable_batches_are_refused_and_nothing_is_appended() {
         client.create_topic(topic, 1, configs);
         for (kind, bytes) in unreadable() {
             let refused = produce(&mut client, topic, bytes);
-            let said = refused.error_message.as_deref().unwrap_or_default();
-            assert_eq!(refused.error_code, ErrorCode::INVALID_RECORD, "{topic}: {kind}: {said}");
-            assert!(said.contains("record"), "{topic}: {kind}: {said}");
+            let message = refused.error_message.as_deref().unwrap_or_default();
+            assert_eq!(refused.error_code, ErrorCode::INVALID_RECORD, "{topic}: {kind}: {message}");
+            assert!(message.contains("record"), "{topic}: {kind}: {message}");
         }
         assert_eq!(client.latest(topic, 0), 0, "{topic}");
         for (at, codec) in CODECS.into_iter().enumerate() {

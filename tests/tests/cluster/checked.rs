@@ -27,10 +27,10 @@ fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str
     fs::write(&file, lines.join("\n")).expect("written");
     let mut command = Command::new(binary());
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
-    let said = String::from_utf8(output.stdout).expect("text");
-    let about: Vec<&str> = said.lines().filter(|line| line.contains(subject)).collect();
+    let report = String::from_utf8(output.stdout).expect("text");
+    let about: Vec<&str> = report.lines().filter(|line| line.contains(subject)).collect();
     // The databases of tests run with fsync=off, which the check also reports.
-    assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
+    assert_eq!(output.status.success(), !report.contains("WRONG"), "{report}");
     let reported = about.join("\n");
     (!reported.contains("WRONG"), reported)
 }

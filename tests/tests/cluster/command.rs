@@ -130,11 +130,11 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     let reported = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
     // Broker 1 may still be handing over its partitions, so that it is named as well.
-    let says = format!(
+    let expected = format!(
         "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
          end, and `kill -9 {pid}` ends it at once\n"
     );
-    assert!(reported.ends_with(&says), "{reported}");
+    assert!(reported.ends_with(&expected), "{reported}");
     kill_process(frozen, Signal::CONT).expect("it runs");
     assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
 }

@@ -96,8 +96,8 @@ fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
     cluster.postgres().freeze();
     let reported = cluster.refused(&["transactions", "describe-producers", "--topic", TOPIC, "--partition", "0"]);
     cluster.postgres().thaw();
-    let says = "are not known: the database of diskless topics, or the disk, gave no answer in 8s";
-    assert!(reported.contains(says), "{reported}");
+    let expected = "are not known: the database of diskless topics, or the disk, gave no answer in 8s";
+    assert!(reported.contains(expected), "{reported}");
 }
 
 /// Runs `under_fault` on a new cluster while clients produce and consume.

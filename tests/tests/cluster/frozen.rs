@@ -74,8 +74,8 @@ fn brokers_hung_together_are_not_considered_failed() {
     under_fault(cluster(&[SESSION]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         ALL.iter().for_each(|id| cluster.broker(*id).freeze());
-        let beats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 4 FROM fullbore.beats";
-        wait_until("all sessions are over", SOON, || cluster.query(beats) == "t");
+        let heartbeats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 4 FROM fullbore.beats";
+        wait_until("all sessions are over", SOON, || cluster.query(heartbeats) == "t");
         ALL.iter().for_each(|id| cluster.broker(*id).thaw());
         load.goes_on();
         nobody_is_held_for_dead(cluster, TOPIC, 2 * SESSION_MAX, &epochs);

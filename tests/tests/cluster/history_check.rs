@@ -169,10 +169,10 @@ fn each_mutation_of_a_topics_history_gives_its_violation() {
         ("was told after", |seen| seen.marks[1].last_stable_offset = 3),
         ("was told after", |seen| seen.marks[2].log_start = 0),
     ];
-    for (said, plant) in plants {
+    for (expected, plant) in plants {
         let mut seen = seen();
         plant(&mut seen);
         let violations = seen.violations();
-        assert!(violations.iter().any(|line| line.contains(said)), "{said}: {violations:?}");
+        assert!(violations.iter().any(|line| line.contains(expected)), "{expected}: {violations:?}");
     }
 }

@@ -61,9 +61,9 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).freeze();
     copy(cluster.broker(1).data_dir(), copied);
-    let beats =
+    let heartbeats =
         "SELECT number FROM fullbore.beats JOIN fullbore.brokers USING (broker_id, process) WHERE broker_id = 1";
-    let sent = |cluster: &Cluster| -> u64 { cluster.query(beats).parse().expect("a number") };
+    let sent = |cluster: &Cluster| -> u64 { cluster.query(heartbeats).parse().expect("a number") };
     let before = sent(&cluster);
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
@@ -198,9 +198,9 @@ fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     cluster.broker(1).client().produced(TOPIC, 0, &Batch::of(&["v"]));
     let epoch = cluster.partitions(1, TOPIC)[0].leader_epoch;
     let change = |line: fn(&str, &str) -> Option<String>| {
-        let said = fs::read_to_string(&file).expect("there");
-        let joining = said.lines().find_map(|line| line.strip_prefix("joining=")).expect("it says so");
-        let lines: Vec<String> = said.lines().filter_map(|of| line(of, joining)).collect();
+        let content = fs::read_to_string(&file).expect("there");
+        let joining = content.lines().find_map(|line| line.strip_prefix("joining=")).expect("it says so");
+        let lines: Vec<String> = content.lines().filter_map(|of| line(of, joining)).collect();
         fs::write(&file, lines.join("\n") + "\n").expect("written");
     };
     let unanswered = |line: &str, joining: &str| match line.split_once('=') {
@@ -219,8 +219,8 @@ fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
         assert!(!cluster.broker(1).stderr().contains("older copy"));
         assert_eq!(cluster.partitions(1, TOPIC)[0].leader_epoch, epoch, "its log is the one that led");
     }
-    let said = fs::read_to_string(&file).expect("there");
-    assert!(said.contains("\nprocess=") && said.contains("\njoining="), "{said}");
+    let content = fs::read_to_string(&file).expect("there");
+    assert!(content.contains("\nprocess=") && content.contains("\njoining="), "{content}");
 }
 
 #[test]

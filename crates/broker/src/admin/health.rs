@@ -18,6 +18,8 @@ pub(super) enum Unhealthy {
     Stopping,
     #[error("the control thread has ended; see the broker's log")]
     Control,
+    #[error("the index thread has ended: diskless topics accept no records; see the broker's log")]
+    Index,
     #[error(
         "this broker is fenced: it leads nothing until its heartbeats reach the database again; see the broker's log"
     )]
@@ -65,6 +67,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
 struct Condition {
     is_stopping: bool,
     control_serves: bool,
+    index_serves: bool,
     is_fenced: bool,
     failed_partitions: usize,
     unwritable_partitions: usize,
@@ -81,19 +84,20 @@ struct Condition {
 /// # Errors
 /// Returns the first fault that was found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
-    let own = broker.config.node.id;
+    let own = broker.metadata.config.node.id;
     let condition = Condition {
         is_stopping: *broker.stopping().borrow(),
-        control_serves: broker.control.is_serving(),
-        is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
+        control_serves: broker.metadata.control.is_serving(),
+        index_serves: index_serves(broker),
+        is_fenced: broker.metadata.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
         unwritable_partitions: broker.partitions.unwritable_partitions(),
         disk_is_full: broker.space.is_full(),
         directory_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
     };
-    judge(condition, &broker.config.node.data_dir)?;
-    let of_database = broker.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
+    judge(condition, &broker.metadata.config.node.data_dir)?;
+    let of_database = broker.metadata.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
     let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
     let of_damage = note_of_damage(broker.partitions.refused_partitions());
     let notes: Vec<String> = of_database.into_iter().chain(of_store).chain(of_damage).collect();
@@ -106,7 +110,16 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Returns the fault if only a restart can repair it.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
-    if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
+    match (is_stopping || broker.metadata.control.is_serving(), is_stopping || index_serves(broker)) {
+        (true, true) => Ok(()),
+        (false, _) => Err(Unhealthy::Control),
+        (true, false) => Err(Unhealthy::Index),
+    }
+}
+
+/// Returns false if this broker serves diskless topics and the thread of their index has panicked.
+fn index_serves(broker: &Node) -> bool {
+    !broker.partitions.diskless().is_some_and(Diskless::index_has_panicked)
 }
 
 fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {
@@ -115,6 +128,9 @@ fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {
     }
     if !found.control_serves {
         return Err(Unhealthy::Control);
+    }
+    if !found.index_serves {
+        return Err(Unhealthy::Index);
     }
     if found.is_fenced {
         return Err(Unhealthy::Fenced);
@@ -199,6 +215,7 @@ mod tests {
         let well = Condition {
             is_stopping: false,
             control_serves: true,
+            index_serves: true,
             is_fenced: false,
             failed_partitions: 0,
             unwritable_partitions: 0,
@@ -206,14 +223,18 @@ mod tests {
             directory_is_unwritable: false,
             disk_hung_for: None,
         };
-        let said = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
-        assert_eq!(said(well), Ok(()));
-        assert_eq!(said(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
+        let verdict = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
+        assert_eq!(verdict(well), Ok(()));
+        assert_eq!(verdict(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
         let reported = |found, words: &str| {
-            let why = said(found).expect_err(words);
+            let why = verdict(found).expect_err(words);
             assert!(why.contains(words), "{why}");
         };
         reported(Condition { control_serves: false, ..well }, "control thread");
+        reported(
+            Condition { index_serves: false, ..well },
+            "index thread has ended: diskless topics accept no records",
+        );
         reported(Condition { is_fenced: true, ..well }, "this broker is fenced");
         reported(Condition { failed_partitions: 3, ..well }, "3 partitions");
         reported(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");

@@ -89,13 +89,13 @@ fn routes(admin: Admin) -> Router {
 }
 
 async fn index(State(Admin { node: broker, .. }): State<Admin>) -> String {
-    let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node.id);
+    let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.metadata.config.node.id);
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
          /metrics  counters, for Prometheus (docs/metrics.md)\n\
          /readyz   200 while the broker takes records, else 503 and why; /healthz is the same\n\
          /livez    200 unless only a new start would help\n",
-        broker.cluster_id
+        broker.metadata.cluster_id
     )
 }
 
@@ -115,9 +115,9 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
 async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
         Ok(note) => {
-            let directory = node.config.node.data_dir.clone();
+            let directory = node.metadata.config.node.data_dir.clone();
             let checked = checks.directory.run(move || data_directory(&directory)).await;
-            of_directory(checked, &node.config.node.data_dir).map(|()| note)
+            of_directory(checked, &node.metadata.config.node.data_dir).map(|()| note)
         }
         unhealthy => unhealthy,
     };

@@ -4,21 +4,22 @@
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
 use crate::groups::Missing;
+use crate::node::CoordinatorServices;
 use crate::transactions::WAIT_MS;
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch};
 use fullbore_wire::apis::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: AddOffsetsToTxnRequest = call.body(reply.version)?;
-    let added = add(call, &request).await;
+    let added = add(services, &request).await;
     let error_code =
         added.map_or_else(|code| as_known(code, reply.version.number >= FENCED_FROM), |()| ErrorCode::NONE);
     reply.frame::<AddOffsetsToTxnRequest>(&AddOffsetsToTxnResponse { error_code, ..Default::default() })
 }
 
-async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
-    let (groups, transactions) = (&call.broker.groups, &call.broker.transactions);
+async fn add(services: &CoordinatorServices, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
+    let (groups, transactions) = (&services.groups, &services.transactions);
     let id = request.transactional_id.as_str();
     check_id(id)?;
     // Only the group's partition matters here: another broker may coordinate the group.

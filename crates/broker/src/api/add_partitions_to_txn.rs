@@ -8,6 +8,8 @@
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
 use super::topics;
+use crate::node::CoordinatorServices;
+use crate::partitions::Partitions;
 use crate::transactions::{BATCH_ANSWER_MS, BATCH_WAIT_MS, VERIFIED_AT_ONCE, WAIT_MS};
 use fullbore_control::{Image, is_internal};
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
@@ -27,7 +29,12 @@ const SEVERAL_FROM: i16 = 4;
 /// The result of one transaction, not computed yet.
 type PendingResult<'a> = Pin<Box<dyn Future<Output = AddPartitionsToTxnResult> + Send + 'a>>;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    services: &CoordinatorServices,
+    hosted: &Partitions,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: AddPartitionsToTxnRequest = call.body(reply.version)?;
     let version = reply.version.number;
     let mut response = AddPartitionsToTxnResponse::default();
@@ -35,7 +42,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
             // The transactions begin in the order of the request and then run at the same time.
             let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
-            transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(call, one, version))));
+            transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(services, hosted, one, version))));
             response.results_by_transaction.extend(results.collect::<Vec<_>>().await);
         }
     } else {
@@ -46,7 +53,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             topics: request.v3_and_below_topics,
             ..Default::default()
         };
-        response.results_by_topic_v3_and_below = added(call, &one, version).await;
+        response.results_by_topic_v3_and_below = added(services, hosted, &one, version).await;
     }
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
@@ -54,14 +61,16 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// Adds the partitions of one transaction out of several. If this takes long, the transaction gets
 /// CONCURRENT_TRANSACTIONS, because the others wait for the same response.
 async fn of_several(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
+    hosted: &Partitions,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
     // The epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may have taken
     // over. A shard that is still loading counts as epoch 0, which is below its real epoch.
-    let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
-    let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
+    let coordinator_epoch = services.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
+    let topic_results =
+        timeout(Duration::from_millis(BATCH_ANSWER_MS), added(services, hosted, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
     AddPartitionsToTxnResult {
         transactional_id: transaction.transactional_id.clone(),
@@ -72,12 +81,13 @@ async fn of_several(
 }
 
 async fn added(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
+    hosted: &Partitions,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
-    let image = call.broker.control.image();
-    let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(call, &image, version, topic, partition);
+    let image = services.metadata.control.image();
+    let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(hosted, &image, version, topic, partition);
     let checked = results(transaction, check);
     if checked.iter().flat_map(|topic| &topic.results_by_partition).any(|at| at.partition_error_code.is_err()) {
         let not_attempted = |code: ErrorCode| if code.is_err() { code } else { ErrorCode::OPERATION_NOT_ATTEMPTED };
@@ -86,8 +96,8 @@ async fn added(
     let topics = transaction.topics.iter();
     let partitions = topics.flat_map(|topic| TopicPartition::each_of(&topic.name, &topic.partitions));
     let outcome = match transaction.verify_only {
-        true => verify(call, transaction, version, partitions.collect()).await,
-        false => add(call, transaction, version, partitions.collect()).await.map(|()| Vec::new()),
+        true => verify(services, transaction, version, partitions.collect()).await,
+        false => add(services, transaction, version, partitions.collect()).await.map(|()| Vec::new()),
     };
     match outcome {
         Ok(codes) => {
@@ -118,14 +128,14 @@ fn results(
 
 /// Returns NONE if the partition can be added, and otherwise the error.
 fn check_partition(
-    call: &Call<'_>,
+    hosted: &Partitions,
     image: &Image,
     version: i16,
     topic: &AddPartitionsToTxnTopic,
     partition: i32,
 ) -> ErrorCode {
     let found = topics::find(image, &topic.name, Uuid::ZERO);
-    match found.and_then(|found| topics::existing(call.broker, found, partition)) {
+    match found.and_then(|found| topics::existing(hosted, found, partition)) {
         // Clients must not add partitions of internal topics. Only brokers may, and they send version 4 or later.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
         // The partition exists, but another broker leads it.
@@ -135,15 +145,15 @@ fn check_partition(
 }
 
 async fn add(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
     partitions: Vec<TopicPartition>,
 ) -> Result<(), ErrorCode> {
-    let transactions = &call.broker.transactions;
+    let transactions = &services.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
-    prepare(call, id, version).await?;
+    prepare(services, id, version).await?;
     // A request with several transactions waits only briefly for an id. The broker that sent it will repeat it, and a
     // long wait would delay the other transactions.
     let wait_until = match version {
@@ -160,8 +170,8 @@ async fn add(
 }
 
 /// Waits until the shard of `id` is loaded. A request with several transactions waits for at most [`BATCH_WAIT_MS`].
-async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
-    let prepared = call.broker.transactions.prepare(false, [id]);
+async fn prepare(services: &CoordinatorServices, id: &str, version: i16) -> Result<(), ErrorCode> {
+    let prepared = services.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {
         true => timeout(Duration::from_millis(BATCH_WAIT_MS.unsigned_abs()), prepared).await.unwrap_or(Ok(())),
         false => prepared.await,
@@ -169,15 +179,15 @@ async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCod
 }
 
 async fn verify(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
     partitions: Vec<TopicPartition>,
 ) -> Result<Vec<ErrorCode>, ErrorCode> {
-    let transactions = &call.broker.transactions;
+    let transactions = &services.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
-    prepare(call, id, version).await?;
+    prepare(services, id, version).await?;
     transactions.verify_partitions(id, producer(transaction), &partitions)
 }
 

@@ -2,20 +2,22 @@
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, code_and_message};
+use crate::node::ClientServices;
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::Frame;
 use fullbore_wire::apis::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
 };
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterConfigsRequest = call.body(reply.version)?;
     let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         name: &resource.resource_name,
         changes: replacement(&resource.configs),
     });
-    let outcomes = alter(call.broker, &call.control(), requested.collect(), request.validate_only).await;
+    let outcomes =
+        alter(services, &call.control(&services.metadata.control), requested.collect(), request.validate_only).await;
     let responses =
         request.resources.iter().zip(outcomes).map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<AlterConfigsRequest>(&AlterConfigsResponse { responses, ..Default::default() })

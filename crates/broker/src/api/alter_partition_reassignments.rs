@@ -2,6 +2,7 @@
 //! succeeds. No reassignment is ever in progress, so none can be cancelled.
 
 use super::call::{Call, Fault, Reply, code_and_message, joined, once};
+use crate::node::MetadataServices;
 use fullbore_control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
@@ -9,9 +10,9 @@ use fullbore_wire::apis::alter_partition_reassignments::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = metadata.control.image();
     let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let responses = requested.into_iter().map(|topic| reassign(&image, topic)).collect();

@@ -5,7 +5,7 @@
 //! the changes are in force. They are also on disk, except for those of loggers.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
-use crate::node::Node;
+use crate::node::ClientServices;
 use fullbore_config::Resource;
 use fullbore_control::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -30,7 +30,7 @@ pub struct Alteration<'a> {
 
 /// Makes the requested changes. Returns one outcome per resource, in the order of the request.
 pub async fn alter(
-    broker: &Node,
+    services: &ClientServices,
     control: &Control,
     alterations: Vec<Alteration<'_>>,
     validate_only: bool,
@@ -43,7 +43,7 @@ pub async fn alter(
     let mut places = Vec::with_capacity(alterations.len());
     for requested in alterations {
         places.push(match times[&(requested.resource_type, requested.name)] {
-            1 => wanted.add(broker, requested, validate_only),
+            1 => wanted.add(services, requested, validate_only),
             _ => Err(invalid("Each resource must appear at most once.")),
         });
     }
@@ -84,7 +84,12 @@ struct Done {
 }
 
 impl Alterations {
-    fn add(&mut self, broker: &Node, requested: Alteration<'_>, validate_only: bool) -> Result<ResourceIndex, Refusal> {
+    fn add(
+        &mut self,
+        services: &ClientServices,
+        requested: Alteration<'_>,
+        validate_only: bool,
+    ) -> Result<ResourceIndex, Refusal> {
         let Alteration { name, changes, .. } = requested;
         match requested.resource_type {
             TOPIC => {
@@ -96,15 +101,15 @@ impl Alterations {
                 Ok(ResourceIndex::Topic(self.topics.len() - 1))
             }
             BROKER => {
-                let scope = scope(broker.config.node.id, name)?;
+                let scope = scope(services.metadata.config.node.id, name)?;
                 self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
                 Ok(ResourceIndex::Broker(self.brokers.len() - 1))
             }
             BROKER_LOGGER => {
-                let node_id = broker.config.node.id;
+                let node_id = services.metadata.config.node.id;
                 match name.parse::<i32>() {
                     Ok(id) if id == node_id => {
-                        broker.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)
+                        services.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)
                     }
                     Ok(_) => Err(invalid(format!("Unexpected node id. Expected {node_id}, but received {name}"))),
                     Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),

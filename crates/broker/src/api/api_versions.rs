@@ -3,7 +3,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::features;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
@@ -12,7 +12,7 @@ use std::time::Instant;
 /// At most this many characters of a client's name and of its version are kept with its connection.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ApiVersionsRequest = call.body(reply.version)?;
     let named = is_software_name(&request.client_software_name) && is_software_name(&request.client_software_version);
     let error_code = if reply.version.number < 3 || named { ErrorCode::NONE } else { ErrorCode::INVALID_REQUEST };
@@ -21,24 +21,24 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         call.client.software_version = kept(&request.client_software_version);
     }
     call.client.versions_sent_at = Some(Instant::now());
-    reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
+    reply.frame::<ApiVersionsRequest>(&answer(metadata, reply.version.number, error_code))
 }
 
 /// Returns the response to a request of an unknown version. It lists all APIs in the layout of version 0, so that the
 /// client can repeat the request in a version that both know.
-pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
+pub fn unsupported(metadata: &MetadataServices, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
-        broker,
+        metadata,
         version.number,
         ErrorCode::UNSUPPORTED_VERSION,
     ))
 }
 
 /// Returns the highest version of an API that this broker serves.
-pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
+pub fn max_of(metadata: &MetadataServices, key: ApiKey) -> i16 {
     match key {
-        ApiKey::Produce => broker.config.api.produce_version_max,
+        ApiKey::Produce => metadata.config.api.produce_version_max,
         _ => *key.versions().end(),
     }
 }
@@ -46,29 +46,29 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
 /// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because most
 /// clients would otherwise request one at each start and log it. Kafka advertises telemetry only if a receiver of
 /// metrics is configured.
-fn is_offered(broker: &Node, key: ApiKey) -> bool {
+fn is_offered(metadata: &MetadataServices, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
-            broker.control.image().client_metrics().next().is_some()
+            metadata.control.image().client_metrics().next().is_some()
         }
         _ => true,
     }
 }
 
-fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResponse {
+fn answer(metadata: &MetadataServices, version: i16, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
         // KAFKA-18659: librdkafka disables features unless Produce is advertised from version 0. The lowest version
         // served is 3.
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
-        ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
+        ApiVersion { api_key: key.code(), min_version, max_version: max_of(metadata, *key), ..Default::default() }
     };
     ApiVersionsResponse {
         error_code,
-        api_keys: broker.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
+        api_keys: metadata.served.iter().filter(|key| is_offered(metadata, **key)).map(range).collect(),
         supported_features: features::supported(version),
-        finalized_features_epoch: features::epoch(broker),
-        finalized_features: features::finalized(broker),
+        finalized_features_epoch: features::epoch(metadata),
+        finalized_features: features::finalized(metadata),
         ..Default::default()
     }
 }

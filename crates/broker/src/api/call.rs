@@ -1,7 +1,6 @@
 //! A request on its way through an API: the request itself, its client, and its response.
 
 use super::client::Client;
-use crate::node::Node;
 use fullbore_control::{Control, Refusal, shown};
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version, Writer};
@@ -9,7 +8,6 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
-use std::sync::Arc;
 
 /// Longer messages of refusals are cut at about this number of bytes.
 const WORDS_BYTES_MAX: usize = 1_000;
@@ -79,8 +77,6 @@ impl Completion {
 
 /// A request that is being admitted.
 pub struct Call<'a> {
-    /// The broker that serves the request.
-    pub broker: &'a Arc<Node>,
     /// The client that sent the request.
     pub client: &'a mut Client,
     /// Index of the listener that the client connected to. It decides which broker addresses this client gets.
@@ -124,13 +120,13 @@ impl Reply {
 }
 
 impl Call<'_> {
-    /// Returns the control plane. Its log lines name this client as the one that requested a change.
-    pub(super) fn control(&self) -> Control {
+    /// Returns `control` with this client's name. Its log lines name the client as the one that requested a change.
+    pub(super) fn control(&self, control: &Control) -> Control {
         let by = match self.header.client_id.as_deref() {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
             _ => self.client.peer.to_string(),
         };
-        self.broker.control.requested_by(&by)
+        control.requested_by(&by)
     }
 
     /// Decodes the request's body.

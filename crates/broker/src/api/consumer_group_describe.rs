@@ -4,6 +4,7 @@
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
 use crate::groups::Missing;
+use crate::node::CoordinatorServices;
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::{ConsumerGroup, ConsumerGroupSettings, TopicIdPartition};
 use fullbore_rules::group::{Group, GroupState};
@@ -18,16 +19,16 @@ const SPEAKS_CLASSIC: i8 = 0;
 /// The value of [`Member::member_type`] for a member that uses the consumer protocol.
 const SPEAKS_CONSUMER: i8 = 1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
     let authorized_operations =
         operations::where_requested(request.include_authorized_operations, operations::OF_A_GROUP);
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
-    let image = call.broker.control.image();
+    let _ = services.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
+    let image = services.metadata.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
-        let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
+        let settings = services.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
-        let group = call.broker.groups.inspect(&group_id, described);
+        let group = services.groups.inspect(&group_id, described);
         match group {
             Err(error_code) => DescribedGroup { error_code, group_id, ..Default::default() },
             Ok(Some(Some(group))) => DescribedGroup { group_id, authorized_operations, ..group },

@@ -4,6 +4,7 @@
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
 use crate::groups::{Missing, TopicRegex, fresh_parts_id};
+use crate::node::CoordinatorServices;
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::{self, GroupRefusal, JOINING, Resolved};
 use fullbore_rules::group::{GroupAnswer, GroupSettings};
@@ -16,9 +17,9 @@ use std::time::Duration;
 /// heartbeat itself.
 const ROUND_TRIPS: u32 = 8;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupHeartbeatRequest = call.body(reply.version)?;
-    let response = heartbeat(call, &request, reply.version.number).await.unwrap_or_else(refused);
+    let response = heartbeat(call, services, &request, reply.version.number).await.unwrap_or_else(refused);
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
@@ -46,11 +47,12 @@ fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {
 
 async fn heartbeat(
     call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
 ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
-    let groups = &call.broker.groups;
-    let image = call.broker.control.image();
+    let groups = &services.groups;
+    let image = services.metadata.control.image();
     let mut settings = groups.settings_of(&image, &request.group_id);
     let unsettled_interval_ms = &mut settings.consumer.unsettled_interval_ms;
     *unsettled_interval_ms = reachable(*unsettled_interval_ms, call.client.round_trip);
@@ -64,7 +66,7 @@ async fn heartbeat(
         let message = "Groups hold all the memory they may (fullbore.groups.bytes.max).".to_owned();
         return Err(GroupRefusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
     }
-    let resolved = resolve(call, request, &image, &settings).await?;
+    let resolved = resolve(services, request, &image, &settings).await?;
     let client_host = join_group::client_host(call.client.peer);
     let joins = request.member_epoch == JOINING;
     let consumer_call = consumer::Call {
@@ -80,7 +82,7 @@ async fn heartbeat(
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
-        let image = call.broker.control.image();
+        let image = services.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
@@ -111,12 +113,12 @@ fn fresh_id() -> Text {
 
 /// Resolves the request's regular expression if it is new, and those of the group if topics have changed.
 async fn resolve(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,
     image: &Arc<Image>,
     settings: &GroupSettings,
 ) -> Result<Vec<Resolved>, GroupRefusal> {
-    let now = call.broker.groups.now_ms();
+    let now = services.groups.now_ms();
     let of_group = |group: &fullbore_rules::group::Group| {
         let group = group.consumer()?;
         let is_due = group.regexes_are_due(image.epoch(), &settings.consumer, now);
@@ -124,7 +126,7 @@ async fn resolve(
         let new = request.subscribed_topic_regex.as_ref().filter(|regex| !group.has_regex(regex));
         Some((due, new.cloned()))
     };
-    let known = call.broker.groups.peek(&request.group_id, of_group).flatten();
+    let known = services.groups.peek(&request.group_id, of_group).flatten();
     let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
     let mut resolved = Vec::with_capacity(due.len() + 1);
     if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {
@@ -183,7 +185,7 @@ mod tests {
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
         let mut opened = Opened::with("", topic).await;
-        let beat = |member_epoch| ConsumerGroupHeartbeatRequest {
+        let heartbeat = |member_epoch| ConsumerGroupHeartbeatRequest {
             group_id: Text::from("g"),
             member_id: Text::from("m"),
             member_epoch,
@@ -192,28 +194,28 @@ mod tests {
             topic_partitions: (member_epoch == JOINING).then(Vec::new),
             ..Default::default()
         };
-        let joined = opened.call(&beat(JOINING), 1);
+        let joined = opened.call(&heartbeat(JOINING), 1);
         assert_eq!((joined.member_epoch, partitions(&joined)), (1, vec![0]));
         let node = Arc::clone(opened.broker.node());
         let ((held, is_held), (release, is_released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let groups = Arc::clone(&node.groups);
+        let groups = Arc::clone(&node.coordinators.groups);
         let holds = std::thread::spawn(move || {
             let waits = |_: &mut _, _: &Arc<_>, _| held.send(()).is_ok() && is_released.recv().is_ok();
             groups.touch("g", waits)
         });
         is_held.recv().expect("it has the group's lock");
-        let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
-        let requests = std::thread::spawn(move || opened.call(&beat(1), 1));
+        let (known_by, deadline) = (node.coordinators.groups.references("g"), Instant::now() + Duration::from_secs(60));
+        let requests = std::thread::spawn(move || opened.call(&heartbeat(1), 1));
         // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
         // lock.
-        while node.groups.references("g") <= known_by {
+        while node.coordinators.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // The sleep blocks the thread on purpose: the thread that waits for the group may be the one that drives
             // the timers.
             std::thread::sleep(Duration::from_millis(1));
         }
         let topics = vec![GrowTopic { name: TOPIC.into(), count: 2, assignments: None }];
-        let grown = node.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
+        let grown = node.metadata.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
         assert!(grown[0].is_ok());
         release.send(()).expect("it waits");
         assert_eq!(holds.join().expect("done"), Ok(Some(true)));

@@ -1,7 +1,7 @@
 //! CreateTopics 2-7: creates topics, or only checks if they could be created.
 
 use super::call::{Call, Fault, Reply, words};
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_config::describe_topic;
 use fullbore_control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
 use fullbore_wire::apis::create_topics::{
@@ -14,7 +14,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 /// the same error.
 const TOPICS_MAX: usize = 10_000;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: CreateTopicsRequest = call.body(reply.version)?;
     let wanted =
         CreateTopics { topics: request.topics.iter().map(wanted).collect(), validate_only: request.validate_only };
@@ -23,15 +23,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let message = format!("A request may create {TOPICS_MAX} topics, and this one has {count}.");
         vec![Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message)); count]
     } else {
-        call.control().create_topics(wanted).await
+        call.control(&metadata.control).create_topics(wanted).await
     };
-    let image = call.broker.control.image();
+    let image = metadata.control.image();
     let topics = request
         .topics
         .into_iter()
         .zip(outcomes)
         .map(|(requested, outcome)| match outcome {
-            Ok(topic) => created(call.broker, &image, &topic),
+            Ok(topic) => created(metadata, &image, &topic),
             Err(refusal) => CreatableTopicResult {
                 name: requested.name,
                 error_code: refusal.code,
@@ -57,8 +57,8 @@ fn wanted(topic: &CreatableTopic) -> CreateTopic {
     }
 }
 
-fn created(broker: &Node, image: &Image, topic: &Topic) -> CreatableTopicResult {
-    let configs = describe_topic(&broker.config, image.dynamic(), &topic.overrides).unwrap_or_default();
+fn created(metadata: &MetadataServices, image: &Image, topic: &Topic) -> CreatableTopicResult {
+    let configs = describe_topic(&metadata.config, image.dynamic(), &topic.overrides).unwrap_or_default();
     CreatableTopicResult {
         name: Text::from(topic.name.as_str()),
         topic_id: topic.id,

@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;
-use crate::node::Node;
-use crate::partitions::{AnyPartition, Replica};
+use crate::node::MetadataServices;
+use crate::partitions::{AnyPartition, Partitions, Replica};
 use fullbore_control::{Image, is_internal};
 use fullbore_diskless::DisklessPartition;
 use fullbore_rules::replica::NO_EPOCH;
@@ -32,17 +32,22 @@ enum Deleting {
     InIndex(Arc<DisklessPartition>, i64),
 }
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Arc<Partitions>,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
     let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deadline = Instant::now() + wait;
     let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
-    let image = call.broker.control.image();
+    let image = metadata.control.image();
     let named = requested.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
-    AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
-    let shared = Arc::clone(call.broker);
-    let moving = tokio::task::spawn_blocking(move || delete(&shared, requested));
+    AnyPartition::open_all(topics::named(hosted, &image, named)).await;
+    let hosted = Arc::clone(hosted);
+    let moving = tokio::task::spawn_blocking(move || delete(&image, &hosted, requested));
     let moved = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     let mut in_index = moved_in_index(&moved, deadline).await.into_iter();
     let mut topics = Vec::with_capacity(moved.len());
@@ -57,13 +62,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// Moves the log starts of classic partitions and checks the diskless ones. Blocks on the disk.
-fn delete(broker: &Node, requested: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
-    let image = broker.control.image();
+fn delete(image: &Image, hosted: &Partitions, requested: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let moved_of = |mut topic: DeleteRecordsTopic| {
         let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
         let moved: Vec<(i32, Moved)> = partitions
             .iter()
-            .map(|partition| (partition.partition_index, move_log_start(broker, &image, &topic, partition)))
+            .map(|partition| (partition.partition_index, move_log_start(hosted, image, &topic, partition)))
             .collect();
         (topic.name, moved)
     };
@@ -74,7 +78,7 @@ fn delete(broker: &Node, requested: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(
         _ => None,
     };
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| here(moved)).collect();
-    if let Err(error) = broker.partitions.keep_log_starts(&partitions) {
+    if let Err(error) = hosted.keep_log_starts(&partitions) {
         tracing::error!(%error, "cannot write log starts: the deletion of records fails");
         let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
         of_all.filter(|(_, moved)| moved.is_ok()).for_each(|(_, moved)| *moved = Err(ErrorCode::KAFKA_STORAGE_ERROR));
@@ -119,7 +123,7 @@ async fn answer(
 }
 
 fn move_log_start(
-    broker: &Node,
+    hosted: &Partitions,
     image: &Image,
     topic: &DeleteRecordsTopic,
     requested: &DeleteRecordsPartition,
@@ -128,7 +132,7 @@ fn move_log_start(
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    let partition = topics::existing(broker, topic, requested.partition_index)?;
+    let partition = topics::existing(hosted, topic, requested.partition_index)?;
     partition.check_writable()?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);

@@ -1,6 +1,7 @@
 //! DeleteTopics 1-6. From version 6 on, a topic can also be identified by its id.
 
 use super::call::{Call, Fault, Reply, words};
+use crate::node::MetadataServices;
 use crate::partitions::Partitions;
 use fullbore_control::{Refusal, TopicRef};
 use fullbore_wire::apis::delete_topics::{
@@ -14,7 +15,12 @@ use tokio::time::timeout;
 /// time for the removal of the directories.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: DeleteTopicsRequest = call.body(reply.version)?;
     let requested: Vec<DeleteTopicState> = if reply.version.number >= 6 {
         request.topics
@@ -23,14 +29,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         request.topic_names.into_iter().map(by_name).collect()
     };
     let meant: Vec<TopicRef> = requested.iter().flat_map(target).collect();
-    let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
-        Ok(()) => call.control().delete_topics(meant).await,
+    let outcomes = match timeout(WAIT_MAX, hosted.deletions_have_room()).await {
+        Ok(()) => call.control(&metadata.control).delete_topics(meant).await,
         Err(_) => vec![Err(too_many()); meant.len()],
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // The deletion has been decided and will be carried out even if the client is gone.
-    let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
+    let _ = timeout(patience, carried_out(hosted, deleted)).await;
     let mut outcomes = outcomes.into_iter();
     let mut outcome_of = |requested: &DeleteTopicState| {
         target(requested).and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many())))

@@ -2,6 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::{nodes, operations};
+use crate::node::MetadataServices;
 use fullbore_control::{Endpoint, RegisteredBroker};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
@@ -10,19 +11,18 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeClusterRequest = call.body(reply.version)?;
-    let broker = call.broker;
-    let mut response = DescribeClusterResponse { cluster_id: broker.cluster_id.clone(), ..Default::default() };
+    let mut response = DescribeClusterResponse { cluster_id: metadata.cluster_id.clone(), ..Default::default() };
     match request.endpoint_type {
         BROKERS => {
-            let image = broker.control.image();
-            response.controller_id = broker.config.node.id;
+            let image = metadata.control.image();
+            response.controller_id = metadata.config.node.id;
             let is_requested = request.include_cluster_authorized_operations;
             response.cluster_authorized_operations =
                 operations::where_requested(is_requested, operations::OF_THE_CLUSTER);
             let registered =
-                nodes::registered(broker, &image, call.listener).map(|(id, node, at)| described(id, node, at));
+                nodes::registered(metadata, &image, call.listener).map(|(id, node, at)| described(id, node, at));
             response.brokers =
                 registered.filter(|broker| request.include_fenced_brokers || !broker.is_fenced).collect();
         }

@@ -2,7 +2,7 @@
 //! subscriptions. The empty broker name stands for the dynamic settings that apply to every broker.
 
 use super::call::{Call, Fault, Reply, once, words};
-use crate::node::Node;
+use crate::node::ClientServices;
 use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_configs::{
@@ -25,15 +25,15 @@ const TOO_MANY: &str =
 /// Estimated size of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
     request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
     let mut bytes = 0;
     let describe = |resource: &DescribeConfigsResource| {
         if resource.resource_type == TOPIC {
-            return describe(call.broker, &request, resource, true);
+            return describe(services, &request, resource, true);
         }
-        let described = describe(call.broker, &request, resource, bytes < SETTINGS_BYTES_MAX);
+        let described = describe(services, &request, resource, bytes < SETTINGS_BYTES_MAX);
         bytes += described.configs.iter().map(size).sum::<usize>();
         described
     };
@@ -50,7 +50,7 @@ fn size(setting: &DescribeConfigsResourceResult) -> usize {
 }
 
 fn describe(
-    broker: &Node,
+    services: &ClientServices,
     request: &DescribeConfigsRequest,
     resource: &DescribeConfigsResource,
     has_room: bool,
@@ -65,7 +65,7 @@ fn describe(
         result.error_message = Some(Text::from_static(TOO_MANY));
         return result;
     }
-    match entries(broker, resource) {
+    match entries(services, resource) {
         Ok(entries) => {
             result.configs = entries
                 .into_iter()
@@ -81,29 +81,33 @@ fn describe(
     result
 }
 
-fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+fn entries(services: &ClientServices, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
-    let image = broker.control.image();
+    let image = services.metadata.control.image();
     match resource.resource_type {
         TOPIC => {
             fullbore_control::check_name(name)?;
             let topic = image.topic(name).ok_or_else(|| {
                 Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("Topic '{name}' does not exist."))
             })?;
-            describe_topic(&broker.config, image.dynamic(), &topic.overrides)
+            describe_topic(&services.metadata.config, image.dynamic(), &topic.overrides)
                 .map_err(|error| Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string()))
         }
-        BROKER if name == broker.config.node.id.to_string() => Ok(describe_broker(&broker.config, image.dynamic())),
-        BROKER if name.is_empty() => Ok(describe_cluster(&broker.config, image.dynamic())),
+        BROKER if name == services.metadata.config.node.id.to_string() => {
+            Ok(describe_broker(&services.metadata.config, image.dynamic()))
+        }
+        BROKER if name.is_empty() => Ok(describe_cluster(&services.metadata.config, image.dynamic())),
         BROKER => Err(Refusal::new(
             ErrorCode::INVALID_REQUEST,
-            format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
+            format!("Unexpected broker id, expected {}, but received {name}", services.metadata.config.node.id),
         )),
-        BROKER_LOGGER if name == broker.config.node.id.to_string() => broker.loggers.describe(),
+        BROKER_LOGGER if name == services.metadata.config.node.id.to_string() => services.loggers.describe(),
         BROKER_LOGGER => {
             let message = match name.parse::<i32>() {
                 _ if name.is_empty() => "Broker id must not be empty".to_owned(),
-                Ok(_) => format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
+                Ok(_) => {
+                    format!("Unexpected broker id, expected {}, but received {name}", services.metadata.config.node.id)
+                }
                 Err(_) => format!("Broker id must be an integer, but it is: {name}"),
             };
             Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
@@ -119,7 +123,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
                 Some(resource) => {
                     let nothing = BTreeMap::new();
                     let set = image.resource(resource, name).map_or(&nothing, |configured| &configured.overrides);
-                    Ok(describe_resource(&broker.config, image.dynamic(), resource, set))
+                    Ok(describe_resource(&services.metadata.config, image.dynamic(), resource, set))
                 }
             }
         }

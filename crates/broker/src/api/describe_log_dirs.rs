@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
-use crate::node::Node;
-use crate::partitions::AnyPartition;
+use crate::node::MetadataServices;
+use crate::partitions::{AnyPartition, Partitions};
 use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::describe_log_dirs::{
@@ -18,40 +18,50 @@ use std::sync::Arc;
 /// Kafka's `DescribeLogDirsResponse.UNKNOWN_VOLUME_BYTES`.
 const NOT_KNOWN: i64 = -1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &Arc<MetadataServices>,
+    hosted: &Arc<Partitions>,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
-    let shared = Arc::clone(call.broker);
+    let (metadata, hosted) = (Arc::clone(metadata), Arc::clone(hosted));
     // The description reads partitions that are not open from their directories, so it runs on a blocking thread.
     let listener = call.listener;
-    let describing = tokio::task::spawn_blocking(move || describe(&shared, listener, request.topics));
+    let describing = tokio::task::spawn_blocking(move || describe(&metadata, &hosted, listener, request.topics));
     let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results, ..Default::default() })
 }
 
 /// Describes the data directory, and the object store if there are diskless topics.
 fn describe(
-    broker: &Node,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
     listener: usize,
     requested: Option<Vec<DescribableLogDirTopic>>,
 ) -> Vec<DescribeLogDirsResult> {
-    let reports = reports_store(broker, &broker.control.image(), listener);
-    let store = reports.then(|| describe_store(broker, requested.clone())).flatten();
-    std::iter::once(describe_directory(broker, requested)).chain(store).collect()
+    let reports = reports_store(metadata, &metadata.control.image(), listener);
+    let store = reports.then(|| describe_store(metadata, hosted, requested.clone())).flatten();
+    std::iter::once(describe_directory(metadata, hosted, requested)).chain(store).collect()
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
 /// one may report it. This is the broker with the lowest id among those that use the store and that clients of this
 /// listener can reach.
-fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
-    let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
+fn reports_store(metadata: &MetadataServices, image: &Image, listener: usize) -> bool {
+    let have_it = nodes::reached(metadata, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
-    broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
+    metadata.config.diskless.is_served && least.is_none_or(|least| least == metadata.config.node.id)
 }
 
 /// Describes the object store, whose total size is unknown. Returns `None` if no requested topic is stored there.
-fn describe_store(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
-    let topics = topics(broker, requested, true).ok()?;
-    let log_dir = store(broker);
+fn describe_store(
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    requested: Option<Vec<DescribableLogDirTopic>>,
+) -> Option<DescribeLogDirsResult> {
+    let topics = topics(metadata, hosted, requested, true).ok()?;
+    let log_dir = store(metadata);
     (!topics.is_empty()).then(|| DescribeLogDirsResult {
         log_dir,
         topics,
@@ -61,9 +71,14 @@ fn describe_store(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>)
     })
 }
 
-fn describe_directory(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
-    let (log_dir, directory) = (directory(broker), &broker.config.node.data_dir);
-    let described = topics(broker, requested, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
+fn describe_directory(
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    requested: Option<Vec<DescribableLogDirTopic>>,
+) -> DescribeLogDirsResult {
+    let (log_dir, directory) = (directory(metadata), &metadata.config.node.data_dir);
+    let described =
+        topics(metadata, hosted, requested, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
             log_dir,
@@ -80,15 +95,15 @@ fn describe_directory(broker: &Node, requested: Option<Vec<DescribableLogDirTopi
 }
 
 /// Returns the path of the data directory. Responses contain it in this form, and requests must repeat it.
-pub fn directory(broker: &Node) -> Text {
-    let directory = &broker.config.node.data_dir;
+pub fn directory(metadata: &MetadataServices) -> Text {
+    let directory = &metadata.config.node.data_dir;
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 
 /// Returns the name of the object store. Responses contain it in this form, and requests must repeat it.
-pub fn store(broker: &Node) -> Text {
-    Text::from(broker.config.diskless.storage.to_string())
+pub fn store(metadata: &MetadataServices) -> Text {
+    Text::from(metadata.config.diskless.storage.to_string())
 }
 
 fn bytes(blocks: u64, block_len: u64) -> i64 {
@@ -98,14 +113,15 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
 /// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics,
 /// otherwise the classic ones. Topics without a replica on this broker are left out, as in Kafka.
 fn topics(
-    broker: &Node,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
     requested: Option<Vec<DescribableLogDirTopic>>,
     diskless: bool,
 ) -> io::Result<Vec<DescribeLogDirsTopic>> {
-    let image = broker.control.image();
+    let image = metadata.control.image();
     let is_here = |topic: &Topic, index: i32| {
         let has =
-            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node.id);
+            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&metadata.config.node.id);
         topic.config.diskless == diskless && topic.partition(index).is_some_and(has)
     };
     match requested {
@@ -113,7 +129,7 @@ fn topics(
             let here = |topic: &Topic| (0..topic.partition_count()).filter(|index| is_here(topic, *index)).collect();
             let all = image.topics().map(|topic| (topic, here(topic)));
             all.filter(|(_, partitions): &(_, Vec<i32>)| !partitions.is_empty())
-                .map(|(topic, partitions)| of_topic(broker, topic, partitions))
+                .map(|(topic, partitions)| of_topic(hosted, topic, partitions))
                 .collect()
         }
         Some(requested) => {
@@ -123,17 +139,17 @@ fn topics(
                     let topic = image.topic(&requested.topic).filter(|topic| topic.config.diskless == diskless)?;
                     let partitions = once(requested.partitions, |index| *index).into_iter();
                     let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
-                    Some(of_topic(broker, topic, partitions))
+                    Some(of_topic(hosted, topic, partitions))
                 })
                 .collect()
         }
     }
 }
 
-fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
+fn of_topic(hosted: &Partitions, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
         // A partition that has been deleted since the image was made is left out.
-        Some(of_partition(&broker.partitions.find_any(&topic.id, partition_index)?, partition_index))
+        Some(of_partition(&hosted.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;
     Ok(DescribeLogDirsTopic { name: Text::from(topic.name.as_str()), partitions, ..Default::default() })

@@ -3,8 +3,9 @@
 
 use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use crate::partitions::AnyPartition;
+use crate::partitions::Partitions;
 use fullbore_control::Image;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::sequence;
@@ -21,9 +22,14 @@ const WAIT_MAX: Duration = Duration::from_secs(8);
 /// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
-    let (image, deadline) = (call.broker.control.image(), Instant::now() + WAIT_MAX);
+    let (image, deadline) = (metadata.control.image(), Instant::now() + WAIT_MAX);
     let requested = joined(
         request.topics,
         |topic| topic.name.clone(),
@@ -31,18 +37,24 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     );
     let named = requested.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
     // A partition that is not open at the deadline gets an error below.
-    let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(call.broker, &image, named))).await;
+    let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(hosted, &image, named))).await;
     let mut topics = Vec::with_capacity(requested.len());
     for topic in requested {
-        topics.push(describe(call.broker, &image, topic, deadline).await);
+        topics.push(describe(metadata, hosted, &image, topic, deadline).await);
     }
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-async fn describe(broker: &Node, image: &Image, requested: TopicRequest, deadline: Instant) -> TopicResponse {
+async fn describe(
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    image: &Image,
+    requested: TopicRequest,
+    deadline: Instant,
+) -> TopicResponse {
     let mut partitions = Vec::with_capacity(requested.partition_indexes.len());
     for partition_index in once(requested.partition_indexes, |index| *index) {
-        let found = timeout_at(deadline, producers(broker, image, &requested.name, partition_index)).await;
+        let found = timeout_at(deadline, producers(metadata, hosted, image, &requested.name, partition_index)).await;
         let error = match found {
             Ok(Ok(producers)) => {
                 let active_producers = producers.into_iter().map(state).collect();
@@ -59,14 +71,15 @@ async fn describe(broker: &Node, image: &Image, requested: TopicRequest, deadlin
 }
 
 async fn producers(
-    broker: &Node,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
     image: &Image,
     topic: &Text,
     index: i32,
 ) -> Result<Vec<sequence::ProducerState>, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
-    let partition = topics::opened(broker, topic, index).await?;
-    let is_replica = |of: &Arc<PartitionRegistration>| of.replicas.contains(&broker.config.node.id);
+    let partition = topics::opened(hosted, topic, index).await?;
+    let is_replica = |of: &Arc<PartitionRegistration>| of.replicas.contains(&metadata.config.node.id);
     if !topic.config.diskless && !topic.partition(index).is_some_and(is_replica) {
         return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
     }

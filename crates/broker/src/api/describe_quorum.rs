@@ -6,8 +6,9 @@
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_control::{Endpoint, Image, RegisteredBroker};
+use fullbore_host::files::now_ms;
 use fullbore_wire::apis::describe_quorum::{
     DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node as QuorumNode, PartitionData, PartitionRequest,
     ReplicaState, TopicData, TopicRequest,
@@ -21,17 +22,17 @@ const PARTITION: i32 = 0;
 
 type Voter<'i> = (i32, &'i RegisteredBroker, &'i Endpoint);
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeQuorumRequest = call.body(reply.version)?;
     let mut response = DescribeQuorumResponse::default();
     let is_whole = matches!(&request.topics[..], [topic] if topic.topic_name == *TOPIC
         && matches!(topic.partitions[..], [PartitionRequest { partition_index: PARTITION, .. }]));
     if is_whole {
-        let image = call.broker.control.image();
-        let voters: Vec<_> = nodes::reached(call.broker, &image, call.listener).collect();
-        let partitions = vec![partition(call.broker, &image, &voters)];
+        let image = metadata.control.image();
+        let voters: Vec<_> = nodes::reached(metadata, &image, call.listener).collect();
+        let partitions = vec![partition(&image, &voters)];
         response.topics = vec![TopicData { topic_name: Text::from_static(TOPIC), partitions, ..Default::default() }];
-        let name = Text::from(call.broker.config.network.listeners[call.listener].name.as_str());
+        let name = Text::from(metadata.config.network.listeners[call.listener].name.as_str());
         response.nodes = voters.iter().map(|voter| node(&name, voter)).collect();
     } else {
         response.topics = request.topics.into_iter().map(unknown).collect();
@@ -39,8 +40,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeQuorumRequest>(&response)
 }
 
-fn partition(broker: &Node, image: &Image, voters: &[Voter<'_>]) -> PartitionData {
-    let now_ms = broker.now_ms();
+fn partition(image: &Image, voters: &[Voter<'_>]) -> PartitionData {
+    let now_ms = now_ms();
     let end = i64::try_from(image.epoch()).unwrap_or(i64::MAX);
     let state = |(replica_id, ..): &Voter<'_>| ReplicaState {
         replica_id: *replica_id,

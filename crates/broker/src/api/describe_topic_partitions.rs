@@ -3,6 +3,7 @@
 use super::call::{Call, Fault, Reply, once};
 use super::operations;
 use super::shown::Viewer;
+use crate::node::MetadataServices;
 use fullbore_control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
@@ -11,15 +12,15 @@ use fullbore_wire::apis::describe_topic_partitions::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::collections::BTreeSet;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = metadata.control.image();
     if request.cursor.as_ref().is_some_and(|cursor| !is_of(cursor, &request)) {
         return reply.frame::<DescribeTopicPartitionsRequest>(&refused(request));
     }
     let names = names(&request, &image);
-    let viewer = Viewer::of(call, &image);
-    let mut left = request.response_partition_limit.clamp(1, call.broker.config.api.described_partitions_max);
+    let viewer = Viewer::of(call, metadata, &image);
+    let mut left = request.response_partition_limit.clamp(1, metadata.config.api.described_partitions_max);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let from = match &request.cursor {

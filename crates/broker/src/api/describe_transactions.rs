@@ -2,15 +2,16 @@
 
 use super::call::{Call, Fault, Reply, once};
 use super::end_txn::check_id;
+use crate::node::CoordinatorServices;
 use fullbore_rules::transaction::{TopicPartition, TransactionMetadata, TransactionState};
 use fullbore_wire::apis::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState as Described,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTransactionsRequest = call.body(reply.version)?;
-    let transactions = &call.broker.transactions;
+    let transactions = &services.transactions;
     let prepared = transactions.prepare(false, request.transactional_ids.iter().map(Text::as_str)).await;
     let describe = |id: &Text| prepared.and_then(|()| check_id(id)).and_then(|()| transactions.describe(id));
     let described = |id: Text| match describe(&id) {

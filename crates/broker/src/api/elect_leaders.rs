@@ -2,7 +2,9 @@
 
 use super::call::{Call, Fault, Reply, code_and_message, joined, once};
 use super::wide::drive_command;
+use crate::node::MetadataServices;
 use fullbore_control::{ElectLeaders, ElectionKind, Image};
+use fullbore_host::wide_work::WideWork;
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
 };
@@ -12,7 +14,12 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    wide: &WideWork,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: ElectLeadersRequest = call.body(reply.version)?;
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
@@ -22,20 +29,26 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {
-        Some(requested) => elect(call, ElectLeaders { kind, topics: named(requested) }, true, reply).await,
+        Some(requested) => elect(call, metadata, ElectLeaders { kind, topics: named(requested) }, true, reply).await,
         None => {
-            let all = ElectLeaders { kind, topics: in_need(&call.broker.control.image(), kind) };
-            drive_command(&call.broker.wide, all.partition_count(), elect(call, all, false, reply)).await
+            let all = ElectLeaders { kind, topics: in_need(&metadata.control.image(), kind) };
+            drive_command(wide, all.partition_count(), elect(call, metadata, all, false, reply)).await
         }
     }
 }
 
 /// Holds the elections and returns the response. With `lists_all`, the response names each requested partition. If the
 /// request is about all partitions, the response names only those with an election, as in Kafka.
-async fn elect(call: &Call<'_>, command: ElectLeaders, lists_all: bool, reply: Reply) -> Result<Frame, Fault> {
+async fn elect(
+    call: &Call<'_>,
+    metadata: &MetadataServices,
+    command: ElectLeaders,
+    lists_all: bool,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let mut response = ElectLeadersResponse::default();
     let requested = command.topics.clone();
-    let mut outcomes = call.control().elect_leaders(command).await.into_iter();
+    let mut outcomes = call.control(&metadata.control).elect_leaders(command).await.into_iter();
     for (topic, partitions) in requested {
         let mut partition_result = Vec::with_capacity(partitions.len());
         for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {

@@ -2,6 +2,7 @@
 //! this broker has also tried to append the markers to the partitions that it leads.
 
 use super::call::{Call, Fault, Reply};
+use crate::node::CoordinatorServices;
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
@@ -10,10 +11,10 @@ use fullbore_wire::{ErrorCode, Frame};
 /// First version of EndTxn, AddPartitionsToTxn and AddOffsetsToTxn whose client knows PRODUCER_FENCED.
 pub const FENCED_FROM: i16 = 2;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: EndTxnRequest = call.body(reply.version)?;
     let version = reply.version.number;
-    let response = match end(call, &request, version).await {
+    let response = match end(call, services, &request, version).await {
         Ok(Some(next)) => EndTxnResponse { producer_id: next.id, producer_epoch: next.epoch, ..Default::default() },
         Ok(None) => EndTxnResponse::default(),
         Err(code) => EndTxnResponse { error_code: as_known(code, version >= FENCED_FROM), ..Default::default() },
@@ -21,8 +22,13 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<EndTxnRequest>(&response)
 }
 
-async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
-    let transactions = &call.broker.transactions;
+async fn end(
+    call: &Call<'_>,
+    services: &CoordinatorServices,
+    request: &EndTxnRequest,
+    version: i16,
+) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
+    let transactions = &services.transactions;
     let end = EndTxn {
         producer: ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch },
         is_commit: request.committed,

@@ -3,7 +3,7 @@
 //! Clients act on these levels, so a level is listed only if it is implemented. With `transaction.version` 2 they use
 //! the transactions of KIP-890, and with `share.version` share groups. A feature that is not listed has level 0.
 
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
@@ -24,8 +24,8 @@ pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
 }
 
 /// Returns the levels in force. A feature that is off is left out.
-pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
-    let image = broker.control.image();
+pub fn finalized(metadata: &MetadataServices) -> Vec<FinalizedFeatureKey> {
+    let image = metadata.control.image();
     let levels = FEATURES.iter().map(|feature| (feature.name, image.feature_level(feature)));
     let key = |(name, level)| FinalizedFeatureKey {
         name: Text::from_static(name),
@@ -37,6 +37,6 @@ pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
 }
 
 /// Returns the epoch of the features, which is that of the metadata and never decreases.
-pub fn epoch(broker: &Node) -> i64 {
-    i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
+pub fn epoch(metadata: &MetadataServices) -> i64 {
+    i64::try_from(metadata.control.image().epoch()).unwrap_or(i64::MAX)
 }

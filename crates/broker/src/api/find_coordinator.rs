@@ -4,6 +4,7 @@
 use super::call::{Call, Fault, Reply};
 use super::nodes;
 use crate::groups::Missing;
+use crate::node::{CoordinatorServices, MetadataServices};
 use fullbore_control::{CONSUMER_OFFSETS, Image, TRANSACTION_STATE};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::coordinator::partition_for;
@@ -15,16 +16,16 @@ const TRANSACTION: i8 = 1;
 /// First version whose request has several keys. Each key then has its own error.
 const SEVERAL_KEYS_FROM: i16 = 4;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
     let version = reply.version.number;
     let prepared = match request.key_type {
-        GROUP => call.broker.groups.prepare(Missing::Create, []).await,
-        TRANSACTION => call.broker.transactions.prepare(true, []).await,
+        GROUP => services.groups.prepare(Missing::Create, []).await,
+        TRANSACTION => services.transactions.prepare(true, []).await,
         _ => Ok(()),
     };
     let of = |key: &Text| match prepared {
-        Ok(()) => coordinator(call, request.key_type, key),
+        Ok(()) => coordinator(services, call.listener, request.key_type, key),
         Err(error_code) => nobody(key, error_code, error_code.message()),
     };
     let response = if version >= SEVERAL_KEYS_FROM {
@@ -46,8 +47,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FindCoordinatorRequest>(&response)
 }
 
-fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
-    let image = call.broker.control.image();
+fn coordinator(services: &CoordinatorServices, listener: usize, key_type: i8, key: &Text) -> Coordinator {
+    let image = services.metadata.control.image();
     let (topic, leaderless) = match key_type {
         GROUP => (CONSUMER_OFFSETS, "The group's partition has no leader."),
         TRANSACTION => (TRANSACTION_STATE, "The transactional id's partition has no leader."),
@@ -56,15 +57,22 @@ fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
             return nobody(key, ErrorCode::INVALID_REQUEST, message);
         }
     };
-    leader_of(call, &image, topic, key).unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
+    leader_of(&services.metadata, listener, &image, topic, key)
+        .unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
 }
 
 /// Returns the broker that leads the key's partition of an internal topic. `None` if the topic does not exist or the
 /// partition has no leader.
-fn leader_of(call: &Call<'_>, image: &Image, topic: &str, key: &Text) -> Option<Coordinator> {
+fn leader_of(
+    metadata: &MetadataServices,
+    listener: usize,
+    image: &Image,
+    topic: &str,
+    key: &Text,
+) -> Option<Coordinator> {
     let topic = image.topic(topic)?;
     let leader = topic.partition(partition_for(key, topic.partition_count()))?.leader?;
-    let (node_id, _, at) = nodes::reached(call.broker, image, call.listener).find(|(id, ..)| *id == leader)?;
+    let (node_id, _, at) = nodes::reached(metadata, image, listener).find(|(id, ..)| *id == leader)?;
     Some(Coordinator {
         key: key.clone(),
         node_id,

@@ -1,6 +1,7 @@
 //! GetTelemetrySubscriptions 0: returns which metrics a client should push, and how often.
 
 use super::call::{Call, Fault, Reply};
+use crate::node::ClientServices;
 use fullbore_wire::apis::get_telemetry_subscriptions::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
 };
@@ -10,21 +11,20 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 /// allowed.
 pub const CODECS: [i8; 4] = [4, 3, 1, 2];
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
     let request: GetTelemetrySubscriptionsRequest = call.body(reply.version)?;
-    let broker = call.broker;
     let instance = match request.client_instance_id {
         id if id.is_zero() => Uuid(uuid::Uuid::new_v4().into_bytes()),
         id => id,
     };
     let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
-    let response = match broker.telemetry.request(&broker.control.image(), &requesting) {
+    let response = match services.telemetry.request(&services.metadata.control.image(), &requesting) {
         Ok(wanted) => GetTelemetrySubscriptionsResponse {
             client_instance_id: instance,
             subscription_id: wanted.subscription_id,
             accepted_compression_types: CODECS.to_vec(),
             push_interval_ms: wanted.interval_ms,
-            telemetry_max_bytes: broker.config.api.telemetry_max_bytes,
+            telemetry_max_bytes: services.metadata.config.api.telemetry_max_bytes,
             delta_temporality: true,
             requested_metrics: wanted.metrics.into_iter().map(Text::from).collect(),
             ..Default::default()

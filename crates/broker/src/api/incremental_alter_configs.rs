@@ -2,6 +2,7 @@
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, code_and_message};
+use crate::node::ClientServices;
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -9,14 +10,15 @@ use fullbore_wire::apis::incremental_alter_configs::{
 };
 use fullbore_wire::{Frame, Text};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
     let request: IncrementalAlterConfigsRequest = call.body(reply.version)?;
     let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         name: &resource.resource_name,
         changes: changes(&resource.configs),
     });
-    let outcomes = alter(call.broker, &call.control(), requested.collect(), request.validate_only).await;
+    let outcomes =
+        alter(services, &call.control(&services.metadata.control), requested.collect(), request.validate_only).await;
     let answers = request.resources.iter().zip(outcomes);
     let responses = answers.map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<IncrementalAlterConfigsRequest>(&IncrementalAlterConfigsResponse { responses, ..Default::default() })

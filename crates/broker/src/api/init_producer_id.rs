@@ -5,6 +5,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};
+use crate::node::CoordinatorServices;
 use crate::transactions::WAIT_MS;
 use fullbore_rules::transaction::{InitProducerId, ProducerIdAndEpoch, TransactionAnswer};
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
@@ -15,11 +16,11 @@ const FENCED_FROM: i16 = 4;
 /// The client sends this id if it has no producer id yet.
 const NONE: i64 = -1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: InitProducerIdRequest = call.body(reply.version)?;
     let inited = match (current(&request), request.transactional_id.as_deref()) {
-        (Ok(current), Some(id)) => transactional(call, &request, id, current).await,
-        (Ok(_), None) => match call.broker.control.init_producer_id().await {
+        (Ok(current), Some(id)) => transactional(services, &request, id, current).await,
+        (Ok(_), None) => match services.metadata.control.init_producer_id().await {
             Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
             Err(refusal) => Err(refusal.code),
         },
@@ -52,13 +53,13 @@ fn current(request: &InitProducerIdRequest) -> Result<Option<ProducerIdAndEpoch>
 }
 
 async fn transactional(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &InitProducerIdRequest,
     id: &str,
     current: Option<ProducerIdAndEpoch>,
 ) -> Result<ProducerIdAndEpoch, ErrorCode> {
     check_id(id)?;
-    let transactions = &call.broker.transactions;
+    let transactions = &services.transactions;
     transactions.prepare(true, [id]).await?;
     let wait_until = transactions.wait_until(id, WAIT_MS);
     let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };

@@ -3,6 +3,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
+use crate::node::CoordinatorServices;
 use fullbore_rules::group::GroupAnswer;
 use fullbore_rules::group::Joining;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
@@ -14,21 +15,26 @@ const TEXT_BYTES_MAX: usize = i16::MAX as usize;
 /// First version whose response may have a null protocol name (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: JoinGroupRequest = call.body(reply.version)?;
-    let mut response = join(call, &request, reply.version.number).await;
+    let mut response = join(call, services, &request, reply.version.number).await;
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
     reply.frame::<JoinGroupRequest>(&response)
 }
 
-async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> JoinGroupResponse {
+async fn join(
+    call: &Call<'_>,
+    services: &CoordinatorServices,
+    request: &JoinGroupRequest,
+    version: i16,
+) -> JoinGroupResponse {
     if request.group_id.is_empty() {
         return refused(request, ErrorCode::INVALID_GROUP_ID);
     }
     let incoming: usize = request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len()).sum();
-    if !call.broker.groups.has_room(incoming, !request.member_id.is_empty()) {
+    if !services.groups.has_room(incoming, !request.member_id.is_empty()) {
         return refused(request, ErrorCode::GROUP_MAX_SIZE_REACHED);
     }
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
@@ -39,10 +45,10 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
-        let image = call.broker.control.image();
+        let image = services.metadata.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
     match answer.await {

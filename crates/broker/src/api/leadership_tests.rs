@@ -48,7 +48,7 @@ impl Opened {
         let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
         let broker = Broker::start(config).await.expect("started");
         let requested = CreateTopics { topics: vec![topic], validate_only: false };
-        broker.node().control.create_topics(requested).await.remove(0).expect("created");
+        broker.node().metadata.control.create_topics(requested).await.remove(0).expect("created");
         let client = TcpStream::connect(broker.addr()).expect("connected");
         Opened { broker, client, timeout_ms: 50, _directory: directory }
     }
@@ -60,7 +60,7 @@ impl Opened {
 
     /// Registers another broker, whose listener has this name, and changes the registration of the partition.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
-        self.broker.node().control.publish(|image| {
+        self.broker.node().metadata.control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let endpoints = [(listener.to_owned(), at)].into();
             image.put_node(OTHER, RegisteredBroker { endpoints, ..RegisteredBroker::default() });
@@ -104,7 +104,7 @@ impl Opened {
 
     fn fetch(&mut self, current_leader_epoch: i32) -> (PartitionData, Vec<NodeEndpoint>) {
         let partition = FetchPartition { current_leader_epoch, partition_max_bytes: 1000, ..Default::default() };
-        let topic_id = self.broker.node().control.image().topic(TOPIC).expect("there").id;
+        let topic_id = self.broker.node().metadata.control.image().topic(TOPIC).expect("there").id;
         let topics = vec![FetchTopic { topic_id, partitions: vec![partition], ..Default::default() }];
         let request = FetchRequest { topics, max_bytes: 1000, min_bytes: 0, session_epoch: -1, ..Default::default() };
         let mut response = self.call(&request, 17);

@@ -3,6 +3,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
+use crate::node::CoordinatorServices;
 use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -10,26 +11,26 @@ use fullbore_wire::{ErrorCode, Frame};
 /// First version with a list of members (KIP-345).
 const MEMBERS_FROM: i16 = 3;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let mut request: LeaveGroupRequest = call.body(reply.version)?;
     let has_members = reply.version.number >= MEMBERS_FROM;
     if !has_members {
         let member_id = request.member_id.clone();
         request.members = vec![MemberIdentity { member_id, ..Default::default() }];
     }
-    let mut response = leave(call, &request).await;
+    let mut response = leave(services, &request).await;
     if !has_members && let Some(member) = response.members.pop() {
         response.error_code = member.error_code;
     }
     reply.frame::<LeaveGroupRequest>(&response)
 }
 
-async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupResponse {
+async fn leave(services: &CoordinatorServices, request: &LeaveGroupRequest) -> LeaveGroupResponse {
     if request.group_id.is_empty() {
         return LeaveGroupResponse { error_code: ErrorCode::INVALID_GROUP_ID, ..Default::default() };
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.leave(&request.members, ticket, now, effects);
     });
     match answer.await {

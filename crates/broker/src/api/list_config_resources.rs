@@ -4,7 +4,7 @@
 use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
 use super::nodes;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_config::Resource;
 use fullbore_wire::apis::list_config_resources::{
     ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
@@ -15,7 +15,7 @@ const CLIENT_METRICS: i8 = Resource::ClientMetrics as i8;
 const GROUP: i8 = Resource::Group as i8;
 const ALL: [i8; 5] = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP];
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ListConfigResourcesRequest = call.body(reply.version)?;
     let mut response = ListConfigResourcesResponse::default();
     if request.resource_types.iter().any(|requested| !ALL.contains(requested)) {
@@ -29,18 +29,18 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     };
     for resource_type in wanted {
         let resource = |resource_name| ConfigResource { resource_name, resource_type, ..Default::default() };
-        let names = names(call.broker, call.listener, resource_type);
+        let names = names(metadata, call.listener, resource_type);
         response.config_resources.extend(names.into_iter().map(resource));
     }
     reply.frame::<ListConfigResourcesRequest>(&response)
 }
 
-fn names(broker: &Node, listener: usize, resource_type: i8) -> Vec<Text> {
-    let image = broker.control.image();
+fn names(metadata: &MetadataServices, listener: usize, resource_type: i8) -> Vec<Text> {
+    let image = metadata.control.image();
     match resource_type {
         TOPIC => image.topics().map(|topic| Text::from(topic.name.as_str())).collect(),
         BROKER | BROKER_LOGGER => {
-            nodes::reached(broker, &image, listener).map(|(id, ..)| Text::from(id.to_string())).collect()
+            nodes::reached(metadata, &image, listener).map(|(id, ..)| Text::from(id.to_string())).collect()
         }
         CLIENT_METRICS => image.resource_names(Resource::ClientMetrics).map(Text::from).collect(),
         GROUP => image.resource_names(Resource::Group).map(Text::from).collect(),

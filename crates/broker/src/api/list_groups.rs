@@ -2,13 +2,14 @@
 //! loading, the response has an error in addition to the list.
 
 use super::call::{Call, Fault, Reply};
+use crate::node::CoordinatorServices;
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ListGroupsRequest = call.body(reply.version)?;
-    let groups = &call.broker.groups;
+    let groups = &services.groups;
     groups.prepare_all().await;
     let error_code = groups.check_all().err().unwrap_or(ErrorCode::NONE);
     let wanted = |filter: &[Text], name: &str| {

@@ -2,9 +2,10 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
-use crate::node::Node;
-use crate::partitions::{ReadError, TimestampOffset};
+use crate::node::MetadataServices;
+use crate::partitions::{Partitions, ReadError, TimestampOffset};
 use fullbore_control::Image;
+use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::read::Isolation;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
@@ -21,14 +22,20 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    long: &LongWork,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
-    let (broker, image) = (call.broker, call.broker.control.image());
+    let image = metadata.control.image();
     let (version, isolation) = (reply.version.number, Isolation::from_code(request.isolation_level));
     let repeated = repeated(&request.topics);
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
-    let refreshed = Box::pin(topics::open_and_refresh(topics::named(broker, &image, named))).await;
+    let refreshed = Box::pin(topics::open_and_refresh(topics::named(hosted, &image, named))).await;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
@@ -37,8 +44,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
                 !repeated.is_empty() && repeated.contains(&(topic.name.clone(), requested.partition_index));
             let found = match isolation {
                 Some(isolation) if !is_repeated => {
-                    look_up(broker, &image, &topic.name, requested, RequestTerms { version, isolation, refreshed })
-                        .await
+                    look_up(
+                        hosted,
+                        long,
+                        &image,
+                        &topic.name,
+                        requested,
+                        RequestTerms { version, isolation, refreshed },
+                    )
+                    .await
                 }
                 _ => Err(ErrorCode::INVALID_REQUEST),
             };
@@ -84,7 +98,8 @@ struct RequestTerms {
 /// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. `None` if there is no
 /// record at or after that time.
 async fn look_up(
-    broker: &Node,
+    hosted: &Partitions,
+    long: &LongWork,
     image: &Image,
     topic: &Text,
     requested: &ListOffsetsPartition,
@@ -92,11 +107,10 @@ async fn look_up(
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
     let RequestTerms { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
-    let partition = topics::opened(broker, topic, requested.partition_index).await?;
+    let partition = topics::opened(hosted, topic, requested.partition_index).await?;
     partition.check_leads(requested.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     partition.is_refreshed(refreshed).map_err(code)?;
-    let long = &broker.long_work;
     match requested.timestamp {
         LATEST => {
             let (offset, leader_epoch) = (partition.latest_offset(isolation)?, partition.leader_epoch());

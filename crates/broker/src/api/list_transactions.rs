@@ -2,7 +2,8 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::TopicRegex;
-use crate::node::Node;
+use crate::node::CoordinatorServices;
+use crate::transactions::Transactions;
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
 use fullbore_wire::apis::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, ServedPartition, TransactionState as Listed,
@@ -10,12 +11,12 @@ use fullbore_wire::apis::list_transactions::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
-    let _ = call.broker.transactions.prepare(false, []).await;
-    let broker = Arc::clone(call.broker);
+    let _ = services.transactions.prepare(false, []).await;
+    let transactions = Arc::clone(&services.transactions);
     let listed = move || {
-        listed(&broker, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
+        listed(&transactions, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
             error_code,
             unknown_state_filters: unknown(&request),
             ..Default::default()
@@ -27,7 +28,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ListTransactionsRequest>(&response)
 }
 
-fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransactionsResponse, ErrorCode> {
+fn listed(
+    transactions: &Transactions,
+    request: &ListTransactionsRequest,
+) -> Result<ListTransactionsResponse, ErrorCode> {
     let pattern = request.transactional_id_pattern.as_deref().filter(|pattern| !pattern.is_empty());
     let pattern = pattern.map(TopicRegex::compile).transpose();
     let pattern = pattern.map_err(|_| ErrorCode::INVALID_REGULAR_EXPRESSION)?;
@@ -42,11 +46,11 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
         duration_ms: request.duration_filter,
     };
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
-    let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
-    let found = broker.transactions.list(&filter, matches)?.into_iter();
+    let served = if request.names_served { transactions.served() } else { Vec::new() };
+    let found = transactions.list(&filter, matches)?.into_iter();
     // `served` in the response contains only the partitions that were served both before and after the listing. The
     // listed ids may be incomplete for any other partition.
-    let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
+    let still = if served.is_empty() { Vec::new() } else { transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {
         partition_index,

@@ -3,6 +3,7 @@
 use super::call::{Call, Fault, Reply, once};
 use super::shown::Viewer;
 use super::{nodes, operations};
+use crate::node::MetadataServices;
 use fullbore_control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
@@ -11,10 +12,9 @@ use fullbore_wire::apis::metadata::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
     let request: MetadataRequest = call.body(reply.version)?;
     let version = reply.version.number;
-    let broker = call.broker;
     let everything = match &request.topics {
         None => true,
         // An empty list means all topics in version 0, and none in later versions.
@@ -24,21 +24,21 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let of_cluster =
         operations::where_requested(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
-        let image = broker.control.image();
-        let viewer = Viewer::of(call, &image);
+        let image = metadata.control.image();
+        let viewer = Viewer::of(call, metadata, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
         // Before version 4 a client cannot turn off the creation of topics.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
-        named(call, wanted, create, version).await
+        named(call, metadata, wanted, create, version).await
     };
     // As in Kafka, an unknown name has authorized operations, but an unknown id has none.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
-    let image = broker.control.image();
-    let brokers = nodes::reached(broker, &image, call.listener).map(|(node_id, node, at)| MetadataResponseBroker {
+    let image = metadata.control.image();
+    let brokers = nodes::reached(metadata, &image, call.listener).map(|(node_id, node, at)| MetadataResponseBroker {
         node_id,
         host: at.host.clone(),
         port: i32::from(at.port),
@@ -47,8 +47,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     });
     let response = MetadataResponse {
         brokers: brokers.collect(),
-        cluster_id: Some(broker.cluster_id.clone()),
-        controller_id: broker.config.node.id,
+        cluster_id: Some(metadata.cluster_id.clone()),
+        controller_id: metadata.config.node.id,
         topics,
         cluster_authorized_operations: of_cluster,
         ..Default::default()
@@ -59,13 +59,13 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// Returns the requested topics in the order of the request. Missing ones are created first if that is allowed.
 async fn named(
     call: &Call<'_>,
+    metadata: &MetadataServices,
     wanted: Vec<MetadataRequestTopic>,
     create: bool,
     version: i16,
 ) -> Vec<MetadataResponseTopic> {
-    let broker = call.broker;
-    let image = broker.control.image();
-    let creates = create && broker.config.topics.auto_create;
+    let image = metadata.control.image();
+    let creates = create && metadata.config.topics.auto_create;
     let missing: Vec<CreateTopic> = wanted
         .iter()
         .filter(|_| creates)
@@ -81,15 +81,16 @@ async fn named(
     let mut refused = std::collections::HashMap::new();
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
-        let outcomes = call.control().create_topics(CreateTopics { topics: missing, validate_only: false }).await;
+        let outcomes =
+            call.control(&metadata.control).create_topics(CreateTopics { topics: missing, validate_only: false }).await;
         for (name, outcome) in names.into_iter().zip(outcomes) {
             if let Err(refusal) = outcome {
                 refused.insert(name, refusal.code);
             }
         }
     }
-    let image = broker.control.image();
-    let viewer = Viewer::of(call, &image);
+    let image = metadata.control.image();
+    let viewer = Viewer::of(call, metadata, &image);
     wanted
         .into_iter()
         .map(|topic| {

@@ -85,6 +85,7 @@ pub use wide::room_of;
 
 use std::time::Duration;
 
+use crate::node::Node;
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
@@ -110,25 +111,25 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
 ///
 /// # Errors
 /// Returns the reason to close the connection.
-pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
+pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;
     let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
     let number = call.header.api_version;
     let (correlation_id, listener) = (call.header.correlation_id, call.listener);
-    let Some(version) = api.version(number).filter(|_| number <= api_versions::max_of(call.broker, api)) else {
+    let Some(version) = api.version(number).filter(|_| number <= api_versions::max_of(&node.metadata, api)) else {
         if api == ApiKey::ApiVersions {
             return Ok(Some((
                 api,
-                Completion::Ready(api_versions::unsupported(call.broker, listener, correlation_id)?),
+                Completion::Ready(api_versions::unsupported(&node.metadata, listener, correlation_id)?),
             )));
         }
         return Err(Fault::Version { api, version: number });
     };
     let reply = Reply { version, correlation_id, listener };
     let completion = match wide::is_measured(&call.reader) {
-        false => dispatch(api, &mut call, reply).await?,
-        true => Box::pin(dispatch_measured(api, &mut call, reply)).await?,
+        false => dispatch(api, node, &mut call, reply).await?,
+        true => Box::pin(dispatch_measured(api, node, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
         call.client.behind.note();
@@ -138,23 +139,27 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
 
 /// Carries out a request as [`dispatch`] does, but runs a wide one apart from the threads that serve connections.
 /// Returns `None` if there is no response.
-async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
-    let broker = call.broker;
-    let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {
-        return dispatch(api, call, reply).await;
+async fn dispatch_measured(
+    api: ApiKey,
+    node: &Node,
+    call: &mut Call<'_>,
+    reply: Reply,
+) -> Result<Option<Completion>, Fault> {
+    let Some(bytes) = wide::measure(&node.wide, api, &call.reader, reply.version).await? else {
+        return dispatch(api, node, call, reply).await;
     };
-    let _turn = wide::command_turn(&broker.wide, api).await;
-    let admitted = broker.wide.drive(bytes, dispatch(api, call, reply)).await?;
-    Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
+    let _turn = wide::command_turn(&node.wide, api).await;
+    let admitted = node.wide.drive(bytes, dispatch(api, node, call, reply)).await?;
+    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
 }
 
 /// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
 macro_rules! serve {
-    (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
+    (|$node:ident, $call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
-        async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
+        async fn dispatch(api: ApiKey, $node: &Node, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
             Ok(match api {
                 $( ApiKey::$api => $completion, )*
                 #[allow(unreachable_patterns, reason = "the wire may know an API that is not served")]
@@ -166,65 +171,65 @@ macro_rules! serve {
 
 // A connection's task is as large as the largest future in it. Large futures are therefore boxed, except in the APIs
 // that carry records.
-serve! { |call, reply|
+serve! { |node, call, reply|
     Produce => {
         let request = call.body(reply.version)?;
-        produce::admit(call, request, reply).await?
+        produce::admit(call, &node.produce, request, reply).await?
     },
     Fetch => {
         let request = call.body(reply.version)?;
-        Some(fetch::admit(call, request, reply).await?)
+        Some(fetch::admit(call, &node.fetch, request, reply).await?)
     },
-    ListOffsets => ready(list_offsets::handle(call, reply).await?),
-    Metadata => ready(metadata::handle(call, reply).await?),
-    OffsetCommit => Some(offset_commit::admit(call, reply).await?),
-    OffsetFetch => Some(offset_fetch::admit(call, reply).await?),
-    FindCoordinator => ready(Box::pin(find_coordinator::handle(call, reply)).await?),
-    JoinGroup => ready(join_group::handle(call, reply).await?),
-    Heartbeat => ready(heartbeat::handle(call, reply).await?),
-    LeaveGroup => ready(leave_group::handle(call, reply).await?),
-    SyncGroup => ready(sync_group::handle(call, reply).await?),
-    DescribeGroups => ready(describe_groups::handle(call, reply).await?),
-    ListGroups => ready(list_groups::handle(call, reply).await?),
-    ApiVersions => ready(api_versions::handle(call, reply)?),
-    CreateTopics => ready(create_topics::handle(call, reply).await?),
-    DeleteTopics => ready(delete_topics::handle(call, reply).await?),
-    DeleteRecords => ready(delete_records::handle(call, reply).await?),
-    InitProducerId => ready(Box::pin(init_producer_id::handle(call, reply)).await?),
-    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
-    AddPartitionsToTxn => ready(Box::pin(add_partitions_to_txn::handle(call, reply)).await?),
-    AddOffsetsToTxn => ready(Box::pin(add_offsets_to_txn::handle(call, reply)).await?),
-    EndTxn => ready(Box::pin(end_txn::handle(call, reply)).await?),
-    WriteTxnMarkers => ready(Box::pin(write_txn_markers::handle(call, reply)).await?),
-    TxnOffsetCommit => Some(Box::pin(txn_offset_commit::admit(call, reply)).await?),
+    ListOffsets => ready(list_offsets::handle(call, &node.metadata, &node.partitions, &node.long_work, reply).await?),
+    Metadata => ready(metadata::handle(call, &node.metadata, reply).await?),
+    OffsetCommit => Some(offset_commit::admit(call, &node.coordinators, reply).await?),
+    OffsetFetch => Some(offset_fetch::admit(call, &node.coordinators, reply).await?),
+    FindCoordinator => ready(Box::pin(find_coordinator::handle(call, &node.coordinators, reply)).await?),
+    JoinGroup => ready(join_group::handle(call, &node.coordinators, reply).await?),
+    Heartbeat => ready(heartbeat::handle(call, &node.coordinators, reply).await?),
+    LeaveGroup => ready(leave_group::handle(call, &node.coordinators, reply).await?),
+    SyncGroup => ready(sync_group::handle(call, &node.coordinators, reply).await?),
+    DescribeGroups => ready(describe_groups::handle(call, &node.coordinators, reply).await?),
+    ListGroups => ready(list_groups::handle(call, &node.coordinators, reply).await?),
+    ApiVersions => ready(api_versions::handle(call, &node.metadata, reply)?),
+    CreateTopics => ready(create_topics::handle(call, &node.metadata, reply).await?),
+    DeleteTopics => ready(delete_topics::handle(call, &node.metadata, &node.partitions, reply).await?),
+    DeleteRecords => ready(delete_records::handle(call, &node.metadata, &node.partitions, reply).await?),
+    InitProducerId => ready(Box::pin(init_producer_id::handle(call, &node.coordinators, reply)).await?),
+    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, &node.metadata, &node.partitions, reply).await?),
+    AddPartitionsToTxn => ready(Box::pin(add_partitions_to_txn::handle(call, &node.coordinators, &node.partitions, reply)).await?),
+    AddOffsetsToTxn => ready(Box::pin(add_offsets_to_txn::handle(call, &node.coordinators, reply)).await?),
+    EndTxn => ready(Box::pin(end_txn::handle(call, &node.coordinators, reply)).await?),
+    WriteTxnMarkers => ready(Box::pin(write_txn_markers::handle(call, &node.coordinators, reply)).await?),
+    TxnOffsetCommit => Some(Box::pin(txn_offset_commit::admit(call, &node.coordinators, reply)).await?),
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),
     DeleteAcls => ready(delete_acls::handle(call, reply)?),
-    DescribeConfigs => ready(describe_configs::handle(call, reply)?),
-    AlterConfigs => ready(alter_configs::handle(call, reply).await?),
-    AlterReplicaLogDirs => ready(alter_replica_log_dirs::handle(call, reply)?),
-    DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
-    CreatePartitions => ready(create_partitions::handle(call, reply).await?),
-    DeleteGroups => ready(delete_groups::handle(call, reply).await?),
-    ElectLeaders => ready(Box::pin(elect_leaders::handle(call, reply)).await?),
-    IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
-    AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
+    DescribeConfigs => ready(describe_configs::handle(call, &node.clients, reply)?),
+    AlterConfigs => ready(alter_configs::handle(call, &node.clients, reply).await?),
+    AlterReplicaLogDirs => ready(alter_replica_log_dirs::handle(call, &node.metadata, reply)?),
+    DescribeLogDirs => ready(describe_log_dirs::handle(call, &node.metadata, &node.partitions, reply).await?),
+    CreatePartitions => ready(create_partitions::handle(call, &node.metadata, reply).await?),
+    DeleteGroups => ready(delete_groups::handle(call, &node.coordinators, reply).await?),
+    ElectLeaders => ready(Box::pin(elect_leaders::handle(call, &node.metadata, &node.wide, reply)).await?),
+    IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, &node.clients, reply).await?),
+    AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, &node.metadata, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
-    OffsetDelete => ready(offset_delete::handle(call, reply).await?),
+    OffsetDelete => ready(offset_delete::handle(call, &node.coordinators, reply).await?),
     DescribeClientQuotas => ready(describe_client_quotas::handle(call, reply)?),
     DescribeUserScramCredentials => ready(describe_user_scram_credentials::handle(call, reply)?),
-    DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
-    UpdateFeatures => ready(Box::pin(update_features::handle(call, reply)).await?),
-    DescribeCluster => ready(describe_cluster::handle(call, reply)?),
-    DescribeProducers => ready(Box::pin(describe_producers::handle(call, reply)).await?),
-    DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, reply)).await?),
-    ListTransactions => ready(Box::pin(list_transactions::handle(call, reply)).await?),
-    ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
-    ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply).await?),
-    GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),
-    PushTelemetry => ready(push_telemetry::handle(call, reply)?),
-    ListConfigResources => ready(list_config_resources::handle(call, reply)?),
-    DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, reply)?),
+    DescribeQuorum => ready(describe_quorum::handle(call, &node.metadata, reply)?),
+    UpdateFeatures => ready(Box::pin(update_features::handle(call, &node.metadata, reply)).await?),
+    DescribeCluster => ready(describe_cluster::handle(call, &node.metadata, reply)?),
+    DescribeProducers => ready(Box::pin(describe_producers::handle(call, &node.metadata, &node.partitions, reply)).await?),
+    DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, &node.coordinators, reply)).await?),
+    ListTransactions => ready(Box::pin(list_transactions::handle(call, &node.coordinators, reply)).await?),
+    ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, &node.coordinators, reply).await?),
+    ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, &node.coordinators, reply).await?),
+    GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, &node.clients, reply)?),
+    PushTelemetry => ready(push_telemetry::handle(call, &node.clients, reply)?),
+    ListConfigResources => ready(list_config_resources::handle(call, &node.metadata, reply)?),
+    DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, &node.metadata, reply)?),
 }
 
 fn ready(frame: Frame) -> Option<Completion> {

@@ -2,7 +2,7 @@
 //!
 //! A diskless partition has no leader. `shown.rs` chooses the brokers that a client should use for it.
 
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_control::{Endpoint, Image, RegisteredBroker, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
@@ -14,25 +14,25 @@ pub const NO_LEADER: i32 = -1;
 
 /// Returns the brokers that serve clients, in the order of their ids, with their addresses on this listener.
 pub fn reached<'i>(
-    broker: &'i Node,
+    metadata: &'i MetadataServices,
     image: &'i Image,
     listener: usize,
 ) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
-    registered(broker, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
+    registered(metadata, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
 }
 
 /// Returns all registered brokers, including fenced ones.
 pub fn registered<'i>(
-    broker: &'i Node,
+    metadata: &'i MetadataServices,
     image: &'i Image,
     listener: usize,
 ) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
-    let name = name_of(broker, listener);
+    let name = name_of(metadata, listener);
     image.nodes().iter().filter_map(move |(id, node)| Some((*id, node, node.endpoint(name)?)))
 }
 
-fn name_of(broker: &Node, listener: usize) -> &str {
-    broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
+fn name_of(metadata: &MetadataServices, listener: usize) -> &str {
+    metadata.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
 /// Returns the broker's address on this listener. `None` if the broker is fenced or does not have the listener.
@@ -42,8 +42,13 @@ fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
 
 /// Returns the leader's id and NONE, or -1 and LEADER_NOT_AVAILABLE if there is no leader that clients of this listener
 /// can reach.
-pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
-    let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
+pub fn leader(
+    metadata: &MetadataServices,
+    image: &Image,
+    listener: usize,
+    partition: &PartitionRegistration,
+) -> (i32, ErrorCode) {
+    let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(metadata, listener)).is_some());
     match partition.leader.filter(is_reached) {
         Some(id) => (id, ErrorCode::NONE),
         None => (NO_LEADER, ErrorCode::LEADER_NOT_AVAILABLE),
@@ -55,15 +60,15 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
 /// Returns `None` if this broker leads the partition or the client cannot reach any leader. Also returns `None` for a
 /// diskless partition, which has no leader.
 pub fn leader_elsewhere(
-    broker: &Node,
+    metadata: &MetadataServices,
     image: &Image,
     listener: usize,
     topic: &Topic,
     index: i32,
 ) -> Option<LeaderIdAndEpoch> {
     let registered = topic.partition(index).filter(|_| !topic.config.diskless)?;
-    let (leader_id, _) = leader(broker, image, listener, registered);
-    (leader_id != NO_LEADER && leader_id != broker.config.node.id).then(|| LeaderIdAndEpoch {
+    let (leader_id, _) = leader(metadata, image, listener, registered);
+    (leader_id != NO_LEADER && leader_id != metadata.config.node.id).then(|| LeaderIdAndEpoch {
         leader_id,
         leader_epoch: registered.leader_epoch,
         ..Default::default()
@@ -71,8 +76,13 @@ pub fn leader_elsewhere(
 }
 
 /// Returns the addresses of these brokers on this listener.
-pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
-    let named = reached(broker, image, listener).filter(|(id, ..)| ids.contains(id));
+pub fn endpoints(
+    metadata: &MetadataServices,
+    image: &Image,
+    listener: usize,
+    ids: &BTreeSet<i32>,
+) -> Vec<NodeEndpoint> {
+    let named = reached(metadata, image, listener).filter(|(id, ..)| ids.contains(id));
     let endpoint = |(node_id, node, at): (i32, &RegisteredBroker, &Endpoint)| NodeEndpoint {
         node_id,
         host: at.host.clone(),

@@ -6,8 +6,10 @@
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
-use crate::node::Node;
+use crate::node::CoordinatorServices;
 use fullbore_control::{Image, Topic};
+use fullbore_host::files::now_ms;
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
@@ -24,17 +26,17 @@ const BROKERS_RETENTION: i64 = -1;
 /// Admits a commit. When this returns, the commit has its position among the group's commits. The commit is written
 /// once its answer is awaited, or once the connection has nothing else to do. Other commits of the client are written
 /// together with it.
-pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
-    let mut wanted = check(call.broker, reply.version.number, &request);
-    let broker = Arc::clone(call.broker);
-    let answer = move |commit: &ValidCommit| commit.answer(&broker, reply);
+    let mut wanted = check(services, reply.version.number, &request);
+    let metrics = services.metrics.clone();
+    let answer = move |commit: &ValidCommit| commit.answer(&metrics, reply);
     if !wanted.is_any_known() {
         return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    let groups = &call.broker.groups;
+    let groups = &services.groups;
     let requested = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
@@ -107,22 +109,22 @@ impl ValidCommit {
     }
 
     /// Counts the offsets of the response in the metrics, by their errors.
-    pub fn count(&self, broker: &Node) {
+    pub fn count(&self, metrics: &Metrics) {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
-            broker.metrics.offset_committed(partition.error_code);
+            metrics.offset_committed(partition.error_code);
         }
     }
 
-    fn answer(&self, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
-        self.count(broker);
+    fn answer(&self, metrics: &Metrics, reply: Reply) -> Result<Frame, Fault> {
+        self.count(metrics);
         reply.frame::<OffsetCommitRequest>(&self.response)
     }
 }
 
 /// Checks the topics and partitions of a request, and the sizes of its metadata.
-pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
-    let image = broker.control.image();
-    let now = broker.now_ms();
+pub fn check(services: &CoordinatorServices, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
+    let image = services.metadata.control.image();
+    let now = now_ms();
     let expires_ms = match request.retention_time_ms {
         BROKERS_RETENTION => None,
         retention => Some(now.saturating_add(retention)),
@@ -137,7 +139,7 @@ pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> Vali
             let error_code = match &found {
                 Err(code) => *code,
                 Ok(found) if found.partition(index).is_none() => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-                Ok(_) if is_too_large(broker, partition) => {
+                Ok(_) if is_too_large(services, partition) => {
                     wanted.too_large.push((at, place));
                     ErrorCode::OFFSET_METADATA_TOO_LARGE
                 }
@@ -166,8 +168,8 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
 }
 
 /// Returns true if the metadata is too large. As in Kafka, the limit counts Java characters.
-fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
-    let max = broker.config.groups.offsets.metadata_max_bytes;
+fn is_too_large(services: &CoordinatorServices, partition: &OffsetCommitRequestPartition) -> bool {
+    let max = services.metadata.config.groups.offsets.metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
     metadata.len() > max && metadata.encode_utf16().count() > max
 }

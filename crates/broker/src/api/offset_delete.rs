@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
-use crate::node::Node;
+use crate::node::CoordinatorServices;
 use fullbore_control::Image;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::apis::offset_delete::{
@@ -15,10 +15,10 @@ use std::sync::Arc;
 /// About how many bytes a record that deletes an offset takes, without the names of group and topic.
 const RECORD_BYTES: usize = 32;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let mut request: OffsetDeleteRequest = call.body(reply.version)?;
     request.topics = merged(request.topics);
-    let response = match delete(call.broker, &request).await {
+    let response = match delete(services, &request).await {
         Ok(topics) => OffsetDeleteResponse { topics, ..Default::default() },
         Err(error_code) => OffsetDeleteResponse { error_code, ..Default::default() },
     };
@@ -35,19 +35,22 @@ fn merged(topics: Vec<OffsetDeleteRequestTopic>) -> Vec<OffsetDeleteRequestTopic
     merged
 }
 
-async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<OffsetDeleteResponseTopic>, ErrorCode> {
+async fn delete(
+    services: &CoordinatorServices,
+    request: &OffsetDeleteRequest,
+) -> Result<Vec<OffsetDeleteResponseTopic>, ErrorCode> {
     let id = &request.group_id;
     if id.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
-    broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
-    let image = broker.control.image();
-    let requested = broker.groups.touch(id, |group, shard, _| {
+    services.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
+    let image = services.metadata.control.image();
+    let requested = services.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;
         let mut deletion = OffsetDeletion { image: &image, group, id, offsets: Vec::new(), bytes: 0 };
         let topics = request.topics.iter().map(|topic| deletion.of_topic(topic)).collect();
         let offsets = deletion.offsets;
-        Ok((topics, broker.groups.forget_offsets(shard, id, offsets)))
+        Ok((topics, services.groups.forget_offsets(shard, id, offsets)))
     })?;
     let (topics, requested) = requested.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
     requested.kept().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)??;

@@ -7,7 +7,7 @@
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
-use crate::node::Node;
+use crate::node::CoordinatorServices;
 use fullbore_control::{Image, Topic};
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::offset_fetch::{
@@ -28,14 +28,18 @@ const NONE: i64 = -1;
 
 /// Admits a fetch of offsets. The offsets are read only when the response is due. By then, earlier commits of this
 /// client have been written, even if it did not wait for them.
-pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(
+    call: &mut Call<'_>,
+    services: &Arc<CoordinatorServices>,
+    reply: Reply,
+) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
     // The result is ignored on purpose: without `__consumer_offsets` there are no offsets to return.
     let mut requested = vec![&request.group_id];
     requested.extend(request.groups.iter().map(|group| &group.group_id));
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
-    let broker = Arc::clone(call.broker);
-    Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
+    let _ = services.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
+    let services = Arc::clone(services);
+    Ok(Completion::Later(Box::pin(async move { fetch(&services, request, reply).await })))
 }
 
 /// The parts of a request that apply to all of its groups.
@@ -46,16 +50,16 @@ struct FetchTerms {
     require_stable: bool,
 }
 
-async fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
+async fn fetch(services: &CoordinatorServices, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
     let terms = FetchTerms { version: reply.version.number, require_stable: request.require_stable };
     let response = if terms.version >= GROUPS {
         let mut groups = Vec::with_capacity(request.groups.len());
         for group in once(request.groups, |group| group.group_id.clone()) {
-            groups.push(answer(broker, terms, group).await);
+            groups.push(answer(services, terms, group).await);
         }
         OffsetFetchResponse { groups, ..Default::default() }
     } else {
-        of_one(answer(broker, terms, one_group(request)).await)
+        of_one(answer(services, terms, one_group(request)).await)
     };
     reply.frame::<OffsetFetchRequest>(&response)
 }
@@ -95,7 +99,11 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     }
 }
 
-async fn answer(broker: &Node, terms: FetchTerms, requested: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+async fn answer(
+    services: &CoordinatorServices,
+    terms: FetchTerms,
+    requested: OffsetFetchRequestGroup,
+) -> OffsetFetchResponseGroup {
     let mut group = OffsetFetchResponseGroup { group_id: requested.group_id, ..Default::default() };
     let member = requested.member_id.as_deref();
     let allows = |group: &Group| group.check_fetch(member, requested.member_epoch);
@@ -105,14 +113,15 @@ async fn answer(broker: &Node, terms: FetchTerms, requested: OffsetFetchRequestG
         };
         joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
     });
-    let stable = if terms.require_stable { broker.groups.await_commits(&group.group_id).await } else { Ok(()) };
-    let image = broker.control.image();
+    let stable = if terms.require_stable { services.groups.await_commits(&group.group_id).await } else { Ok(()) };
+    let image = services.metadata.control.image();
     let found = stable.and_then(|()| match &topics {
-        None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
+        None => services.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
             // Under the lock the offsets are only copied. Commits of other groups wait for the lock, and the request
             // may name a million partitions.
-            let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
+            let held =
+                services.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
         }
     });

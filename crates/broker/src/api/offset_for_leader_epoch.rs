@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
-use crate::node::Node;
-use crate::partitions::{EpochEnd, ReadError};
+use crate::node::MetadataServices;
+use crate::partitions::{EpochEnd, Partitions, ReadError};
 use fullbore_control::Image;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::offset_for_leader_epoch::{
@@ -13,16 +13,21 @@ use fullbore_wire::apis::offset_for_leader_epoch::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = metadata.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
-    let refreshed = Box::pin(topics::open_and_refresh(topics::named(call.broker, &image, named))).await;
+    let refreshed = Box::pin(topics::open_and_refresh(topics::named(hosted, &image, named))).await;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for requested in &topic.partitions {
-            partitions.push(answer(call.broker, &image, &topic.topic, requested, refreshed).await);
+            partitions.push(answer(hosted, &image, &topic.topic, requested, refreshed).await);
         }
         topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions, ..Default::default() });
     }
@@ -30,14 +35,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 async fn answer(
-    broker: &Node,
+    hosted: &Partitions,
     image: &Image,
     topic: &Text,
     requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: requested.partition, ..Default::default() };
-    match look_up(broker, image, topic, requested, refreshed).await {
+    match look_up(hosted, image, topic, requested, refreshed).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -48,14 +53,14 @@ async fn answer(
 }
 
 async fn look_up(
-    broker: &Node,
+    hosted: &Partitions,
     image: &Image,
     topic: &Text,
     requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> Result<EpochEnd, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
-    let partition = topics::opened(broker, topic, requested.partition).await?;
+    let partition = topics::opened(hosted, topic, requested.partition).await?;
     let shown = topic.partition(requested.partition).map_or(NO_EPOCH, |registered| registered.leader_epoch);
     partition.check_leads(requested.current_leader_epoch)?;
     partition.is_refreshed(refreshed).map_err(|error| error.code())?;

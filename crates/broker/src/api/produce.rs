@@ -8,10 +8,10 @@
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
 use super::{nodes, topics};
-use crate::node::Node;
+use crate::node::ProduceServices;
 use crate::partitions::append::{
-    AppendServices, AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestTransaction, RequestedPartition,
-    append_each, refusal_of,
+    AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestTransaction, RequestedPartition, append_each,
+    refusal_of,
 };
 use crate::partitions::{Acks, AppendStep, AppendTicket, Appended, EarlyBatches};
 use fullbore_control::{Image, Topic, is_internal};
@@ -39,21 +39,20 @@ const NOT_SAID: i32 = -1;
 ///
 /// # Errors
 /// With acks=0, returns any failure as an error, because only a closed connection can report it.
-pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
-    let (broker, behind, peer) = (call.broker, &call.client.behind, call.client.peer);
+pub async fn admit(
+    call: &Call<'_>,
+    services: &Arc<ProduceServices>,
+    request: ProduceRequest,
+    reply: Reply,
+) -> Result<Option<Completion>, Fault> {
+    let (behind, peer) = (&call.client.behind, call.client.peer);
     let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
-    let image = broker.control.image();
+    let image = services.metadata.control.image();
     let is_admin = call.header.client_id.as_deref() == Some(ADMIN_CLIENT);
-    let (batches, responses) = resolve(broker, &image, &request, is_admin);
+    let (batches, responses) = resolve(services, &image, &request, is_admin);
     let is_answered = request.acks != 0;
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
-    let services = AppendServices {
-        decompression: &broker.decompression,
-        long_work: &broker.long_work,
-        metrics: &broker.metrics,
-        transactions: &broker.transactions,
-    };
     let terms = RequestTerms {
         acks: if request.acks == ALL { Acks::All } else { Acks::Leader },
         from: Sender {
@@ -62,7 +61,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         },
         // With acks=0 there is no response that could report the loss of a batch. So an out-of-order batch does not
         // wait for earlier ones.
-        early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
+        early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&services.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
             .as_deref()
@@ -72,14 +71,14 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
-    let AppendedBatches { results, failed, has_waited } = append_each(services, &batches, terms).await;
+    let AppendedBatches { results, failed, has_waited } = append_each(&services.append, &batches, terms).await;
     if !is_answered {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
-    let (mut response, pending) = respond(broker, &image, &request, responses, results);
+    let (mut response, pending) = respond(services, &image, &request, responses, results);
     if pending.is_empty() {
         if failed.is_err() {
-            add_leaders(broker, &mut response, reply.listener);
+            add_leaders(services, &mut response, reply.listener);
         }
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
@@ -91,14 +90,14 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
     }
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
-    let answer = Box::pin(after(Arc::clone(broker), response, pending, held_up, deadline, reply));
+    let answer = Box::pin(after(Arc::clone(services), response, pending, held_up, deadline, reply));
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
 /// Finds the partition of each batch. Also returns the entries of the response, one per topic and without partitions so
 /// far.
 fn resolve<'r>(
-    broker: &Node,
+    services: &ProduceServices,
     image: &'r Image,
     request: &'r ProduceRequest,
     may_write_internal: bool,
@@ -117,7 +116,7 @@ fn resolve<'r>(
                 let message = format!("Cannot append to internal topic {}", topic.name);
                 return Err(RefusedBatch::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
             }
-            let partition = topics::existing(broker, topic, index)?;
+            let partition = topics::existing(&services.partitions, topic, index)?;
             Ok(RequestedPartition { partition, topic: &topic.name, config: &topic.config, index })
         };
         let batch =
@@ -129,7 +128,7 @@ fn resolve<'r>(
 
 /// Returns the response with the results that are already known, and the appends that are still pending.
 fn respond(
-    broker: &Node,
+    services: &ProduceServices,
     image: &Image,
     request: &ProduceRequest,
     mut responses: Vec<TopicProduceResponse>,
@@ -157,7 +156,7 @@ fn respond(
     let response = ProduceResponse {
         responses,
         max_idempotence_batches_to_retain: image.batches_to_retain(),
-        reorder_batches: broker.reordering.batches_max(),
+        reorder_batches: services.reordering.batches_max(),
         ..Default::default()
     };
     (response, pending)
@@ -205,7 +204,7 @@ impl HeldUp {
 
 /// Waits for the pending appends, then responds.
 async fn after(
-    broker: Arc<Node>,
+    services: Arc<ProduceServices>,
     mut response: ProduceResponse,
     pending: Vec<PendingAppend>,
     mut held_up: HeldUp,
@@ -215,7 +214,7 @@ async fn after(
     for PendingAppend { topic, partition, ticket } in pending {
         let topic = &mut response.responses[topic];
         let at = &mut topic.partition_responses[partition];
-        match ticket.wait(deadline, held_up.for_long(), &broker.metrics).await {
+        match ticket.wait(deadline, held_up.for_long(), &services.append.metrics).await {
             Ok(appended) => {
                 *at = of_appended(at.index, appended);
                 lower(&mut topic.producer_state_batches_to_retain, appended);
@@ -223,28 +222,28 @@ async fn after(
             Err(error) => *at = refused(at.index, refusal_of(error)),
         }
     }
-    add_leaders(&broker, &mut response, reply.listener);
+    add_leaders(&services, &mut response, reply.listener);
     reply.frame::<ProduceRequest>(&response)
 }
 
 /// Adds the leader and its address to the entry of each partition that another broker leads (KIP-951).
-fn add_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
+fn add_leaders(services: &ProduceServices, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
         return;
     }
-    let image = broker.control.image();
+    let image = services.metadata.control.image();
     let mut leaders = BTreeSet::new();
     for topic in &mut response.responses {
         let Ok(found) = topics::find(&image, &topic.name, topic.topic_id) else { continue };
         for at in topic.partition_responses.iter_mut().filter(|at| is_moved(at)) {
-            if let Some(leader) = nodes::leader_elsewhere(broker, &image, listener, found, at.index) {
+            if let Some(leader) = nodes::leader_elsewhere(&services.metadata, &image, listener, found, at.index) {
                 leaders.insert(leader.leader_id);
                 at.current_leader = leader;
             }
         }
     }
-    response.node_endpoints = nodes::endpoints(broker, &image, listener, &leaders);
+    response.node_endpoints = nodes::endpoints(&services.metadata, &image, listener, &leaders);
 }
 
 /// Returns the entry of a topic, without its partitions.

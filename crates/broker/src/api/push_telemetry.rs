@@ -2,6 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
+use crate::node::ClientServices;
 use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -9,9 +10,8 @@ use fullbore_wire::{ErrorCode, Frame};
 /// The codec of a push without compression.
 const NONE: i8 = 0;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
     let request: PushTelemetryRequest = call.body(reply.version)?;
-    let broker = call.broker;
     let instance = request.client_instance_id;
     let codec = request.compression_type;
     let bytes = request.metrics.len();
@@ -19,16 +19,16 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         subscription_id: request.subscription_id,
         is_last: request.terminating,
         is_known_codec: codec == NONE || CODECS.contains(&codec),
-        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.api.telemetry_max_bytes),
+        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= services.metadata.config.api.telemetry_max_bytes),
     };
     let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
     let taken = match instance.is_zero() {
         true => Err(ErrorCode::INVALID_REQUEST),
-        false => broker.telemetry.push(&broker.control.image(), &requesting, push, bytes).map_err(code),
+        false => services.telemetry.push(&services.metadata.control.image(), &requesting, push, bytes).map_err(code),
     };
     let error_code = taken.err().unwrap_or(ErrorCode::NONE);
     if error_code.is_err() {
-        broker.metrics.telemetry_refused(error_code);
+        services.metrics.telemetry_refused(error_code);
     }
     reply.frame::<PushTelemetryRequest>(&PushTelemetryResponse { error_code, ..Default::default() })
 }

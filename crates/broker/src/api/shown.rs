@@ -7,7 +7,7 @@
 
 use super::call::Call;
 use super::nodes;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
@@ -31,7 +31,7 @@ pub struct ShownPartition {
 
 /// Shows the partitions of an image as one client sees them.
 pub struct Viewer<'i> {
-    broker: &'i Node,
+    metadata: &'i MetadataServices,
     image: &'i Image,
     listener: usize,
     zones: Zones<'i>,
@@ -40,11 +40,11 @@ pub struct Viewer<'i> {
 
 impl<'i> Viewer<'i> {
     /// Creates the view of the client that sent this request.
-    pub fn of(call: &'i Call<'_>, image: &'i Image) -> Self {
-        let (broker, listener) = (&**call.broker, call.listener);
-        let zones = zones(broker, image, listener);
+    pub fn of(call: &'i Call<'_>, metadata: &'i MetadataServices, image: &'i Image) -> Self {
+        let listener = call.listener;
+        let zones = zones(metadata, image, listener);
         let zone = call.header.client_id.as_deref().and_then(zone_of).and_then(|name| zones.meant(name));
-        Self { broker, image, listener, zones, zone }
+        Self { metadata, image, listener, zones, zone }
     }
 
     /// Returns the partition with this index, or `None` if it does not exist.
@@ -57,7 +57,7 @@ impl<'i> Viewer<'i> {
     }
 
     fn classic(&self, registered: &PartitionRegistration) -> ShownPartition {
-        let (leader_id, error_code) = nodes::leader(self.broker, self.image, self.listener, registered);
+        let (leader_id, error_code) = nodes::leader(self.metadata, self.image, self.listener, registered);
         ShownPartition {
             error_code,
             leader_id,
@@ -92,11 +92,11 @@ impl<'i> Viewer<'i> {
 
 /// Groups the brokers that clients of this listener may use for diskless partitions by zone. Brokers that are stopping
 /// are left out, unless all are.
-pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
+pub fn zones<'i>(metadata: &'i MetadataServices, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
     };
-    let reached = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
+    let reached = nodes::reached(metadata, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let there: Vec<_> = reached.map(named).collect();
     let all_stop = there.iter().all(|(stops, ..)| *stops);
     Zones::new(there.into_iter().filter(|(stops, ..)| all_stop || !stops).map(|(_, id, zone)| (id, zone)))

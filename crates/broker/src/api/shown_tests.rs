@@ -43,7 +43,7 @@ async fn opened(diskless: bool) -> Opened {
 
 /// Registers brokers 2 to 5.
 fn join(opened: &Opened) {
-    opened.broker.node().control.publish(|image| {
+    opened.broker.node().metadata.control.publish(|image| {
         for (id, rack) in (2..).zip(&RACKS[1..]) {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let node = RegisteredBroker {
@@ -59,7 +59,7 @@ fn join(opened: &Opened) {
 
 /// Changes a broker's registration.
 fn change(opened: &Opened, id: i32, change: impl FnOnce(&mut RegisteredBroker)) {
-    opened.broker.node().control.publish(|image| {
+    opened.broker.node().metadata.control.publish(|image| {
         let mut node = image.node(id).expect("there").clone();
         change(&mut node);
         image.put_node(id, node);
@@ -68,7 +68,7 @@ fn change(opened: &Opened, id: i32, change: impl FnOnce(&mut RegisteredBroker)) 
 
 /// Changes the registration of every partition.
 fn register(opened: &Opened, registered: PartitionRegistration) {
-    opened.broker.node().control.publish(|image| {
+    opened.broker.node().metadata.control.publish(|image| {
         let topic = Topic::clone(image.topic(TOPIC).expect("there"));
         let registered = Arc::new(PartitionRegistration { partition_epoch: 9, ..registered });
         let partitions = topic.partitions.iter().map(|_| Arc::clone(&registered)).collect();
@@ -241,7 +241,7 @@ async fn broker_serves_a_diskless_partition_with_any_registered_leader() {
 /// long for it, so only an immediate response arrives in time.
 fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
     let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
-    let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
+    let topic_id = opened.broker.node().metadata.control.image().topic(TOPIC).expect("there").id;
     let topic = Text::from(TOPIC);
     let topics = vec![FetchTopic { topic, topic_id, partitions: vec![partition], ..Default::default() }];
     let (rack_id, min_bytes, max_wait_ms) = (Text::from(rack), 1, 300_000);
@@ -288,7 +288,7 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
 async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;
     join(&opened);
-    let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
+    let topic_id = opened.broker.node().metadata.control.image().topic(TOPIC).expect("there").id;
     let partitions = vec![FetchPartition { partition_max_bytes: 1000, ..Default::default() }];
     let mut topics = vec![FetchTopic { topic_id, partitions, ..Default::default() }];
     let mut session_id = 0;
@@ -335,8 +335,8 @@ async fn object_store_is_described_by_one_broker_of_a_cluster() {
     let all = usize::try_from(PARTITIONS).expect("some");
     register(&opened, PartitionRegistration { replicas: vec![3], isr: vec![3], leader: Some(3), ..Default::default() });
     assert_eq!(sizes(&mut opened), [0, all], "it has the smallest id");
-    let node = opened.broker.node().control.image().node(2).expect("there").clone();
-    opened.broker.node().control.publish(|image| image.put_node(0, node));
+    let node = opened.broker.node().metadata.control.image().node(2).expect("there").clone();
+    opened.broker.node().metadata.control.publish(|image| image.put_node(0, node));
     assert_eq!(sizes(&mut opened), [0]);
     change(&opened, 0, |node| node.registration.is_fenced = true);
     assert_eq!(sizes(&mut opened), [0, all]);

@@ -2,6 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
+use crate::node::CoordinatorServices;
 use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -9,13 +10,13 @@ use fullbore_wire::{ErrorCode, Frame};
 /// First version in which the client must name the protocol that was chosen (KIP-559).
 const PROTOCOL_FROM: i16 = 5;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: SyncGroupRequest = call.body(reply.version)?;
-    let response = sync(call, &request, reply.version.number).await;
+    let response = sync(services, &request, reply.version.number).await;
     reply.frame::<SyncGroupRequest>(&response)
 }
 
-async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> SyncGroupResponse {
+async fn sync(services: &CoordinatorServices, request: &SyncGroupRequest, version: i16) -> SyncGroupResponse {
     let refused = |error_code| SyncGroupResponse { error_code, ..Default::default() };
     if version >= PROTOCOL_FROM && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
         return refused(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
@@ -24,12 +25,12 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
         return refused(ErrorCode::INVALID_GROUP_ID);
     }
     let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
-    if !call.broker.groups.has_room(incoming, true) {
+    if !services.groups.has_room(incoming, true) {
         // Kafka returns this error if an assignment is too large for its log.
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.sync(request, ticket, now, effects);
     });
     match answer.await {

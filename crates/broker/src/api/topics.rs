@@ -1,7 +1,6 @@
 //! Looks up topics by name or id (KIP-516), and their partitions.
 
-use crate::node::Node;
-use crate::partitions::{AnyPartition, ReadError};
+use crate::partitions::{AnyPartition, Partitions, ReadError};
 use fullbore_control::{Image, Topic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
@@ -23,10 +22,9 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// # Errors
 /// Fails with UNKNOWN_TOPIC_OR_PARTITION if there is no such partition, and with NOT_LEADER_OR_FOLLOWER if the topic is
 /// diskless and only other brokers serve such topics.
-pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
-    let is_elsewhere =
-        || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
-    broker.partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
+pub fn existing(partitions: &Partitions, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+    let is_elsewhere = || topic.config.diskless && partitions.diskless().is_none() && topic.partition(index).is_some();
+    partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
         true => ErrorCode::NOT_LEADER_OR_FOLLOWER,
         false => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
     })
@@ -36,8 +34,8 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
 ///
 /// # Errors
 /// Fails as [`existing`] and [`AnyPartition::check_answers`] do.
-pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
-    let found = existing(broker, topic, index)?;
+pub fn partition(partitions: &Partitions, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+    let found = existing(partitions, topic, index)?;
     found.check_answers()?;
     Ok(found)
 }
@@ -50,8 +48,8 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
 /// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every
 /// client retries. Fails with KAFKA_STORAGE_ERROR if the log could not be opened, because another attempt would block
 /// the thread.
-pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
-    let partition = partition(broker, topic, index)?;
+pub async fn opened(partitions: &Partitions, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+    let partition = partition(partitions, topic, index)?;
     if partition.is_being_made() {
         Box::pin(partition.opened()).await;
     }
@@ -60,8 +58,12 @@ pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyParti
 }
 
 /// Returns the partitions with these names. Those that do not exist are left out.
-pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<AnyPartition> {
-    names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
+pub fn named<'n>(
+    partitions: &Partitions,
+    image: &Image,
+    names: impl Iterator<Item = (&'n Text, i32)>,
+) -> Vec<AnyPartition> {
+    names.filter_map(|(topic, index)| partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
 /// Opens `partitions` as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless partitions, since

@@ -9,9 +9,10 @@ use super::end_txn::check_id;
 use super::offset_commit::{self, ValidCommit};
 use crate::coordinator::VerifiedProducer;
 use crate::groups::{CommitOffset, Missing, PendingCommit};
-use crate::node::Node;
+use crate::node::CoordinatorServices;
 use crate::partitions::VerificationTime;
 use fullbore_host::fault_point::{self, FaultPoint};
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::Committer;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -20,7 +21,6 @@ use fullbore_wire::apis::txn_offset_commit::{
     TxnOffsetCommitResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Frame};
-use std::sync::Arc;
 
 /// First version whose client knows COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
 const LOADING_FROM: i16 = 2;
@@ -28,17 +28,17 @@ const LOADING_FROM: i16 = 2;
 const WITH_NAMES: i16 = 9;
 
 /// Admits a commit. When this returns, the commit has its position among the group's commits, as for OffsetCommit.
-pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;
-    let mut wanted = offset_commit::check(call.broker, WITH_NAMES, &as_commit(&request));
-    let broker = Arc::clone(call.broker);
-    let answer = move |commit: &ValidCommit| answer(commit, &broker, reply);
+    let mut wanted = offset_commit::check(services, WITH_NAMES, &as_commit(&request));
+    let metrics = services.metrics.clone();
+    let answer = move |commit: &ValidCommit| answer(commit, &metrics, reply);
     if !wanted.is_any_known() {
         return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    let requested = begin(call, &request, reply.version.number, offsets).await;
+    let requested = begin(call, services, &request, reply.version.number, offsets).await;
     let at_the_end = move |commit: &ValidCommit| {
         fault_point::reached(FaultPoint::Offsets);
         answer(commit)
@@ -48,11 +48,12 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
 
 async fn begin(
     call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &TxnOffsetCommitRequest,
     version: i16,
     offsets: Vec<CommitOffset>,
 ) -> Result<PendingCommit, ErrorCode> {
-    let (groups, group) = (&call.broker.groups, &request.group_id);
+    let (groups, group) = (&services.groups, &request.group_id);
     if group.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
@@ -60,7 +61,7 @@ async fn begin(
     groups.prepare(Missing::Create, [group]).await?;
     let (partition, seen, at) = groups.markers_seen(group, request.producer_id)?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    let transactions = &call.broker.transactions;
+    let transactions = &services.transactions;
     let coordinator_epoch = transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
     let committer = Committer {
         member_id: &request.member_id,
@@ -94,8 +95,8 @@ fn as_commit(request: &TxnOffsetCommitRequest) -> OffsetCommitRequest {
     OffsetCommitRequest { topics: request.topics.iter().map(topic).collect(), ..Default::default() }
 }
 
-fn answer(commit: &ValidCommit, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
-    commit.count(broker);
+fn answer(commit: &ValidCommit, metrics: &Metrics, reply: Reply) -> Result<Frame, Fault> {
+    commit.count(metrics);
     let knows_loading = reply.version.number >= LOADING_FROM;
     let error_code = |code| match code {
         ErrorCode::COORDINATOR_LOAD_IN_PROGRESS if !knows_loading => ErrorCode::COORDINATOR_NOT_AVAILABLE,

@@ -10,7 +10,6 @@
 //! the most memory, so only one wide command runs at a time.
 
 use super::call::{Completion, Fault};
-use crate::node::Node;
 use fullbore_host::wide_work::WideWork;
 use fullbore_wire::api::{ApiKey, RequestSize, measure_request};
 use fullbore_wire::{DecodeError, Reader, Version};
@@ -81,10 +80,10 @@ pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: 
 }
 
 /// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections.
-pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
+pub fn driven(wide: &Arc<WideWork>, bytes: usize, completion: Completion) -> Completion {
     let drive = |answer| {
-        let broker = Arc::clone(broker);
-        Box::pin(async move { broker.wide.drive(bytes, answer).await })
+        let wide = Arc::clone(wide);
+        Box::pin(async move { wide.drive(bytes, answer).await })
     };
     match completion {
         Completion::Ready(frame) => Completion::Ready(frame),

@@ -91,7 +91,7 @@ async fn election_of_all_partitions_needs_a_permit_if_many_need_one() {
     for (count, needs_permit) in [(FEW, false), (MANY, true)] {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: count, ..Default::default() };
         let mut opened = Opened::with("", CreateTopic { replication_factor: -1, ..topic }).await;
-        opened.broker.node().control.publish(|image| {
+        opened.broker.node().metadata.control.publish(|image| {
             let topic = Topic::clone(image.topic(TOPIC).expect("there"));
             let leaderless = |of: &Arc<PartitionRegistration>| PartitionRegistration { leader: None, ..(**of).clone() };
             let partitions = topic.partitions.iter().map(|of| Arc::new(leaderless(of))).collect();

@@ -2,7 +2,7 @@
 //! brokers accepts it.
 
 use super::call::{Call, Fault, Reply};
-use crate::node::Node;
+use crate::node::CoordinatorServices;
 use crate::transactions::MARKERS_A_TURN;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::TopicPartition;
@@ -12,12 +12,10 @@ use fullbore_wire::apis::write_txn_markers::{
 };
 use fullbore_wire::{ErrorCode, Frame};
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use std::sync::Arc;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: WriteTxnMarkersRequest = call.body(reply.version)?;
-    let broker = call.broker;
-    let is_allowed = reply.listener == broker.config.replication.listener;
+    let is_allowed = reply.listener == services.metadata.config.replication.listener;
     // A marker is appended when its future is polled for the first time. So the markers are appended in the order of
     // the request.
     let mut appended = FuturesOrdered::new();
@@ -27,7 +25,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         if count % MARKERS_A_TURN == MARKERS_A_TURN - 1 {
             tokio::task::yield_now().await;
         }
-        let mut one = Box::pin(write(broker, marker, at, is_allowed));
+        let mut one = Box::pin(write(services, marker, at, is_allowed));
         match futures_util::poll!(&mut one) {
             std::task::Poll::Ready(code) => {
                 appended.push_back(futures_util::future::Either::Left(std::future::ready(code)))
@@ -45,7 +43,12 @@ fn partitions(marker: &WritableTxnMarker) -> impl Iterator<Item = TopicPartition
     marker.topics.iter().flat_map(|topic| TopicPartition::each_of(&topic.name, &topic.partition_indexes))
 }
 
-async fn write(broker: &Arc<Node>, marker: &WritableTxnMarker, at: TopicPartition, is_allowed: bool) -> ErrorCode {
+async fn write(
+    services: &CoordinatorServices,
+    marker: &WritableTxnMarker,
+    at: TopicPartition,
+    is_allowed: bool,
+) -> ErrorCode {
     if !is_allowed {
         return ErrorCode::CLUSTER_AUTHORIZATION_FAILED;
     }
@@ -56,7 +59,7 @@ async fn write(broker: &Arc<Node>, marker: &WritableTxnMarker, at: TopicPartitio
         coordinator_epoch: marker.coordinator_epoch,
         is_commit: marker.transaction_result,
     };
-    broker.transactions.write_marker(&at, &marker, version).await
+    services.transactions.write_marker(&at, &marker, version).await
 }
 
 fn result(marker: &WritableTxnMarker, codes: &mut impl Iterator<Item = ErrorCode>) -> WritableTxnMarkerResult {

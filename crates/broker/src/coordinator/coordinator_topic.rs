@@ -162,7 +162,7 @@ impl CoordinatorTopic {
         let topic = CreateTopic {
             name: name.to_owned(),
             num_partitions: partitions,
-            replication_factor: if self.control.beats().is_some() { replication_factor } else { 1 },
+            replication_factor: if self.control.heartbeats().is_some() { replication_factor } else { 1 },
             configs,
             ..Default::default()
         };

@@ -144,7 +144,7 @@ impl SlowGauges {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),
             disk_reserve_bytes: broker.space.reserved(),
-            groups: broker.groups.count_by_state(),
+            groups: broker.coordinators.groups.count_by_state(),
             stable_lag_max: broker.partitions.stable_lag_max(),
         }
     }
@@ -154,11 +154,11 @@ impl Gauges {
     /// Reads all gauges that are not in
     /// `slow`. Does not wait for the disk, but may take milliseconds ([`Process::read`]).
     pub fn read(broker: &Node, slow: SlowGauges) -> Self {
-        let image = broker.control.image();
+        let image = broker.metadata.control.image();
         Gauges {
-            served: broker.served,
-            cluster_id: broker.cluster_id.to_string(),
-            node_id: broker.config.node.id,
+            served: broker.metadata.served,
+            cluster_id: broker.metadata.cluster_id.to_string(),
+            node_id: broker.metadata.config.node.id,
             topics: image.topics().len(),
             partitions: image.partition_count(),
             partitions_failed: broker.partitions.failed_partitions(),
@@ -171,19 +171,23 @@ impl Gauges {
             cleaner: broker.partitions.cleaner_status(),
             store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
-            plane: broker.control.plane_calls().and_then(|calls| calls.seen()),
-            plane_calls: broker.control.plane_calls().cloned(),
-            membership: MembershipGauges::of(&image, broker.config.node.id, broker.control.broker_epoch()),
-            fetch_sessions: broker.sessions.count(),
+            plane: broker.metadata.control.plane_calls().and_then(|calls| calls.seen()),
+            plane_calls: broker.metadata.control.plane_calls().cloned(),
+            membership: MembershipGauges::of(
+                &image,
+                broker.metadata.config.node.id,
+                broker.metadata.control.broker_epoch(),
+            ),
+            fetch_sessions: broker.fetch.sessions.count(),
             replication: ReplicationGauges {
                 max_lag: broker.replication.max_lag(),
-                ..ReplicationGauges::of(&image, broker.config.node.id)
+                ..ReplicationGauges::of(&image, broker.metadata.config.node.id)
             },
             groups: slow.groups,
-            transactions: broker.transactions.counts(),
+            transactions: broker.coordinators.transactions.counts(),
             stable_lag_max: slow.stable_lag_max,
-            offsets_held: broker.groups.offsets().held(),
-            offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),
+            offsets_held: broker.coordinators.groups.offsets().held(),
+            offset_metadata_bytes: broker.coordinators.groups.offsets().metadata_bytes(),
             process: Process::read(),
         }
     }

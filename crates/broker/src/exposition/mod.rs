@@ -80,7 +80,7 @@ mod tests {
     fn plane_calls() -> Arc<PlaneCalls> {
         let calls = Arc::new(PlaneCalls::default());
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Metadata).answered(Duration::from_millis(7));
-        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats).failed();
+        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Heartbeats).failed();
         calls
     }
 

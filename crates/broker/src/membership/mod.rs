@@ -31,7 +31,7 @@ use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
-use fullbore_control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker, Urgent};
+use fullbore_control::{BrokerChange, Control, HeartbeatAnswer, Image, PeerHeartbeat, RegisteredBroker, Urgent};
 use fullbore_diskless::StoreHealth;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use store::LostStoreWatch;
@@ -101,30 +101,30 @@ impl Membership {
     /// to `ended`.
     pub async fn run(
         mut self,
-        mut beats: channel::Receiver<Beaten>,
+        mut heartbeats: channel::Receiver<HeartbeatAnswer>,
         mut stop: channel::Receiver<bool>,
         ended: Arc<ReplacedBy>,
     ) {
         let mut images = self.control.watch();
         let mut again = None;
         loop {
-            let is_beat = tokio::select! {
-                changed = beats.changed() => changed.map(|()| true),
+            let is_heartbeat = tokio::select! {
+                changed = heartbeats.changed() => changed.map(|()| true),
                 changed = images.changed() => changed.map(|()| false),
                 () = until(again) => Ok(false),
                 () = stopped(&mut stop) => return,
             };
-            let Ok(is_beat) = is_beat else { return };
-            if is_beat {
-                let beaten = beats.borrow_and_update().clone();
-                self.judge(&beaten).await;
+            let Ok(is_heartbeat) = is_heartbeat else { return };
+            if is_heartbeat {
+                let heartbeat_answer = heartbeats.borrow_and_update().clone();
+                self.judge(&heartbeat_answer).await;
             }
             let image = Arc::clone(&images.borrow_and_update());
             if let Some(why) = self.replaced(&image) {
                 ended.send_replace(Some(why));
                 return;
             }
-            if is_beat {
+            if is_heartbeat {
                 self.disk.check(&self.control, &image, || (self.in_use)()).await;
                 if let Some(store) = &mut self.store {
                     store.check(&self.control, &image).await;
@@ -185,9 +185,9 @@ impl Membership {
     }
 
     /// Fences the brokers that have failed.
-    async fn judge(&mut self, beaten: &Beaten) {
+    async fn judge(&mut self, heartbeat_answer: &HeartbeatAnswer) {
         let image = self.control.image();
-        for broker in self.peers.dead(&image, beaten).await {
+        for broker in self.peers.dead(&image, heartbeat_answer).await {
             if !self.fencing.is_due(Instant::now()) {
                 return;
             }
@@ -210,7 +210,7 @@ impl Membership {
 
 /// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits until heartbeats show
 /// that all other live brokers know the new leaders, but at most [`HANDED_OVER_MAX`].
-pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
+pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<HeartbeatAnswer>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
         return;
@@ -226,12 +226,14 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     let image = control.image();
     let version = image.epoch();
     // The database keeps the heartbeats of ended processes for a while, but only live processes count.
-    let lives = |peer: &&PeerBeat| {
+    let lives = |peer: &&PeerHeartbeat| {
         let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
         peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)
     };
-    let all_show_it = |beaten: &Beaten| beaten.peers.iter().filter(lives).all(|peer| peer.version >= version);
-    match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
+    let all_show_it = |heartbeat_answer: &HeartbeatAnswer| {
+        heartbeat_answer.peers.iter().filter(lives).all(|peer| peer.version >= version)
+    };
+    match tokio::time::timeout(HANDED_OVER_MAX, heartbeats.wait_for(all_show_it)).await {
         Ok(_) => tracing::info!("handed over the leadership of this broker's partitions"),
         Err(_) => {
             tracing::warn!(

@@ -1,7 +1,7 @@
 //! Tests of several members that share a metadata store in memory. The tests decide which heartbeats arrive.
 
 use super::*;
-use fullbore_control::PeerBeat;
+use fullbore_control::PeerHeartbeat;
 use fullbore_control::test_util::{Memory, create, fence_alone, member, wanted};
 use fullbore_rules::cluster::room::DiskRoom;
 use fullbore_wire::Uuid;
@@ -37,7 +37,7 @@ fn new_member_with(control: &Control, id: i32, session_timeout_ms: i64, of_disk:
 
 struct Running {
     control: Control,
-    beats: watch::Sender<Beaten>,
+    heartbeats: watch::Sender<HeartbeatAnswer>,
     stop: watch::Sender<bool>,
     ended: Arc<ReplacedBy>,
     task: JoinHandle<()>,
@@ -54,17 +54,17 @@ fn run_for(memory: &Memory, id: i32, directory: u128, port: u16, session_timeout
 }
 
 fn run_member(control: Control, membership: Membership) -> Running {
-    let beats = watch::Sender::new(Beaten::default());
+    let heartbeats = watch::Sender::new(HeartbeatAnswer::default());
     let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
-    let (receiver, stopping, reported) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
+    let (receiver, stopping, reported) = (heartbeats.subscribe(), stop.subscribe(), Arc::clone(&ended));
     let task = tokio::spawn(membership.run(receiver, stopping, reported));
-    Running { control, beats, stop, ended, task }
+    Running { control, heartbeats, stop, ended, task }
 }
 
 impl Running {
     /// Passes heartbeats of other brokers to this member until `is_so` returns true. `ages` has the age of each
     /// broker's last heartbeat in ms. With age 0, the broker sends a new heartbeat each time.
-    async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
+    async fn heartbeats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
             let image = self.control.image();
@@ -74,9 +74,9 @@ impl Running {
             let peer = |(id, age_ms): &(i32, i64)| {
                 let process = image.node(*id).map_or(Uuid::ZERO, |node| node.process);
                 let number = if *age_ms == 0 { number } else { 0 };
-                PeerBeat { id: *id, process, number, age_ms: *age_ms, version: 0 }
+                PeerHeartbeat { id: *id, process, number, age_ms: *age_ms, version: 0 }
             };
-            self.beats.send_replace(Beaten { peers: ages.iter().map(peer).collect() });
+            self.heartbeats.send_replace(HeartbeatAnswer { peers: ages.iter().map(peer).collect() });
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -93,9 +93,9 @@ async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     // The other broker's port has a listener, so it does not refuse connections.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
-    detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
+    detector.heartbeats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
     other.control.catch_up();
-    detector.beats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
+    detector.heartbeats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
     assert!(other.ended.borrow().is_none());
     for member in [detector, other] {
         member.stop.send_replace(true);
@@ -113,14 +113,19 @@ async fn refusing_port_is_enough_once_heartbeats_are_missing() {
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
     let image = control.image();
     let process = image.node(2).expect("there").process;
-    let beaten = |number, age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, number, age_ms, version: 0 }] };
+    let heartbeat_answer =
+        |number, age_ms| HeartbeatAnswer { peers: vec![PeerHeartbeat { id: 2, process, number, age_ms, version: 0 }] };
     let long = 600_000;
     let mut peers = PeerWatch::new(1, long, LISTENER);
-    assert_eq!(peers.dead(&image, &beaten(1, long)).await, [], "it has not beaten for a whole timeout itself");
+    assert_eq!(
+        peers.dead(&image, &heartbeat_answer(1, long)).await,
+        [],
+        "it has not beaten for a whole timeout itself"
+    );
     let mut peers = PeerWatch::new(1, 0, LISTENER);
-    assert_eq!(peers.dead(&image, &beaten(1, 0)).await, [], "its beat is young");
+    assert_eq!(peers.dead(&image, &heartbeat_answer(1, 0)).await, [], "its beat is young");
     let is_dead = async {
-        while peers.dead(&image, &beaten(1, 1_000)).await.is_empty() {
+        while peers.dead(&image, &heartbeat_answer(1, 1_000)).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
@@ -137,13 +142,18 @@ async fn jump_of_the_databases_clock_neither_fails_nor_revives_a_broker() {
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
     let image = control.image();
     let process = image.node(2).expect("there").process;
-    let beaten = |number, age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, number, age_ms, version: 0 }] };
+    let heartbeat_answer =
+        |number, age_ms| HeartbeatAnswer { peers: vec![PeerHeartbeat { id: 2, process, number, age_ms, version: 0 }] };
     let mut peers = PeerWatch::new(1, 0, LISTENER);
     for number in 0..10 {
-        assert_eq!(peers.dead(&image, &beaten(number, 3_600_000)).await, [], "it beats, whatever the clock says");
+        assert_eq!(
+            peers.dead(&image, &heartbeat_answer(number, 3_600_000)).await,
+            [],
+            "it beats, whatever the clock says"
+        );
     }
     let is_dead = async {
-        while peers.dead(&image, &beaten(9, 0)).await.is_empty() {
+        while peers.dead(&image, &heartbeat_answer(9, 0)).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
@@ -196,12 +206,12 @@ async fn leaderships_are_handed_over_before_a_broker_stops() {
     create(&one, vec![topic]).await.remove(0).expect("created");
     let version = one.image().epoch() + 1;
     let process = two.process();
-    let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
+    let heartbeat = PeerHeartbeat { id: 2, process, number: 1, age_ms: 0, version };
     // The database still has the last heartbeat of that broker's earlier process.
-    let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
-    let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
+    let former = PeerHeartbeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..heartbeat };
+    let heartbeats = watch::Sender::new(HeartbeatAnswer { peers: vec![former, heartbeat] });
     let began = Instant::now();
-    hand_over(&one, &mut beats.subscribe(), [].into()).await;
+    hand_over(&one, &mut heartbeats.subscribe(), [].into()).await;
     assert!(began.elapsed() < HANDED_OVER_MAX, "{:?}", began.elapsed());
     let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(led(&one), Some(Some(2)));
@@ -227,7 +237,7 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
         let topic = image.topic("t").expect("there");
         topic.partitions.iter().all(|of| of.leader == Some(2) && of.isr.len() == 2)
     };
-    members[0].beats_until(&[(2, 0)], is_settled).await;
+    members[0].heartbeats_until(&[(2, 0)], is_settled).await;
     for member in members {
         member.stop.send_replace(true);
         member.task.await.expect("no panic");
@@ -267,9 +277,9 @@ async fn full_disk_hands_partitions_over_and_free_space_is_reported_again() {
     let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
     let (running, _other, hung_up) = run_on(&disk).await;
     *disk.lock() = DiskRoom::Full;
-    running.beats_until(&[(2, 0)], is_out).await;
+    running.heartbeats_until(&[(2, 0)], is_out).await;
     *disk.lock() = DiskRoom::Ample;
-    running.beats_until(&[(2, 0)], |image| !is_out(image)).await;
+    running.heartbeats_until(&[(2, 0)], |image| !is_out(image)).await;
     assert_eq!(hung_up.load(Ordering::SeqCst), 0, "it answers its clients");
     running.stop.send_replace(true);
     running.task.await.expect("no panic");
@@ -280,9 +290,9 @@ async fn hanging_disk_hands_partitions_over_and_hangs_up_on_clients_once() {
     let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
     let (running, _other, hung_up) = run_on(&disk).await;
     *disk.lock() = DiskRoom::Hung;
-    running.beats_until(&[(2, 0)], |image| is_out(image) && hung_up.load(Ordering::SeqCst) > 0).await;
+    running.heartbeats_until(&[(2, 0)], |image| is_out(image) && hung_up.load(Ordering::SeqCst) > 0).await;
     *disk.lock() = DiskRoom::Ample;
-    running.beats_until(&[(2, 0)], |image| !is_out(image)).await;
+    running.heartbeats_until(&[(2, 0)], |image| !is_out(image)).await;
     assert_eq!(hung_up.load(Ordering::SeqCst), 1);
     running.stop.send_replace(true);
     running.task.await.expect("no panic");

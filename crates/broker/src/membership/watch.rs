@@ -1,5 +1,5 @@
 //! The failure detector. It reads the heartbeats of the other brokers. If the age of a heartbeat reaches
-//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port refuses connections.
+//! [`REFUSING_HEARTBEAT_AGE_MS`], it also checks if the broker's port refuses connections.
 //!
 //! The rule is in [`fullbore_rules::cluster::lease`].
 
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::cluster::lease::{FailureDetector, PeerEvidence, REFUSING_BEAT_AGE_MS};
+use fullbore_rules::cluster::lease::{FailureDetector, PeerEvidence, REFUSING_HEARTBEAT_AGE_MS};
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::{Uuid, host_port};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use fullbore_control::{Beaten, Image, RegisteredBroker};
+use fullbore_control::{HeartbeatAnswer, Image, RegisteredBroker};
 
 /// How long the probe of a port may take. A probe delays this broker's next check, and after a long gap between checks
 /// it must not consider any broker failed (see [`FailureDetector::may_judge`]).
@@ -65,15 +65,15 @@ impl PeerWatch {
 
     /// Returns the brokers that have failed. Must be called each time the database has answered this broker's
     /// heartbeat.
-    pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
+    pub async fn dead(&mut self, image: &Image, heartbeat_answer: &HeartbeatAnswer) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
-        self.detector.beat(now_ms);
-        let ages = self.ages(image, beaten, now_ms);
+        self.detector.heartbeat(now_ms);
+        let ages = self.ages(image, heartbeat_answer, now_ms);
         if !self.detector.may_judge(now_ms) {
             return Vec::new();
         }
         let (mut suspects, probe_max) = (JoinSet::new(), self.probe_max);
-        for (id, beat_age_ms) in ages.into_iter().filter(|(_, age_ms)| *age_ms >= REFUSING_BEAT_AGE_MS) {
+        for (id, heartbeat_age_ms) in ages.into_iter().filter(|(_, age_ms)| *age_ms >= REFUSING_HEARTBEAT_AGE_MS) {
             let Some(node) = image.node(id) else { continue };
             let whom = BrokerState { broker_id: id, broker_epoch: node.registration.epoch };
             let address = self.address(node);
@@ -82,7 +82,7 @@ impl PeerWatch {
                     Some(address) => is_refused(&address, probe_max).await,
                     None => false,
                 };
-                (whom, PeerEvidence { beat_age_ms, refuses })
+                (whom, PeerEvidence { heartbeat_age_ms, refuses })
             }));
         }
         let signs = suspects.join_all().await.into_iter();
@@ -91,13 +91,13 @@ impl PeerWatch {
 
     /// Returns the age of the last heartbeat in ms, for each other broker that is not fenced. The database's clock may
     /// jump, so its ages are limited to the range that this broker has observed itself.
-    fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
+    fn ages(&mut self, image: &Image, heartbeat_answer: &HeartbeatAnswer, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();
         let mut received = BTreeMap::new();
         let others = image.nodes().iter().filter(|(id, node)| **id != self.node_id && !node.registration.is_fenced);
         for (id, node) in others {
-            let last = beaten.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
+            let last = heartbeat_answer.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
             let number = last.map(|last| last.number);
             let known =
                 self.received.remove(id).filter(|known| known.process == node.process && known.number == number);

@@ -33,7 +33,7 @@ pub async fn serve(
     listener: usize,
     stop: watch::Receiver<bool>,
 ) {
-    let queue = Handover::new(broker.config.network.connection.requests_max);
+    let queue = Handover::new(broker.metadata.config.network.connection.requests_max);
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
@@ -60,7 +60,7 @@ pub async fn serve(
             biased;
             ended = write(broker, stream, &queue, &idleness) => ended,
             never = unwritten.carry_out() => match never {},
-            ended = end_idle(&idleness, broker.config.network.connection.idle_max) => Err(ended),
+            ended = end_idle(&idleness, broker.metadata.config.network.connection.idle_max) => Err(ended),
         }
     });
     let ended = in_turn(&queue, reading, writing).await;

@@ -164,7 +164,7 @@ impl ConnectionQuotas {
     ) -> Result<ConnectionPermit, &'static str> {
         // On a listener at [::], an IPv4 client has a mapped address. The client is counted under its IPv4 address.
         let ip = ip.to_canonical();
-        let image = broker.control.image();
+        let image = broker.metadata.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
@@ -209,10 +209,12 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>
         if let Some(certificates) = &bound.certificates {
             task::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
         }
-        if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.network.ssl_reload_interval_ms) {
+        if let (Some(certificates), Some(ms)) =
+            (&bound.certificates, broker.metadata.config.network.ssl_reload_interval_ms)
+        {
             task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
         }
-        let of_brokers = has_others && index == broker.config.replication.listener;
+        let of_brokers = has_others && index == broker.metadata.config.replication.listener;
         let door = Door { index, of_brokers, certificates: bound.certificates, clients: Arc::clone(&clients) };
         for socket in bound.sockets {
             let (door, admission) = (door.clone(), Arc::clone(&admission));
@@ -270,7 +272,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
                 // Boxed, so that the connection's task does not keep memory for a handshake that is over.
-                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config.network)) => match shaken {
+                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.metadata.config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
                 },

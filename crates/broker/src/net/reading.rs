@@ -43,7 +43,7 @@ pub(super) async fn read(
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<ReadEnd, Ended> {
-    let limits = &broker.config.network.connection;
+    let limits = &broker.metadata.config.network.connection;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
     let mut worked = Duration::ZERO;
@@ -114,6 +114,6 @@ async fn admit(
     let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
     let label = Label { peer: client.peer, api, version, correlation_id };
     label.log_request(bytes);
-    let call = Call { broker, client, listener, header, reader };
-    Ok((label, api::admit(call).await?))
+    let call = Call { client, listener, header, reader };
+    Ok((label, api::admit(broker, call).await?))
 }

@@ -47,17 +47,16 @@ const PLACE_MAX: Duration = Duration::from_millis(50);
 /// the producer's previous transaction are being uploaded.
 const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
-/// The services of the broker that an append uses.
-#[derive(Clone, Copy)]
-pub struct AppendServices<'a> {
-    /// The decompressors, and the permit to decompress a large batch.
-    pub decompression: &'a Decompression,
+/// The parts of the broker that an append uses.
+pub struct AppendServices {
+    /// The memory budget of decompression, and the permit to decompress a large batch.
+    pub decompression: Decompression,
     /// Limits how much long work runs at a time.
-    pub long_work: &'a LongWork,
+    pub long_work: Arc<LongWork>,
     /// The counters of appends.
-    pub metrics: &'a Metrics,
+    pub metrics: Metrics,
     /// The coordinator of transactions.
-    pub transactions: &'a dyn TransactionVerifier,
+    pub transactions: Box<dyn TransactionVerifier>,
 }
 
 /// The batches of a request that may begin a transaction in their partitions.
@@ -167,7 +166,7 @@ pub struct AppendedBatches {
 /// Checks and appends the batches in their order. On return, their order in the partitions is final, although some
 /// appends may still be pending.
 pub async fn append_each(
-    services: AppendServices<'_>,
+    services: &AppendServices,
     batches: &[RequestBatch<'_>],
     terms: RequestTerms<'_>,
 ) -> AppendedBatches {
@@ -228,7 +227,7 @@ enum AppendProgress {
 
 /// The state of a request while its batches are appended.
 struct AppendRun<'a> {
-    services: AppendServices<'a>,
+    services: &'a AppendServices,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
     /// The results of the batches that were taken or refused so far. The next batch is the one after them.
@@ -249,7 +248,7 @@ struct AppendRun<'a> {
 }
 
 impl<'a> AppendRun<'a> {
-    fn new(services: AppendServices<'a>, batches: &'a [RequestBatch<'a>], terms: RequestTerms<'a>) -> AppendRun<'a> {
+    fn new(services: &'a AppendServices, batches: &'a [RequestBatch<'a>], terms: RequestTerms<'a>) -> AppendRun<'a> {
         let is_long = is_long(batches);
         AppendRun {
             services,
@@ -302,7 +301,7 @@ impl<'a> AppendRun<'a> {
         let RequestTerms { acks, from, early, ends_transaction, .. } = self.terms;
         let now_ms = now_ms();
         let to = Destination { topic, partition: *index, config, now_ms };
-        let decompression = self.services.decompression;
+        let decompression = &self.services.decompression;
         let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
         let batch = validate(batch.records, from, to, opening)?;
         let verified = self.verified.get(&self.results.len());

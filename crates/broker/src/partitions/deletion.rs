@@ -129,7 +129,7 @@ impl Deletion {
     }
 
     /// Returns the deleted partition of this name whose directory may still have that name, if there is one.
-    pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
+    pub fn name_holder_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
     }

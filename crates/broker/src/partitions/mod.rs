@@ -240,7 +240,7 @@ impl Partitions {
             return;
         }
         let before = |topic: &Arc<str>, index| Before {
-            replica: self.deletion.predecessor_of(topic, index),
+            replica: self.deletion.name_holder_of(topic, index),
             topic: past.before(index),
         };
         self.registry.put_topic(name, id, partitions, config, origin, before);
@@ -251,7 +251,7 @@ impl Partitions {
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
-            if let Some(deleted) = deletion.predecessor_of(&name, index) {
+            if let Some(deleted) = deletion.name_holder_of(&name, index) {
                 // The log of the deleted partition may still be open. The partition leaves its tails when it is
                 // retired.
                 deleted.retire();

@@ -90,7 +90,7 @@ pub struct Replica {
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
     /// A deleted partition of the same name whose directory may still have that name.
-    predecessor: Mutex<Option<Arc<Replica>>>,
+    name_holder: Mutex<Option<Arc<Replica>>>,
     /// True if a deleted partition of this name had a log while this process ran, or has left producer tails.
     pub(crate) is_preceded: bool,
     /// The last deleted topic that had a partition with this name and number, if the metadata still lists that topic.
@@ -126,7 +126,7 @@ impl Replica {
         log_dir: Arc<LogDir>,
         (config, registered): (Arc<TopicConfig>, Arc<PartitionRegistration>),
         known: Option<RecoveryHint>,
-        Before { replica: predecessor, topic: past }: Before,
+        Before { replica: name_holder, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
         // A partition without a hint is new and has no directory. Any checkpoints under its name belong to a deleted
@@ -136,7 +136,7 @@ impl Replica {
             log_dir.checkpoints.forget(key.clone());
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
-        let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
+        let is_preceded = name_holder.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
         // These values are replaced when the state is first locked, because `has_news` is set.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
@@ -169,7 +169,7 @@ impl Replica {
             opening_ended: Condvar::new(),
             requested: OpeningMarks::default(),
             lacks_committed: AtomicBool::new(false),
-            predecessor: Mutex::new(predecessor),
+            name_holder: Mutex::new(name_holder),
             retired: Mutex::new(None),
             waiters: Arc::default(),
             refused: Mutex::default(),

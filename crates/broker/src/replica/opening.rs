@@ -350,7 +350,7 @@ impl Replica {
     /// Creates the log of a new partition at once if the deleted partition of its name has left producer tails. The
     /// tails are then on the disk before the first record. Returns false if the log could not be created.
     fn keep_tails(&self) -> bool {
-        self.retire_predecessors();
+        self.retire_name_holders();
         if !self.log_dir.carried_tails.has(&self.key()) {
             return true;
         }
@@ -364,7 +364,7 @@ impl Replica {
     /// Makes sure that the directory's name is free for this partition. Retires older partitions with this name, and
     /// sets aside the directory of any other topic.
     fn clear_the_way(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
-        self.retire_predecessors();
+        self.retire_name_holders();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
         self.set_stray_aside(dir, known)
     }

@@ -30,21 +30,21 @@ impl Replica {
     /// Closes the log and renames its directory. If another thread is doing that, waits for it. Returns false if the
     /// directory could not be renamed.
     pub(crate) fn retire(&self) -> bool {
-        // If this partition never had a directory, its predecessor's directory may still have the name.
-        self.retire_predecessors();
+        // If this partition never had a directory, that of a name holder may still have the name.
+        self.retire_name_holders();
         self.retire_itself()
     }
 
     /// Retires all deleted partitions that had the directory's name before, the oldest first. On a slow disk there may
     /// be any number of them, so this is a loop and not a recursion.
-    pub(crate) fn retire_predecessors(&self) {
-        let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
+    pub(crate) fn retire_name_holders(&self) {
+        let (mut line, mut next) = (Vec::new(), self.name_holder.lock().clone());
         while let Some(partition) = next {
-            next = partition.predecessor.lock().clone();
+            next = partition.name_holder.lock().clone();
             line.push(partition);
         }
         line.iter().rev().for_each(|partition| _ = partition.retire_itself());
-        *self.predecessor.lock() = None;
+        *self.name_holder.lock() = None;
     }
 
     fn retire_itself(&self) -> bool {
@@ -89,7 +89,7 @@ impl Replica {
             self.log_dir.cleanings.forget(&self.key());
         }
         // A retired partition must not keep another one in memory.
-        *self.predecessor.lock() = None;
+        *self.name_holder.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }

@@ -162,7 +162,7 @@ impl Transactions {
             partitions: config.log.partitions,
             replication_factor: config.log.replication_factor,
             compression: fullbore_wire::batch::Compression::None,
-            configs: config.log.configs(control.beats().is_some()),
+            configs: config.log.configs(control.heartbeats().is_some()),
         };
         Arc::new(Transactions {
             ids: Mutex::default(),

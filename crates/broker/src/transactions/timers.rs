@@ -23,7 +23,7 @@ impl Transactions {
             }
         });
         let is_there = self.control.image().topic(TRANSACTION_STATE).is_some();
-        self.unsettled.note_topic(is_there, self.control.beats().is_none());
+        self.unsettled.note_topic(is_there, self.control.heartbeats().is_none());
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
         task::spawn(async move {
             tokio::select! {

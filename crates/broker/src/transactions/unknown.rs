@@ -172,7 +172,7 @@ impl Transactions {
 
     /// Returns metadata that is at least as new as this call. `None` while the database cannot be reached.
     async fn newest_image(&self) -> Option<Arc<Image>> {
-        if self.control.beats().is_none() {
+        if self.control.heartbeats().is_none() {
             return Some(self.control.image());
         }
         // A command is decided with the newest metadata, which is published before the command is answered.

@@ -168,13 +168,13 @@ fn cleaner_checkpoint_of_a_deleted_topic_is_not_used_after_a_kill() {
     (0..100).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
     assert!(directory.logs.clean_dirtiest(NOW), "there is something to clean");
     drop(old);
-    let said =
+    let content =
         |directory: &Directory| fs::read_to_string(directory.dir.join("cleaner-offset-checkpoint")).expect("written");
-    assert!(said(&directory).contains(TOPIC));
+    assert!(content(&directory).contains(TOPIC));
     // The deletion was decided, but the broker is killed before it is carried out.
     directory.kill();
     directory.logs.put_topic(TOPIC, NEXT, &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
     let next = directory.logs.find(&NEXT, 0).expect("it has just been told of");
     assert_eq!(offset(&next, &plain(1, b"v")), 0);
-    assert!(!said(&directory).contains(TOPIC), "{}", said(&directory));
+    assert!(!content(&directory).contains(TOPIC), "{}", content(&directory));
 }

@@ -102,7 +102,7 @@ impl<'a> Classic<'a> {
                 step = self.join_and_sync()?;
             }
             if step == Next::Go {
-                step = self.beat_until_it_moves()?;
+                step = self.heartbeat_until_it_moves()?;
             }
             match step {
                 Next::Go | Next::Rejoin | Next::Fatal => {}
@@ -126,7 +126,7 @@ impl<'a> Classic<'a> {
         self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
             // REBALANCE_IN_PROGRESS does not end the wait, because it is the reason for the wait.
-            if let step @ (Next::RejoinLost | Next::RejoinNew) = self.beat()? {
+            if let step @ (Next::RejoinLost | Next::RejoinNew) = self.heartbeat()? {
                 return Ok(step);
             }
         }
@@ -317,14 +317,14 @@ impl<'a> Classic<'a> {
         Ok((answer.error_code, answer.assignment))
     }
 
-    fn beat_until_it_moves(&mut self) -> Result<Next, ClientError> {
+    fn heartbeat_until_it_moves(&mut self) -> Result<Next, ClientError> {
         let (mut empty, settled_after) = (EmptySince::default(), SETTLED_AFTER.min(self.config.rebalance_timeout));
         loop {
             self.shared.pause(self.config.heartbeat_interval);
             if self.shared.is_stopping() {
                 return Ok(Next::Go);
             }
-            match self.beat()? {
+            match self.heartbeat()? {
                 Next::Go if self.shared.held().is_empty() && empty.lasts(settled_after) => {
                     self.shared.publish(Vec::new(), true);
                 }
@@ -346,7 +346,7 @@ impl<'a> Classic<'a> {
         }
     }
 
-    fn beat(&mut self) -> Result<Next, ClientError> {
+    fn heartbeat(&mut self) -> Result<Next, ClientError> {
         if self.generation < 0 {
             return Ok(Next::Go);
         }

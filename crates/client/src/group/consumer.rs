@@ -92,7 +92,7 @@ impl<'a> Consumer<'a> {
     fn take_part(&mut self) -> Result<(), ClientError> {
         while !self.shared.is_stopping() {
             let held = self.shared.held();
-            let (step, answer) = self.beat(&held)?;
+            let (step, answer) = self.heartbeat(&held)?;
             match step {
                 Next::Go => {
                     self.reported = Some(held.clone());
@@ -118,7 +118,7 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    fn beat(&mut self, held: &[TopicPartition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
+    fn heartbeat(&mut self, held: &[TopicPartition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
         let mut request = self.identity();
         if self.reported.as_deref() != Some(held) {
             request.topic_partitions = Some(self.by_id(held));
@@ -132,7 +132,7 @@ impl<'a> Consumer<'a> {
         let answer = match self.ids.is_empty() {
             // The first assignment identifies topics by id. The metadata with their names is requested in the same
             // round trip.
-            true => self.beat_and_describe(&request),
+            true => self.heartbeat_and_describe(&request),
             false => self.coordinator.call(&request, i16::MAX),
         };
         if let Err(ClientError::Version { address, .. }) = &answer {
@@ -158,7 +158,7 @@ impl<'a> Consumer<'a> {
         Ok((step, answer))
     }
 
-    fn beat_and_describe(
+    fn heartbeat_and_describe(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {

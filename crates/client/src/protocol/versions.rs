@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn an_older_broker_gets_a_second_request_in_its_own_version() {
-        for (says, requested) in [(&[(ApiKey::ApiVersions, 0, 2)][..], 2), (&[], 0)] {
+        for (ranges, requested) in [(&[(ApiKey::ApiVersions, 0, 2)][..], 2), (&[], 0)] {
             let mut handshake = Handshake::default();
-            let refusal = answer(0, &served(ErrorCode::UNSUPPORTED_VERSION, says));
+            let refusal = answer(0, &served(ErrorCode::UNSUPPORTED_VERSION, ranges));
             assert_eq!(handshake.answered(refusal.clone()), Ok(None));
             assert_eq!(handshake.version(), requested);
             let refused = Err(ProtocolError::Refused(ErrorCode::UNSUPPORTED_VERSION));

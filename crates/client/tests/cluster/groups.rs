@@ -79,9 +79,9 @@ fn a_removed_member_gets_no_offsets_at_once() {
 fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
     // When the first response was sent, and the longest interval in a response since then.
     let reported: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
-    let (reports, beats) = (Arc::clone(&reported), AtomicUsize::new(0));
+    let (reports, heartbeats) = (Arc::clone(&reported), AtomicUsize::new(0));
     let port = coordinator(move |_, requested| {
-        let interval_ms = if (2..4).contains(&beats.fetch_add(1, SeqCst)) { 500 } else { 50 };
+        let interval_ms = if (2..4).contains(&heartbeats.fetch_add(1, SeqCst)) { 500 } else { 50 };
         let mut reported = reports.lock().expect("no panic");
         let (_, longest) = reported.get_or_insert_with(|| (Instant::now(), Duration::ZERO));
         *longest = Duration::from_millis(interval_ms).max(*longest);
@@ -248,11 +248,11 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
     let ([listener], ports) = listeners();
     let port = ports[0];
     // The group's generation, the generation of the last heartbeat, and the offset that the reader has committed.
-    let (generation, beaten, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
-    let group = Arc::new((generation, beaten, offset));
+    let (generation, heartbeat_generation, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
+    let group = Arc::new((generation, heartbeat_generation, offset));
     let of_group = group.clone();
     serve(listener, move |key, requested| {
-        let (generation, beaten, offset) = &*of_group;
+        let (generation, heartbeat_generation, offset) = &*of_group;
         Some(match key {
             ApiKey::FindCoordinator => requested.answer::<FindCoordinatorRequest>(|request| {
                 let of =
@@ -263,7 +263,7 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
             ApiKey::Metadata => requested.answer::<MetadataRequest>(|_| metadata(&[port], 1)),
             ApiKey::JoinGroup => joined(requested, generation.load(SeqCst)),
             ApiKey::Heartbeat => requested.answer::<HeartbeatRequest>(|request| {
-                beaten.store(request.generation_id, SeqCst);
+                heartbeat_generation.store(request.generation_id, SeqCst);
                 let is_old = request.generation_id < generation.load(SeqCst);
                 let error_code = if is_old { ErrorCode::REBALANCE_IN_PROGRESS } else { ErrorCode::NONE };
                 HeartbeatResponse { error_code, ..Default::default() }
@@ -281,10 +281,10 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
     let target = member.target(patience).expect("a member").expect("a partition");
     assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(5)]));
     member.confirm(&target);
-    let (generation, beaten, offset) = &*group;
+    let (generation, heartbeat_generation, offset) = &*group;
     generation.store(2, SeqCst);
     let until = Instant::now() + patience;
-    while beaten.load(SeqCst) < 2 && Instant::now() < until {
+    while heartbeat_generation.load(SeqCst) < 2 && Instant::now() < until {
         std::thread::yield_now();
     }
     assert_eq!(member.newest(), target.serial, "it keeps what it has");

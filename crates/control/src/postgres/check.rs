@@ -99,7 +99,7 @@ pub struct BrokerFound {
     pub is_shutting_down: bool,
     pub is_full: bool,
     /// The time since the last heartbeat of the broker's process; `None` if it has sent none.
-    pub last_beat: Option<Duration>,
+    pub last_heartbeat: Option<Duration>,
 }
 
 impl Finding {
@@ -173,7 +173,7 @@ impl fmt::Display for BrokerFound {
             _ => "in service",
         };
         write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;
-        match self.last_beat {
+        match self.last_heartbeat {
             Some(age) => write!(f, "last heartbeat {} ms ago", age.as_millis()),
             None => f.write_str("no heartbeat"),
         }
@@ -327,10 +327,10 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     findings.push(Finding::Cluster { id: id(row, 2)?.to_string(), version: newest.number, topics: number(row, 3)? });
     for row in next(&mut answers)? {
         let age_ms: Option<i64> = optional_number(&row, 4)?;
-        let last_beat = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+        let last_heartbeat = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
         let (id, epoch, is_full) = (number(&row, 0)?, number(&row, 1)?, flag(&row, 6)?);
         let (is_fenced, is_shutting_down) = (flag(&row, 2)?, flag(&row, 3)?);
-        let broker = BrokerFound { id, epoch, is_fenced, is_shutting_down, is_full, last_beat };
+        let broker = BrokerFound { id, epoch, is_fenced, is_shutting_down, is_full, last_heartbeat };
         findings.push(Finding::Broker(broker));
     }
     Ok(())

@@ -8,12 +8,12 @@
 //!
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
-//! - `beat` has the second connection, with heartbeats and notifications of new commits.
+//! - `heartbeat` has the second connection, with heartbeats and notifications of new commits.
 //! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` returns what the
 //!   database knows of a broker's data directory.
 
-mod beat;
 mod check;
+mod heartbeat;
 mod of_directory;
 mod offline;
 mod read;
@@ -38,8 +38,8 @@ use fullbore_db::postgres::{DatabaseConnection, PostgresSession, QueryError, Ser
 use fullbore_db::{CommitError, StoreError};
 use read::Since;
 
-pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
+pub use heartbeat::Heartbeats;
 pub use of_directory::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 pub use offline::find_offline;
 
@@ -163,7 +163,7 @@ impl Postgres {
     }
 
     /// Returns one column of this process's last heartbeat; 0 if it has sent none.
-    fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
+    fn last_heartbeat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
         let answers = self.connection.begin_with(&last).map_err(QueryError::failed)?;
@@ -226,12 +226,12 @@ impl Store for Postgres {
         self.peek(at)
     }
 
-    fn beats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
-        Ok(Some(self.last_beat("number", broker, process)?))
+    fn heartbeats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
+        Ok(Some(self.last_heartbeat("number", broker, process)?))
     }
 
     fn noted_by(&mut self, broker: i32, process: Uuid) -> Result<u64, StoreError> {
-        self.last_beat("noted", broker, process)
+        self.last_heartbeat("noted", broker, process)
     }
 
     fn wait_max(&self) -> Option<Duration> {

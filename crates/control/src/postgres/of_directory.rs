@@ -47,7 +47,7 @@ pub struct RegisteredDirectory {
     /// The id that the process drew when it started.
     pub process: Uuid,
     /// The time since the last heartbeat of the process; `None` if it has sent none.
-    pub beaten: Option<Duration>,
+    pub heartbeat_age: Option<Duration>,
     /// The newest number of the directory that the process has sent with a heartbeat; 0 if it has sent none.
     pub reported: u64,
 }
@@ -96,9 +96,9 @@ async fn look_up(
     let registered = match next(&mut answers)?.first() {
         Some(row) => {
             let age_ms: Option<i64> = optional_number(row, 2)?;
-            let beaten = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+            let heartbeat_age = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
             let reported = number::<i64>(row, 3)?.cast_unsigned();
-            Some(RegisteredDirectory { directory: id(row, 0)?, process: id(row, 1)?, beaten, reported })
+            Some(RegisteredDirectory { directory: id(row, 0)?, process: id(row, 1)?, heartbeat_age, reported })
         }
         None => None,
     };

@@ -209,7 +209,7 @@ fn unusable_database_is_refused_with_its_reason() {
         _ => None,
     });
     let broker = broker.expect("there");
-    let age = broker.last_beat.expect("it has beaten");
+    let age = broker.last_heartbeat.expect("it has beaten");
     assert!((Duration::from_secs(2)..HANGS).contains(&age));
     assert_eq!(
         broker,
@@ -219,7 +219,7 @@ fn unusable_database_is_refused_with_its_reason() {
             is_fenced: false,
             is_shutting_down: false,
             is_full: false,
-            last_beat: Some(age)
+            last_heartbeat: Some(age)
         }
     );
     assert!(
@@ -241,7 +241,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let mut store = open(&of).expect("opens");
     let server = Arc::new(Server::new(&of, "fullbore test").expect("a URL"));
     let reported: [Arc<AtomicU64>; 2] = Default::default();
-    let beating: Vec<(Beats, Uuid)> = (0..2)
+    let heartbeats: Vec<(Heartbeats, Uuid)> = (0..2)
         .map(|at: usize| {
             let (process, reported) = (random_id(), Arc::clone(&reported[at]));
             let every = Duration::from_millis(20);
@@ -252,22 +252,25 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
             };
             let (broker_id, notes) = (7 + at as i32, notes(40 + at as u64).0);
             (
-                Beats::start(Arc::clone(&server), broker_id, process, every, notes, known, behind).expect("starts"),
+                Heartbeats::start(Arc::clone(&server), broker_id, process, every, notes, known, behind)
+                    .expect("starts"),
                 process,
             )
         })
         .collect();
     let rows = |condition: &str| database.run(&format!("SELECT count(*) FROM fullbore.beats WHERE {condition}"));
-    let beats_beyond = |broker: i32, number: u64| rows(&format!("broker_id = {broker} AND number > {number}")) == "1";
-    wait_until("both beat", HANGS, || beats_beyond(7, 3) && beats_beyond(8, 3));
+    let heartbeats_beyond =
+        |broker: i32, number: u64| rows(&format!("broker_id = {broker} AND number > {number}")) == "1";
+    wait_until("both beat", HANGS, || heartbeats_beyond(7, 3) && heartbeats_beyond(8, 3));
     for (at, noted) in [(0, 40), (1, 41)] {
-        let reported = store.noted_by(7 + at, beating[at as usize].1).expect("answered");
+        let reported = store.noted_by(7 + at, heartbeats[at as usize].1).expect("answered");
         assert_eq!(reported, noted, "the number that the directory has, since nobody writes another");
     }
     assert_eq!(store.noted_by(7, random_id()).expect("answered"), 0, "this process has not beaten");
-    let receives = |at: usize, of: Uuid| beating[at].0.received().borrow().peers.iter().any(|peer| peer.process == of);
-    wait_until("who knows a version of this database hears the other", HANGS, || receives(0, beating[1].1));
-    assert!(!receives(1, beating[0].1), "and who knows another one has no database");
+    let receives =
+        |at: usize, of: Uuid| heartbeats[at].0.received().borrow().peers.iter().any(|peer| peer.process == of);
+    wait_until("who knows a version of this database hears the other", HANGS, || receives(0, heartbeats[1].1));
+    assert!(!receives(1, heartbeats[0].1), "and who knows another one has no database");
     let (transaction, _) = store.begin(None).expect("begun");
     transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, nonce: 5 }).expect("committed");
     wait_until("it hears of it", HANGS, || reported.iter().any(|reported| reported.load(Ordering::SeqCst) == 1));
@@ -275,13 +278,13 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     // continue over a new one.
     let (held, _) = store.begin(None).expect("begun");
     let number: u64 = database.run("SELECT number FROM fullbore.beats WHERE broker_id = 7").parse().expect("a number");
-    wait_until("it beats", HANGS, || beats_beyond(7, number + 3));
+    wait_until("it beats", HANGS, || heartbeats_beyond(7, number + 3));
     drop(held);
     database.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%fullbore.beats%' AND pid <> pg_backend_pid()");
-    wait_until("it beats again", HANGS, || beats_beyond(7, number + 30));
+    wait_until("it beats again", HANGS, || heartbeats_beyond(7, number + 30));
     let in_place = "SELECT n_tup_upd > 20 AND n_tup_hot_upd * 10 >= n_tup_upd * 9 FROM pg_stat_user_tables WHERE relname = 'beats'";
     wait_until("beats are written in place", HANGS, || database.run(in_place) == "t");
-    drop(beating);
+    drop(heartbeats);
     let connected =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore test' AND query LIKE '%beats%'";
     wait_until("they end", HANGS, || database.run(&format!("{connected} AND datname = current_database()")) == "0");
@@ -344,7 +347,7 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
     ] {
         open(&url(&good)).unwrap_or_else(|error| panic!("{good}: {error}"));
     }
-    for (bad, says) in [
+    for (bad, expected) in [
         ("sslrootcert=system&sslmode=require", "sslrootcert=system: needs sslmode=verify-full"),
         ("sslrootcert=system", "certificate"),
         ("sslcert=/x.pem", "sslcert: needs sslkey"),
@@ -355,7 +358,7 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
         ("pgbouncer=true", "pgbouncer: is not known"),
     ] {
         let reported = open(&url(bad)).err().expect(bad);
-        assert!(reported.contains(says), "{bad}: {reported}");
+        assert!(reported.contains(expected), "{bad}: {reported}");
     }
     let several = format!("postgres://encrypted:{PASSWORD}@127.0.0.1:1,{address}/{name}?sslmode=require");
     open(&settings(&several)).expect("the second one answers");

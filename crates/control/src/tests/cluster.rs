@@ -83,13 +83,15 @@ async fn change_of_one_broker_is_shown_by_all_brokers() {
     assert_eq!(ids.len(), 3);
     let everybody = controls[0].image().nodes().iter().map(|(id, node)| (*id, node.process)).collect::<BTreeSet<_>>();
     for control in &controls {
-        let beats = control.beats().expect("a cluster");
-        let receives = |beaten: &Beaten| {
+        let heartbeats = control.heartbeats().expect("a cluster");
+        let receives = |heartbeat_answer: &HeartbeatAnswer| {
             let version = control.image().epoch();
-            let shown = beaten.peers.iter().all(|peer| peer.version == version && peer.age_ms < 10_000);
-            shown && beaten.peers.iter().map(|peer| (peer.id, peer.process)).collect::<BTreeSet<_>>() == everybody
+            let shown = heartbeat_answer.peers.iter().all(|peer| peer.version == version && peer.age_ms < 10_000);
+            shown
+                && heartbeat_answer.peers.iter().map(|peer| (peer.id, peer.process)).collect::<BTreeSet<_>>()
+                    == everybody
         };
-        wait_until("it hears all of them", HANGS, || receives(&beats.borrow()));
+        wait_until("it hears all of them", HANGS, || receives(&heartbeats.borrow()));
     }
     let images: Vec<String> =
         controls.iter().map(|control| format!("{:?}", control.image().topics().collect::<Vec<_>>())).collect();
@@ -145,8 +147,8 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     let setting = "broker.session.timeout.ms=1000\n";
     let opened = of_cluster(directories[0].path(), 1, &database.url(), setting).expect("opens");
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
-    let beats = opened.control.beats().expect("a cluster");
-    wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
+    let heartbeats = opened.control.heartbeats().expect("a cluster");
+    wait_until("it beats", HANGS, || heartbeats.borrow().peers.iter().any(|peer| peer.process == process));
     // Dropping the control plane ends the broker without a controlled shutdown, as if it were killed.
     drop(opened);
     let opened = of_cluster(directories[1].path(), 1, &database.url(), setting).expect("opens");

@@ -62,10 +62,10 @@ impl QueryError {
 
 impl From<tokio_postgres::Error> for QueryError {
     fn from(error: tokio_postgres::Error) -> Self {
-        if let Some(said) = error.as_db_error() {
+        if let Some(db_error) = error.as_db_error() {
             // An error that ends the session leaves the outcome of its statement unknown.
-            let is_certain = said.parsed_severity() == Some(Severity::Error);
-            return Self { words: said.message().to_owned(), code: Some(said.code().clone()), is_certain };
+            let is_certain = db_error.parsed_severity() == Some(Severity::Error);
+            return Self { words: db_error.message().to_owned(), code: Some(db_error.code().clone()), is_certain };
         }
         let mut deepest: &dyn Error = &error;
         loop {

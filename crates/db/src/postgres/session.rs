@@ -157,5 +157,5 @@ impl PostgresSession {
 
 /// Returns true if a pooler refuses the settings of a new connection. The text is PgBouncer's.
 fn refuses_settings(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|said| said.message().contains("unsupported startup parameter"))
+    error.as_db_error().is_some_and(|db_error| db_error.message().contains("unsupported startup parameter"))
 }

@@ -75,7 +75,7 @@ impl<S: IndexStore> ManualIndex<S> {
         IS_HERE.set(true);
         let (requests, received) = channel();
         let changes = Arc::new(watch::Sender::new(0));
-        let owner = IndexOwner::requesting(requests, Arc::clone(&changes));
+        let owner = IndexOwner::requesting(requests, Arc::clone(&changes), watch::channel(false).1);
         let rung = Arc::clone(&owner.rung);
         let stopping = AtomicBool::new(false);
         (owner, ManualIndex { index, received, rung, stopping, changes, is_tidy: false })

@@ -6,8 +6,11 @@
 //! The queue of the thread contains at most one commit, and few reads and moves of log starts, even if their callers
 //! give up. The number of changes to topics is not limited in this way, because they follow the metadata. However, once
 //! [`CHANGES_MAX`] of them are queued, the next deletion of a topic waits.
+//!
+//! Invariant: if a request panics, nothing else is carried out, since the state in memory may differ from the store.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -96,6 +99,8 @@ pub struct IndexOwner {
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// The permits for queued requests that move log starts.
     moves: Arc<Semaphore>,
+    /// Gets true if the thread has panicked.
+    panicked: watch::Receiver<bool>,
     /// Notified after each request, for tests that run without the thread.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
@@ -119,19 +124,24 @@ impl IndexOwner {
         let stopping = Arc::new(AtomicBool::new(false));
         let changes = Arc::new(watch::Sender::new(0));
         let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
-        let thread = thread::Builder::new()
-            .name("diskless-index".into())
-            .spawn(move || run(index, received, &Progress { stopping: &until, changes: &made }))?;
-        let owner = IndexOwner::requesting(requests.clone(), changes);
+        let (failure, panicked) = watch::channel(false);
+        let work = move || run_guarded(index, received, &Progress { stopping: &until, changes: &made }, &failure);
+        let thread = thread::Builder::new().name("diskless-index".into()).spawn(work)?;
+        let owner = IndexOwner::requesting(requests.clone(), changes, panicked);
         Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
     /// Creates a handle that sends to `requests`.
-    pub(super) fn requesting(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+    pub(super) fn requesting(
+        requests: Sender<IndexRequest>,
+        changes: Arc<watch::Sender<usize>>,
+        panicked: watch::Receiver<bool>,
+    ) -> IndexOwner {
         IndexOwner {
             requests,
             changes,
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
+            panicked,
             #[cfg(test)]
             rung: Arc::default(),
         }
@@ -143,6 +153,16 @@ impl IndexOwner {
         let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
+    }
+
+    /// Returns true if the thread has panicked. Only a restart of the broker starts it again.
+    pub fn has_panicked(&self) -> bool {
+        *self.panicked.borrow()
+    }
+
+    /// Waits until the thread ends. Returns true if it has panicked.
+    pub async fn ended(&self) -> bool {
+        self.panicked.clone().wait_for(|panicked| *panicked).await.is_ok()
     }
 
     /// Commits objects; see [`Index::commit`].
@@ -284,9 +304,8 @@ impl Drop for IndexThread {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         let _ = self.requests.send(IndexRequest::Nothing);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the diskless index has panicked");
-        }
+        // The thread reports its own panic.
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -298,6 +317,21 @@ pub(super) struct Progress<'a> {
 
 fn partitions(count: i32) -> usize {
     usize::try_from(count).unwrap_or(0)
+}
+
+/// Runs the thread. If it panics, the current and all later requests are refused until the broker's next start.
+fn run_guarded<S: IndexStore>(
+    index: Index<S>,
+    received: Receiver<IndexRequest>,
+    progress: &Progress<'_>,
+    failure: &watch::Sender<bool>,
+) {
+    if catch_unwind(AssertUnwindSafe(|| run(index, received, progress))).is_err() {
+        tracing::error!(
+            "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no records of diskless topics; restart it, and report the lines before this one"
+        );
+        failure.send_replace(true);
+    }
 }
 
 fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
@@ -397,7 +431,7 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
 }
 
 fn closed() -> StoreError {
-    StoreError::Failed("the broker stops".into())
+    StoreError::Failed("the broker stops, or the index's thread has panicked".into())
 }
 
 #[cfg(test)]

@@ -227,9 +227,9 @@ mod tests {
 
     #[test]
     fn message_with_entities_is_shown_with_their_characters() {
-        let says = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>region &#34;eu-west-9&#34; is &lt;wrong&gt;, it&apos;s \
+        let body = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>region &#34;eu-west-9&#34; is &lt;wrong&gt;, it&apos;s \
                     &#x27;a&#X27; &amp;quot; &unknown; &#1114112; &#34 &</Message></Error>";
         let shown = "region \"eu-west-9\" is <wrong>, it's 'a' &quot; &unknown; &#1114112; &#34 &";
-        assert_eq!(element(says, "Message").as_deref(), Some(shown));
+        assert_eq!(element(body, "Message").as_deref(), Some(shown));
     }
 }

@@ -85,8 +85,8 @@ async fn another_clusters_store_is_refused() {
     let s3 = S3::start();
     open(storage(&s3), "one", &one).await.expect("opened");
     let refused = open(storage(&s3), "other", &two).await.err().expect("refused");
-    let says = "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this is other";
-    assert_eq!(refused, says);
+    let expected = "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this is other";
+    assert_eq!(refused, expected);
     let elsewhere = S3Storage { prefix: String::new(), ..storage(&s3) };
     open(elsewhere, "other", &two).await.expect("another prefix");
 }
@@ -264,12 +264,12 @@ async fn store_refuses_the_error_has_its_own_words() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let right = storage(&s3);
     let key = |id: &str, secret: &str| Some((id.to_owned(), Secret::from(secret.to_owned())));
-    for (wrong, says) in [
+    for (wrong, expected) in [
         (S3Storage { credentials: key("stranger", S3::SECRET), ..right.clone() }, "NotSignedUp"),
         (S3Storage { credentials: key(S3::KEY_ID, "TOPSECRET"), ..right.clone() }, "SignatureDoesNotMatch"),
     ] {
-        let refused = open(wrong, "one", &index).await.err().expect(says);
-        assert!(refused.contains(says) && !refused.contains("TOPSECRET"), "{refused}");
+        let refused = open(wrong, "one", &index).await.err().expect(expected);
+        assert!(refused.contains(expected) && !refused.contains("TOPSECRET"), "{refused}");
         assert!(!refused.contains('<'), "{refused}");
     }
     for (method, may) in [("GET", "read"), ("PUT", "write"), ("DELETE", "delete")] {

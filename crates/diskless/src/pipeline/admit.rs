@@ -30,12 +30,6 @@ use fullbore_log::partition::stamping::Stamping;
 use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation};
 use fullbore_log::validation::ValidBatch;
 
-#[cfg(test)]
-thread_local! {
-    /// Mutation: the known state of producers is treated as current.
-    pub static SKIPS_REFRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
 /// A partition together with its internal id in the index.
 #[derive(Clone, Copy)]
 pub struct IndexedPartition<'a> {
@@ -343,7 +337,7 @@ impl PipelineState {
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
-        let freshness = if SKIPS_REFRESH.get() { Freshness::Current } else { freshness };
+        let freshness = if self.queue.faults.skips_refresh { Freshness::Current } else { freshness };
         let now = self.started.elapsed();
         match self.known.get(&number) {
             Some(committed) if !self.others_commit => {

@@ -42,8 +42,6 @@ use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
-#[cfg(test)]
-pub use admit::SKIPS_REFRESH;
 pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 
@@ -144,7 +142,14 @@ impl Pipeline {
             upload_failures: LogRateLimit::default(),
         });
         task::spawn(Arc::clone(&shared).drive());
+        task::spawn(Arc::clone(&shared).close_without_index());
         Pipeline { shared }
+    }
+
+    /// Builds mistakes into the pipeline, before its first batch.
+    #[cfg(test)]
+    pub fn plant(&self, faults: queue::PlantedFaults) {
+        self.shared.state.lock().queue.faults = faults;
     }
 
     /// Retains at least `window` batches of each producer of these partitions. If a larger number was set earlier, it
@@ -206,20 +211,31 @@ impl Pipeline {
     /// Stops admission and refuses the pending and parked batches. A pending batch may still be committed. If an
     /// idempotent producer sends it again, the index recognises it.
     pub fn close(&self) {
-        let mut state = self.shared.state.lock();
-        state.is_closed = true;
-        let pending = std::mem::take(&mut state.pending);
-        let parked = std::mem::take(&mut state.parked);
-        drop(state);
-        self.shared.budget.close();
-        self.shared.marker_places.close();
-        self.shared.changed.notify_one();
-        parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
-        pending.into_values().for_each(|pending| pending.answer(Err(AppendError::Gone)));
+        self.shared.close();
     }
 }
 
 impl Shared {
+    /// Closes the pipeline if the index's thread panics. Its batches could otherwise wait until the broker stops.
+    async fn close_without_index(self: Arc<Self>) {
+        if self.index.ended().await {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let pending = std::mem::take(&mut state.pending);
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        self.budget.close();
+        self.marker_places.close();
+        self.changed.notify_one();
+        parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
+        pending.into_values().for_each(|pending| pending.answer(Err(AppendError::Gone)));
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }

@@ -30,8 +30,6 @@ use confirmations::UnconfirmedBatches;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::MemoryPermit;
 
-#[cfg(test)]
-pub use confirmations::COMMITS_UNCONFIRMED;
 pub use confirmations::UnconfirmedBatch;
 
 /// Maximum number of batches in a commit, which is twice that of an object. Batches queue up while the index is down.
@@ -95,6 +93,21 @@ pub struct CommitQueue {
     unconfirmed: UnconfirmedBatches,
     /// True if every object is closed at once, because the broker stops.
     hurries: bool,
+    /// The mistakes that a test has built into this queue.
+    #[cfg(test)]
+    pub(super) faults: PlantedFaults,
+}
+
+/// Mistakes that tests build into a pipeline, to show that they find them. None by default.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlantedFaults {
+    /// Dead batches stay in their objects.
+    pub keeps_the_dead: bool,
+    /// Batches are committed before their confirmation.
+    pub commits_unconfirmed: bool,
+    /// The known state of producers is treated as current.
+    pub skips_refresh: bool,
 }
 
 impl CommitQueue {
@@ -111,6 +124,8 @@ impl CommitQueue {
             in_commit: 0,
             unconfirmed: UnconfirmedBatches::default(),
             hurries: false,
+            #[cfg(test)]
+            faults: PlantedFaults::default(),
         }
     }
 
@@ -405,7 +420,7 @@ impl CommitQueue {
     /// Removes the dead batches from an object, unless its commit was already attempted.
     fn forget_dead(&mut self, at: usize) {
         #[cfg(test)]
-        if KEEPS_THE_DEAD.get() {
+        if self.faults.keeps_the_dead {
             return;
         }
         let admission = &self.admission;
@@ -414,12 +429,6 @@ impl CommitQueue {
             !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
         });
     }
-}
-
-#[cfg(test)]
-thread_local! {
-    /// Mutation: dead batches stay in their objects.
-    pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Returns the error for a batch that the index has refused.

@@ -40,6 +40,7 @@ use tokio::time::{sleep, timeout};
 use super::Diskless;
 use super::index::{IndexChanges, RunFinder};
 use super::objects::Objects;
+use super::pipeline::queue::PlantedFaults;
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::reorder_buffer::ReorderBuffer;
@@ -109,6 +110,11 @@ impl Life {
         let of_index = (owner, finder.clone(), changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+        diskless.services.pipeline.plant(PlantedFaults {
+            keeps_the_dead: setup.fault == Some(Fault::CommitsTheDead),
+            commits_unconfirmed: setup.fault == Some(Fault::CommitsUnconfirmed),
+            skips_refresh: setup.fault == Some(Fault::SkipsRefresh),
+        });
         let reordering = ReorderBuffer::new(&config.reorder, Metrics::default());
         let life = Arc::new(Life { world: Arc::clone(world), diskless, finder, reordering, config: topic });
         let (current, deleted) = {
@@ -253,9 +259,6 @@ fn run_with(seed: u64, fault: Option<Fault>, is_reported: bool, transactional: u
         if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a directory");
     let world =
         World::new(Setup { transactional, ..Setup::new(seed, fault) }, directory.path().to_owned(), is_reported);
-    super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
-    super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
-    super::pipeline::SKIPS_REFRESH.set(fault == Some(Fault::SkipsRefresh));
     world.report(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);

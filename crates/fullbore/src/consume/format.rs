@@ -285,14 +285,14 @@ mod tests {
 
     #[test]
     fn a_malformed_format_is_reported_with_its_byte() {
-        for (format, says) in [
+        for (format, expected) in [
             ("ab%q", "at byte 3 of the format: %q must be one of %t %p"),
             ("%s%", "at byte 3 of the format: % must not be last"),
             (r"%s\q", r"at byte 3 of the format: \q must be one of"),
             (r"\x4", r"at byte 1 of the format: \x must have two"),
         ] {
             let refused = parse(format).expect_err(format);
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 

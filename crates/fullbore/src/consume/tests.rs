@@ -54,7 +54,7 @@ fn columns_are_printed_in_kafkas_order() {
 
 #[test]
 fn contradicting_and_malformed_flags_are_refused() {
-    for (flags, says) in [
+    for (flags, expected) in [
         (&["-f", "%s %y"][..], "at byte 4 of the format: %y must be one of"),
         (&["-J", "-f", "%s"], "cannot be used with"),
         (&["-J", "-K", ":"], "cannot be used with"),
@@ -62,8 +62,8 @@ fn contradicting_and_malformed_flags_are_refused() {
         (&["-c", "0"], "0 is not in 1.."),
         (&["-p", "-1"], "-1"),
     ] {
-        let refused = parse(flags).expect_err(says);
-        assert!(refused.contains(says), "{refused}");
+        let refused = parse(flags).expect_err(expected);
+        assert!(refused.contains(expected), "{refused}");
     }
     assert!(
         style(&["--property", "print.keys=true"]).expect_err("unknown").starts_with("print.keys=true: must be one of")

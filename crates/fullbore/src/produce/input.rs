@@ -267,13 +267,13 @@ mod tests {
         let framed = b"\0\0\0\x02ab\0\0\0\0\xff\xff\xff\xff\0\0\0\x01\n";
         let records = [&b"ab"[..], b"", b"null", b"\n"].map(<[u8]>::to_vec).to_vec();
         assert_eq!(all(framed, Framing::Length, 9), Ok(records));
-        for (cut, says) in [
+        for (cut, expected) in [
             (&b"\0\0\0\x05ab"[..], "has the value 5, but only 2 bytes follow it"),
             (b"\0\0", "the input ends after 2 of the four bytes of its length"),
             (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {
-            let refused = all(cut, Framing::Length, 9).expect_err(says);
-            assert!(refused.contains(says), "{refused}");
+            let refused = all(cut, Framing::Length, 9).expect_err(expected);
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 }

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn malformed_json_is_refused_with_the_fault() {
-        for (line, says) in [
+        for (line, expected) in [
             ("{", "not JSON at byte 2: expected a name in quotes"),
             ("[]", "not a JSON object"),
             (r#"{"partition":1.5}"#, "partition: must be a whole number"),
@@ -315,7 +315,7 @@ mod tests {
             (r#"{"topic":1}"#, "topic: must be a string"),
         ] {
             let refused = of(line).expect_err(line);
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
         let refused = InputLayout::Json.read(b"{\xff}").expect_err("not UTF-8");
         assert_eq!(refused, "not UTF-8 at byte 2");

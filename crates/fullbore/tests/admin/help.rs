@@ -1,6 +1,6 @@
 //! Tests of the help, its examples, colours, completion scripts and manual pages of all commands.
 
-use crate::said::said;
+use crate::tool_output::output_of;
 use crate::{Place, fullbore};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
         let on_terminal = |unwanted: &str| {
             let mut script = Command::new("script");
             script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
-            script.env("TERM", "xterm").env("NO_COLOR", unwanted).output().map(said)
+            script.env("TERM", "xterm").env("NO_COLOR", unwanted).output().map(output_of)
         };
         let (Ok((_, coloured, _)), Ok((_, bare, _))) = (on_terminal(""), on_terminal("1")) else {
             println!("skipped: there is no `script`");
@@ -84,7 +84,7 @@ fn the_examples_of_the_help_run() {
         let line = format!("{typed} {at} >out || exit; {piped} <out");
         let mut shell = Command::new("sh");
         shell.args(["-c", &line]).env("PATH", &path).current_dir(directory.path()).stdin(Stdio::null());
-        let (status, stdout, stderr) = said(shell.output().expect("sh runs"));
+        let (status, stdout, stderr) = output_of(shell.output().expect("sh runs"));
         assert_eq!(status, Some(0), "{example}: {stdout}{stderr}");
         assert!(!stdout.contains('\x1b') && !stderr.contains('\x1b'), "colours without a terminal: {example}");
     }

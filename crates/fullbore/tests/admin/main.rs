@@ -5,18 +5,18 @@
 #[path = "../broker/mod.rs"]
 mod broker;
 mod help;
-#[path = "../said/mod.rs"]
-mod said;
+#[path = "../tool_output/mod.rs"]
+mod tool_output;
 
 use broker::{Broker, NO_LISTENER};
-use said::{Said, said};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use tool_output::{ToolOutput, output_of};
 
-fn fullbore(line: &str) -> Said {
+fn fullbore(line: &str) -> ToolOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
-    said(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
+    output_of(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
 }
 
 /// The broker against which command lines run.
@@ -29,16 +29,16 @@ impl Place {
         Place { broker: Broker::start(&[]) }
     }
 
-    fn run(&self, line: &str) -> Said {
+    fn run(&self, line: &str) -> ToolOutput {
         fullbore(&format!("{line} --bootstrap-server {}", self.broker.address))
     }
 
     fn ok(&self, line: &str) -> String {
-        said::ok(line, self.run(line))
+        tool_output::ok(line, self.run(line))
     }
 
     fn refused(&self, line: &str) -> String {
-        said::refused(line, self.run(line))
+        tool_output::refused(line, self.run(line))
     }
 }
 

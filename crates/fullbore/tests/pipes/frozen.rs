@@ -119,9 +119,9 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
             return;
         };
         let typing = child.stdin.take();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("UTF-8");
-        assert!(said.starts_with(reported), "{command}: {said}");
+        let mut output = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut output).expect("UTF-8");
+        assert!(output.starts_with(reported), "{command}: {output}");
         signal(&child, "TERM");
         drop(typing);
         child.wait().expect("it ends");

@@ -235,11 +235,11 @@ fn a_member_with_a_slow_reader_stays_in_the_group() {
         let mut read = String::new();
         stdout.read_line(&mut read).expect("a line");
         // Thirty heartbeats take longer than the session timeout.
-        let (mut beats, mut log) = (0, String::new());
-        while beats < 30 {
+        let (mut heartbeats, mut log) = (0, String::new());
+        while heartbeats < 30 {
             log.clear();
             assert!(stderr.read_line(&mut log).expect("read") > 0, "it ended");
-            beats += usize::from(log.contains("Heartbeat") && log.contains("rtt_us"));
+            heartbeats += usize::from(log.contains("Heartbeat") && log.contains("rtt_us"));
         }
         let rest = std::thread::spawn(move || stderr.read_to_string(&mut String::new()));
         stdout.read_to_string(&mut read).expect("the rest");
@@ -268,13 +268,13 @@ fn refusals_of_a_group_are_reported() {
     );
     let reported = of(&["-X", "session.timeout.ms=99999999"]).failure();
     assert!(reported.contains("cannot join group 'g': ") && reported.contains("session timeout"), "{reported}");
-    for (flag, says) in [
+    for (flag, expected) in [
         ("group.protocol=x", "group.protocol=x: must be classic or consumer"),
         ("partition.assignment.strategy=best", "must be range, roundrobin or cooperative-sticky"),
         ("session.timeout.ms=0", "session.timeout.ms=0: must be a number of milliseconds above 0"),
     ] {
         let reported = of(&["-X", flag]).failure();
-        assert!(reported.contains(says), "{reported}");
+        assert!(reported.contains(expected), "{reported}");
     }
     let reported = of(&["-o", "5"]);
     assert!(reported.status == Some(2) && reported.stderr.contains("cannot be used with"), "{}", reported.stderr);
@@ -308,19 +308,19 @@ fn members_with_partitions(broker: &Broker) -> usize {
 }
 
 /// Counts the heartbeats of a member that runs with `--debug protocol`.
-struct Beats(Arc<AtomicUsize>);
+struct Heartbeats(Arc<AtomicUsize>);
 
-impl Beats {
-    fn of(child: &mut Child) -> Beats {
+impl Heartbeats {
+    fn of(child: &mut Child) -> Heartbeats {
         let log = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
-        let beats = Arc::new(AtomicUsize::new(0));
-        let counted = beats.clone();
+        let heartbeats = Arc::new(AtomicUsize::new(0));
+        let counted = heartbeats.clone();
         std::thread::spawn(move || {
             for _ in log.filter(|line| line.contains("Heartbeat") && line.contains("rtt_us")) {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Beats(beats)
+        Heartbeats(heartbeats)
     }
 
     /// Waits for more heartbeats. After these the member knows the group's state and has reacted to it.
@@ -338,7 +338,7 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     send_long(&broker, "1", 1500, 3000);
     let flags = ["consume", "-t", "t", "-G", "g", "-e", "--from-beginning", "--debug", "protocol"];
     let mut first = start(&broker, &[&flags[..], &QUICK].concat());
-    let beats = Beats::of(&mut first);
+    let heartbeats = Heartbeats::of(&mut first);
     let mut lines = BufReader::new(first.stdout.take().expect("piped"));
     let mut seen = BTreeSet::new();
     let mut once = 0..1;
@@ -354,7 +354,7 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     });
     assert!(goes_on, "it ended after {} lines", seen.len());
     ends_well(second);
-    beats.wait_for_more();
+    heartbeats.wait_for_more();
     assert!(!read_while(&mut lines, &mut seen, || true));
     assert_eq!(first.wait().expect("it ends").code(), Some(0));
     seen.extend(others.0.0.lock().expect("no panic").iter().map(|line| line.trim().to_owned()));
@@ -434,12 +434,12 @@ fn a_member_with_exit_waits_for_another_with_a_blocked_output() {
     let mut unread = BufReader::new(first.stdout.take().expect("piped"));
     unread.read_line(&mut String::new()).expect("a line");
     let mut second = start(&broker, &[&flags[..], &["-e", "--debug", "protocol"], &QUICK, WAYS[2]].concat());
-    let beats = Beats::of(&mut second);
+    let heartbeats = Heartbeats::of(&mut second);
     let seen = Seen::default();
     seen.follow(&mut second);
     let mut ended = || second.try_wait().expect("our child").is_some();
     let deadline = Instant::now() + PATIENCE;
-    while beats.0.load(Ordering::Relaxed) < 15 && !ended() && Instant::now() < deadline {
+    while heartbeats.0.load(Ordering::Relaxed) < 15 && !ended() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(!ended(), "the first has not let go of anything yet");
@@ -491,14 +491,14 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let flags = ["consume", "-t", "t", "-G", "g", "-c", "9000", "--from-beginning", "--debug", "protocol"];
     let mut child = start(&broker, &[&flags[..], &QUICK].concat());
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    let beats = Beats::of(&mut child);
+    let heartbeats = Heartbeats::of(&mut child);
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
     let another = ["consume", "-t", "other", "-G", "g"];
     let other = start(&broker, &[&another[..], &QUICK].concat());
     let state = || run(&broker, &["groups", "describe", "--state", "--group", "g"], b"").stdout;
     until("the other is waited for", || String::from_utf8_lossy(&state()).contains("PreparingRebalance"));
-    beats.wait_for_more();
+    heartbeats.wait_for_more();
     stdout.read_to_string(&mut read).expect("the rest");
     assert_eq!((child.wait().expect("it ends").code(), read.lines().count()), (Some(0), 9000));
     ends_well(other);

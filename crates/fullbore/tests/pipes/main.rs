@@ -333,10 +333,10 @@ fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     stdin.write_all(b"typed\n").expect("it reads");
     until("it has read the line", || rustix::io::ioctl_fionread(&stdin).expect("a pipe") == 0);
     signal(&child, "TERM");
-    let mut said = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut said).expect("read");
-    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
-    assert!(said.contains("fullbore: interrupted; 1 record was written"), "{said}");
+    let mut output = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut output).expect("read");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{output}");
+    assert!(output.contains("fullbore: interrupted; 1 record was written"), "{output}");
     assert_eq!(consume(&broker, &["-t", "t", "-e"]).text(), "typed\n");
 }
 
@@ -419,13 +419,13 @@ fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
         produce(&broker, &["-t", "t", "-z", codec], &lines).good();
     }
     let small = ["-X", "max.request.size=1500", "-X", "batch.size=1000"];
-    for (bytes, says) in [
+    for (bytes, expected) in [
         (5000, "line 2: 5000 bytes are too many for max.request.size=1500; raise it with"),
         (1490, " more than max.request.size=1500; raise it with --producer-property max.request.size=2048"),
     ] {
         let lines = [b"ok\n".to_vec(), vec![b'x'; bytes], b"\n".to_vec()].concat();
         let reported = produce(&broker, &[&["-t", "t"], &small[..]].concat(), &lines).failure();
-        assert!(reported.starts_with("fullbore: line 2: ") && reported.contains(says), "{reported}");
+        assert!(reported.starts_with("fullbore: line 2: ") && reported.contains(expected), "{reported}");
         let property =
             reported.split("--producer-property ").nth(1).and_then(|rest| rest.split(';').next()).expect(&reported);
         produce(&broker, &["-t", "t", "-X", "batch.size=1000", "-X", property], &lines).good();

@@ -1,7 +1,7 @@
 //! Tests order, and that nothing is lost or duplicated, under faults of the network and the cluster. Batches get random
 //! fates, connections end, leaders move, and a broker forgets all but one batch. A seed replays a schedule of fates.
 
-use crate::fake::{Fake, Fate, Says};
+use crate::fake::{Announced, Fake, Fate};
 use fullbore_producer::{Producer, ProducerRecord};
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
@@ -42,12 +42,12 @@ async fn disturb(fake: Fake, mut random: Random) {
 }
 
 async fn run(seed: u64, settings: &[(&str, &str)]) {
-    run_against(seed, settings, [Says::default(); 2]).await;
+    run_against(seed, settings, [Announced::default(); 2]).await;
 }
 
-async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
+async fn run_against(seed: u64, settings: &[(&str, &str)], announced: [Announced; 2]) {
     let fake = Fake::start(2, PARTITIONS as usize).await;
-    fake.lock().says = says.to_vec();
+    fake.lock().announced = announced.to_vec();
     let mut random = Random::new(seed);
     fake.script(move |_| fate(&mut random));
     let bootstrap = fake.bootstrap();
@@ -139,13 +139,13 @@ async fn batches_over_four_connections_arrive_once_and_in_order() {
 #[tokio::test]
 async fn striped_batches_arrive_once_and_in_order() {
     let settings = [("batch.size", "64"), ("max.request.size", "1024"), ("connections.per.broker", "4")];
-    let striped = Says { retain: 64, reorder: 32, ..Says::default() };
+    let striped = Announced { retain: 64, reorder: 32, ..Announced::default() };
     for seed in 500..508 {
         run_against(seed, &settings, [striped; 2]).await;
     }
     // The leader moves between a broker that puts batches in order and one that does not.
     for seed in 510..516 {
-        run_against(seed, &settings, [striped, Says::default()]).await;
+        run_against(seed, &settings, [striped, Announced::default()]).await;
     }
 }
 

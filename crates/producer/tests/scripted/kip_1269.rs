@@ -3,7 +3,7 @@
 //! other requests. Old producers are in the broker's own tests.
 
 use crate::alone::{self, PADDING};
-use crate::fake::{Fake, Fate, Garble, Says, State};
+use crate::fake::{Announced, Fake, Fate, Garble, State};
 use fullbore_producer::{Delivery, Producer, ProducerConfig, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
@@ -64,7 +64,7 @@ async fn ten_in_flight_with_five_retained_are_five_until_the_broker_retains_more
     let producer = producer(&fake, "10");
     written(send(&producer, 0, 0..1).await, 0).await;
     for (retain, from, in_flight) in [(5, 1, 5), (20, 31, 10), (7, 61, 7)] {
-        fake.lock().says[0].retain = retain;
+        fake.lock().announced[0].retain = retain;
         written(send(&producer, 0, from..from + 1).await, from).await;
         fake.hold(true);
         let before = fake.lock().seen.len();
@@ -81,7 +81,7 @@ async fn ten_in_flight_with_five_retained_are_five_until_the_broker_retains_more
 #[tokio::test]
 async fn one_in_flight_with_twenty_retained_is_one() {
     let fake = Fake::start(1, 1).await;
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     let producer = producer(&fake, "1");
     written(send(&producer, 0, 0..1).await, 0).await;
     fake.hold(true);
@@ -96,7 +96,8 @@ async fn one_in_flight_with_twenty_retained_is_one() {
 async fn two_brokers_with_different_values_get_as_many_as_each_retains() {
     let fake = Fake::start(2, 2).await;
     fake.lock().leaders = vec![0, 1];
-    fake.lock().says = vec![Says { retain: 20, ..Says::default() }, Says { retain: 8, ..Says::default() }];
+    fake.lock().announced =
+        vec![Announced { retain: 20, ..Announced::default() }, Announced { retain: 8, ..Announced::default() }];
     let producer = producer(&fake, "100");
     for partition in 0..2 {
         written(send(&producer, partition, 0..1).await, 0).await;
@@ -116,7 +117,7 @@ async fn an_old_broker_gets_five_at_most() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
     // This version of the response has no field for the value.
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     let producer = producer(&fake, "100");
     written(send(&producer, 0, 0..1).await, 0).await;
     fake.hold(true);
@@ -131,7 +132,7 @@ async fn an_old_broker_gets_five_at_most() {
 async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_original_offset() {
     for window in [5, 20] {
         let fake = Fake::start(1, 1).await;
-        fake.lock().says[0].retain = window as i32;
+        fake.lock().announced[0].retain = window as i32;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
         // The first of many batches is written, but its response has an error. The others are acknowledged. The
@@ -165,7 +166,7 @@ async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_orig
 #[tokio::test]
 async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_even_of_retries() {
     let fake = Fake::start(2, 1).await;
-    fake.lock().says[0].retain = 64;
+    fake.lock().announced[0].retain = 64;
     let producer = producer(&fake, "1000");
     written(send(&producer, 0, 0..1).await, 0).await;
     fake.script(|seen| if seen.broker == 0 { Fate::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Fate::Normal });
@@ -190,7 +191,7 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
 async fn response_ids_do_not_match_the_connection_ends_without_loss_or_duplicate() {
     for garble in [Garble::UnknownId, Garble::NextId] {
         let fake = Fake::start(1, 1).await;
-        fake.lock().says[0].retain = 20;
+        fake.lock().announced[0].retain = 20;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
         for round in 0..3 {

@@ -2,7 +2,7 @@
 //! order.
 
 use crate::alone::{self, send, settle};
-use crate::fake::{Fake, Fate, Says, Seen, State};
+use crate::fake::{Announced, Fake, Fate, Seen, State};
 use fullbore_producer::{Delivery, Producer};
 use fullbore_wire::ErrorCode;
 use std::collections::{HashMap, HashSet};
@@ -50,7 +50,7 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 async fn striped(retain: i32, reorder: i32) -> Fake {
     let fake = Fake::start(1, 1).await;
-    fake.lock().says[0] = Says { retain, reorder, ..Says::default() };
+    fake.lock().announced[0] = Announced { retain, reorder, ..Announced::default() };
     fake
 }
 
@@ -230,7 +230,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     settle(flood(&producer, 1, first..first + 200).await).await;
-    fake.lock().says[0].reorder = 0;
+    fake.lock().announced[0].reorder = 0;
     fake.hold(true);
     let mut deliveries = flood(&producer, 1, first + 200..first + 300).await;
     let before = fake.lock().seen.len();
@@ -243,7 +243,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
     assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
     // The broker puts batches in order again, so a partition may use all connections.
-    fake.lock().says[0].reorder = 63;
+    fake.lock().announced[0].reorder = 63;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 1, first + 400..first + 600).await).await;
     let seen = fake.lock().seen[before..].to_vec();
@@ -266,7 +266,7 @@ async fn a_broker_that_takes_fewer_connections_is_served_over_those() {
 #[tokio::test]
 async fn the_leader_moves_while_a_partition_is_striped() {
     let fake = Fake::start(2, 1).await;
-    fake.lock().says = vec![Says { retain: 64, reorder: 63, ..Says::default() }, Says::default()];
+    fake.lock().announced = vec![Announced { retain: 64, reorder: 63, ..Announced::default() }, Announced::default()];
     let producer = producer(&fake, FOUR);
     let mut deliveries = Vec::new();
     for turn in 0..10 {

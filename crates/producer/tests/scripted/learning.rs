@@ -1,7 +1,7 @@
 //! Tests the windows that brokers grant to a producer (KIP-1269), and the producer's behaviour before it knows them.
 
 use crate::alone::{producer, send, settle};
-use crate::fake::{Fake, Fate, Says, State};
+use crate::fake::{Announced, Fake, Fate, State};
 use fullbore_producer::{Delivery, Producer};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn the_window_is_the_brokers_value_and_follows_it_up_and_down() {
     let producer = producer(&fake, MANY);
     written(&producer, 0).await;
     for retain in [5, 20, 64, 20, 5] {
-        fake.lock().says[0].retain = retain;
+        fake.lock().announced[0].retain = retain;
         written(&producer, 0).await;
         arrive(&fake, &producer, 0..1, retain as usize).await;
     }
@@ -63,10 +63,10 @@ async fn the_window_is_the_brokers_value_and_follows_it_up_and_down() {
 async fn a_topics_own_value_goes_before_the_brokers() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, MANY);
-    fake.lock().says[0] = Says { retain: 30, retain_of_topic: 12, reorder: 0 };
+    fake.lock().announced[0] = Announced { retain: 30, retain_of_topic: 12, reorder: 0 };
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 12).await;
-    fake.lock().says[0].retain_of_topic = -1;
+    fake.lock().announced[0].retain_of_topic = -1;
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 30).await;
 }
@@ -75,11 +75,11 @@ async fn a_topics_own_value_goes_before_the_brokers() {
 async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
-    fake.lock().says[0].retain = 12;
+    fake.lock().announced[0].retain = 12;
     // The second partition needs an acknowledgement of its own, but it knows the broker's grant from the first
     // partition.
     written(&producer, 1).await;
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     written(&producer, 0).await;
     arrive(&fake, &producer, 1..2, 20).await;
 }
@@ -88,7 +88,7 @@ async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
 async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
     let fake = Fake::start(2, 2).await;
     let producer = producer(&fake, MANY);
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     written(&producer, 0).await;
     written(&producer, 1).await;
     let lead = |partition: usize, broker: i32| {
@@ -105,7 +105,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 20).await;
     // The other partition moves to broker 1, which now grants more.
-    fake.lock().says[1].retain = 64;
+    fake.lock().announced[1].retain = 64;
     lead(1, 1);
     written(&producer, 1).await;
     arrive(&fake, &producer, 1..2, 64).await;
@@ -116,21 +116,21 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
 async fn a_broker_that_came_back_without_the_field_gets_five() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, MANY);
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 20).await;
     fake.cut();
-    (fake.lock().old, fake.lock().says[0]) = (true, Says::default());
+    (fake.lock().old, fake.lock().announced[0]) = (true, Announced::default());
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 5).await;
 }
 
 #[tokio::test]
 async fn value_out_of_bounds_is_replaced_by_the_nearest_bound() {
-    for (says, window) in [(0, 5), (-1, 5), (i32::MIN, 5), (3, 5), (i32::MAX, 300)] {
+    for (announced, window) in [(0, 5), (-1, 5), (i32::MIN, 5), (3, 5), (i32::MAX, 300)] {
         let fake = Fake::start(1, 1).await;
         let producer = producer(&fake, MANY);
-        fake.lock().says[0].retain = says;
+        fake.lock().announced[0].retain = announced;
         written(&producer, 0).await;
         if window == 5 {
             arrive(&fake, &producer, 0..1, window).await;
@@ -177,7 +177,7 @@ async fn a_broker_gets_one_request_until_its_first_success() {
 #[tokio::test]
 async fn one_in_flight_is_one_however_much_the_broker_remembers() {
     let fake = Fake::start(1, 3).await;
-    fake.lock().says[0].retain = 20;
+    fake.lock().announced[0].retain = 20;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "1")]);
     for partition in 0..3 {
         written(&producer, partition).await;

@@ -1,6 +1,6 @@
 //! Tests transactions in both versions, by example and by seed. The coordinator loses and refuses requests.
 
-use crate::fake::{Fake, Fate, Says, TransactionFate, Transactions};
+use crate::fake::{Announced, Fake, Fate, TransactionFate, Transactions};
 use fullbore_producer::{
     Delivery, Ending, GroupMetadata, ProduceError, Producer, ProducerRecord, SendError, Transaction, TransactionError,
     TransactionOffset,
@@ -407,7 +407,7 @@ async fn schedule(seed: u64) -> Result<(), String> {
     let in_flight = ["1", "5", "auto"][random.below(3)];
     let connections = ["1", "3"][random.below(2)];
     if random.below(2) == 0 {
-        fake.lock().says = vec![Says { retain: 64, retain_of_topic: -1, reorder: 16 }];
+        fake.lock().announced = vec![Announced { retain: 64, retain_of_topic: -1, reorder: 16 }];
     }
     let settings = [
         ("batch.size", "0"),

@@ -15,7 +15,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
     /// The age of the peer's last heartbeat, measured by the database's clock, in ms.
-    pub beat_age_ms: i64,
+    pub heartbeat_age_ms: i64,
     /// True if a connection to the peer has closed since its last heartbeat, and its port refuses new connections. The
     /// process is gone then.
     pub refuses: bool,
@@ -29,31 +29,31 @@ const GAPS_PER_TIMEOUT: u64 = 4;
 pub struct FailureDetector {
     session_timeout_ms: i64,
     /// The times of this broker's first and last heartbeat since the last gap; `None` before the first heartbeat.
-    beaten: Option<(i64, i64)>,
+    uninterrupted: Option<(i64, i64)>,
 }
 
 /// A broker sends at least this many heartbeats in the longest time that does not count as a gap.
-const BEATS_PER_GAP: u64 = 2;
+const HEARTBEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker
 /// with gaps never considers another one failed.
-pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
-    wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
+pub fn heartbeat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
+    wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / HEARTBEATS_PER_GAP).max(1)
 }
 
 /// The age of the last heartbeat, in ms, at which a peer whose port refuses connections is considered failed. At the
 /// default interval, two heartbeats are missing then.
-pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
+pub const REFUSING_HEARTBEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {
     /// Creates a detector that has seen no heartbeat yet.
     pub fn new(session_timeout_ms: i64) -> FailureDetector {
-        FailureDetector { session_timeout_ms, beaten: None }
+        FailureDetector { session_timeout_ms, uninterrupted: None }
     }
 
     /// Records that this broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
-    pub fn beat(&mut self, now_ms: i64) {
-        self.beaten = match self.beaten {
+    pub fn heartbeat(&mut self, now_ms: i64) {
+        self.uninterrupted = match self.uninterrupted {
             Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),
             _ => Some((now_ms, now_ms)),
         };
@@ -68,15 +68,15 @@ impl FailureDetector {
     /// Returns true if this broker's heartbeats have arrived for a whole timeout until now, so that it can judge
     /// others.
     pub fn may_judge(&self, now_ms: i64) -> bool {
-        self.beaten.is_some_and(|(first, last)| {
+        self.uninterrupted.is_some_and(|(first, last)| {
             !self.is_gap(last, now_ms) && last.saturating_sub(first) >= self.session_timeout_ms
         })
     }
 
     /// Returns true if the peer is considered failed.
     pub fn is_dead(&self, peer: &PeerEvidence, now_ms: i64) -> bool {
-        let timeout_ms = if peer.refuses { REFUSING_BEAT_AGE_MS } else { self.session_timeout_ms };
-        self.may_judge(now_ms) && peer.beat_age_ms >= timeout_ms
+        let timeout_ms = if peer.refuses { REFUSING_HEARTBEAT_AGE_MS } else { self.session_timeout_ms };
+        self.may_judge(now_ms) && peer.heartbeat_age_ms >= timeout_ms
     }
 }
 
@@ -85,31 +85,31 @@ mod tests {
     use super::*;
 
     const TIMEOUT_MS: i64 = 9_000;
-    const SILENT: PeerEvidence = PeerEvidence { beat_age_ms: TIMEOUT_MS, refuses: false };
+    const SILENT: PeerEvidence = PeerEvidence { heartbeat_age_ms: TIMEOUT_MS, refuses: false };
 
-    fn beating(detector: &mut FailureDetector, from_ms: i64, to_ms: i64) {
-        (from_ms..=to_ms).step_by(500).for_each(|ms| detector.beat(ms));
+    fn heartbeats_between(detector: &mut FailureDetector, from_ms: i64, to_ms: i64) {
+        (from_ms..=to_ms).step_by(500).for_each(|ms| detector.heartbeat(ms));
     }
 
     #[test]
     fn heartbeats_shorter_than_a_timeout_consider_no_peer_failed() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
         assert!(!detector.is_dead(&SILENT, 0));
-        beating(&mut detector, 0, 8_500);
+        heartbeats_between(&mut detector, 0, 8_500);
         assert!(!detector.is_dead(&SILENT, 8_500));
-        detector.beat(9_000);
+        detector.heartbeat(9_000);
         assert!(detector.is_dead(&SILENT, 9_000));
-        assert!(!detector.is_dead(&PeerEvidence { beat_age_ms: TIMEOUT_MS - 1, ..SILENT }, 9_000));
+        assert!(!detector.is_dead(&PeerEvidence { heartbeat_age_ms: TIMEOUT_MS - 1, ..SILENT }, 9_000));
     }
 
     #[test]
     fn an_outage_of_the_database_restarts_the_timeout() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
-        beating(&mut detector, 0, 20_000);
+        heartbeats_between(&mut detector, 0, 20_000);
         assert!(!detector.is_dead(&SILENT, 50_000), "its own last beat is old");
-        beating(&mut detector, 50_000, 58_500);
+        heartbeats_between(&mut detector, 50_000, 58_500);
         assert!(!detector.is_dead(&SILENT, 58_500));
-        detector.beat(59_000);
+        detector.heartbeat(59_000);
         assert!(detector.is_dead(&SILENT, 59_000));
     }
 
@@ -118,24 +118,24 @@ mod tests {
     #[test]
     fn short_timeout_heartbeats_are_no_gaps() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {
-            let every = beat_interval_ms(500, session_timeout_ms as u64) as i64;
+            let every = heartbeat_interval_ms(500, session_timeout_ms as u64) as i64;
             let mut detector = FailureDetector::new(session_timeout_ms);
             // Each heartbeat is half an interval late.
             let mut now_ms = 0;
             while now_ms <= 2 * session_timeout_ms {
-                detector.beat(now_ms);
+                detector.heartbeat(now_ms);
                 now_ms += every + every / 2;
             }
             assert!(detector.may_judge(now_ms - every), "{session_timeout_ms}");
         }
-        assert_eq!(beat_interval_ms(500, 9_000), 500);
+        assert_eq!(heartbeat_interval_ms(500, 9_000), 500);
     }
 
     #[test]
     fn refusing_port_and_two_heartbeats_missing_the_peer_is_failed() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
-        beating(&mut detector, 0, TIMEOUT_MS);
-        let refusing = |beat_age_ms| PeerEvidence { beat_age_ms, refuses: true };
+        heartbeats_between(&mut detector, 0, TIMEOUT_MS);
+        let refusing = |heartbeat_age_ms| PeerEvidence { heartbeat_age_ms, refuses: true };
         assert!(!detector.is_dead(&refusing(999), TIMEOUT_MS));
         assert!(detector.is_dead(&refusing(1_000), TIMEOUT_MS));
         assert!(!FailureDetector::new(TIMEOUT_MS).is_dead(&refusing(1_000), TIMEOUT_MS));

@@ -154,7 +154,7 @@ impl Bench {
         }
     }
 
-    fn beat(&mut self, id: &str, epoch: i32) -> ConsumerGroupHeartbeatResponse {
+    fn heartbeat(&mut self, id: &str, epoch: i32) -> ConsumerGroupHeartbeatResponse {
         let joins = epoch == JOINING;
         let request = ConsumerGroupHeartbeatRequest {
             group_id: Text::from("g"),
@@ -238,7 +238,7 @@ fn given(response: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
 #[test]
 fn group_migrates_and_returns_no_partition_is_read_twice() {
     let mut bench = Bench::classic(Migration::Bidirectional);
-    let joined = bench.beat("k1", JOINING);
+    let joined = bench.heartbeat("k1", JOINING);
     assert_eq!((joined.error_code, joined.member_epoch), (ErrorCode::NONE, 2));
     assert_eq!(given(&joined), Some(vec![]), "the classic member has it all");
     assert_eq!(bench.group.protocol(), Protocol::Consumer);
@@ -250,12 +250,12 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
     assert_eq!((again.error_code, again.generation_id), (ErrorCode::NONE, 1));
     assert_eq!((again.protocol_name.as_deref(), &*again.leader), (Some("range"), ""));
     assert_eq!(assigned(bench.sync("new", 1, &[]).assignment), [0, 1]);
-    assert_eq!(given(&bench.beat("k1", 2)), None, "nothing is free yet");
+    assert_eq!(given(&bench.heartbeat("k1", 2)), None, "nothing is free yet");
     assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS, "it has to say that it gave them up");
     let done = bench.join("new", &[0, 1]);
     assert_eq!(done.generation_id, 2);
     assert_eq!(assigned(bench.sync("new", 2, &[]).assignment), [0, 1]);
-    assert_eq!(given(&bench.beat("k1", 2)), Some(vec![2, 3]));
+    assert_eq!(given(&bench.heartbeat("k1", 2)), Some(vec![2, 3]));
     assert_eq!(bench.alive("new", 2), ErrorCode::NONE);
     assert_eq!(bench.group.state(), GroupState::Stable);
     assert_eq!(bench.alive("new", 1), ErrorCode::ILLEGAL_GENERATION);
@@ -263,7 +263,7 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
 
     // The last member that uses the consumer protocol leaves. The group becomes classic again, in the generation that
     // the remaining member knows.
-    bench.beat("k1", LEAVING);
+    bench.heartbeat("k1", LEAVING);
     assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, GroupState::PreparingRebalance));
     assert_eq!(bench.log.parts_len(), 0, "a classic group has a single record");
     assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
@@ -274,7 +274,7 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
 #[test]
 fn classic_member_that_does_not_rejoin_is_fenced() {
     let mut bench = Bench::classic(Migration::Bidirectional);
-    bench.beat("k1", JOINING);
+    bench.heartbeat("k1", JOINING);
     for second in 1..=20 {
         bench.now = second * 1_000;
         bench.alive("new", 1);
@@ -282,33 +282,33 @@ fn classic_member_that_does_not_rejoin_is_fenced() {
     bench.now = 21_001;
     bench.tick();
     assert_eq!(bench.alive("new", 1), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(given(&bench.beat("k1", 2)), Some(vec![0, 1, 2, 3]));
+    assert_eq!(given(&bench.heartbeat("k1", 2)), Some(vec![0, 1, 2, 3]));
 }
 
 #[test]
 fn migration_policy_allows_or_refuses_the_migration() {
     let mut bench = Bench::classic(Migration::Downgrade);
-    let refused = bench.beat("k1", JOINING);
+    let refused = bench.heartbeat("k1", JOINING);
     assert_eq!(refused.error_code, ErrorCode::GROUP_ID_NOT_FOUND);
     assert!(refused.error_message.is_some_and(|why| why.contains("online upgrade is disabled")));
     assert_eq!(bench.alive("new", 1), ErrorCode::NONE, "nothing has happened to the classic group");
 
     let mut bench = Bench::classic(Migration::Upgrade);
-    bench.beat("k1", JOINING);
-    bench.beat("k1", LEAVING);
+    bench.heartbeat("k1", JOINING);
+    bench.heartbeat("k1", LEAVING);
     assert_eq!(bench.group.protocol(), Protocol::Consumer, "it does not go back");
 
     let mut bench = Bench::new(Migration::Disabled);
-    bench.beat("k1", JOINING);
+    bench.heartbeat("k1", JOINING);
     assert_eq!(bench.join("", &[]).error_code, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
 }
 
 #[test]
 fn empty_group_takes_the_protocol_of_its_first_member() {
     let mut bench = Bench::new(Migration::Disabled);
-    let joined = bench.beat("k1", JOINING);
+    let joined = bench.heartbeat("k1", JOINING);
     assert_eq!(given(&joined), Some(vec![0, 1, 2, 3]));
-    bench.beat("k1", LEAVING);
+    bench.heartbeat("k1", LEAVING);
     let (ticket, _) = bench.join_later("", 3, &[]);
     let effects = bench.tick();
     let Some(GroupAnswer::Join(joined)) = answer(effects, ticket) else { panic!("it is joined") };
@@ -351,7 +351,7 @@ fn group_with_a_long_member_id_is_restored_from_its_records() {
     let long = Text::from("i".repeat(40_000));
     let mut bench = Bench::new(Migration::Bidirectional);
     bench.settings.consumer.session_timeout_ms = 5_000;
-    bench.beat("k1", JOINING);
+    bench.heartbeat("k1", JOINING);
     let (ticket, effects) = bench.join_anew("", &long, 3, &[]);
     assert!(matches!(answer(effects, ticket), Some(GroupAnswer::Join(joined)) if joined.member_id == long));
     let is_read_again = |bench: &Bench| {

@@ -18,7 +18,7 @@ pub(super) fn observed<T>(
     event: impl FnOnce(&mut ConsumerGroup) -> T,
 ) -> T {
     let (group_epoch, assignment_epoch) = (group.group_epoch(), group.assignment_epoch());
-    let said = event(group);
+    let outcome = event(group);
     if group.group_epoch() != group_epoch {
         let reason = format!("group epoch {}", group.group_epoch());
         effects.push(Effect::Report(Event::RebalanceBegun { generation: group_epoch, reason }));
@@ -27,5 +27,5 @@ pub(super) fn observed<T>(
         let (generation, members) = (group.assignment_epoch(), group.members().len());
         effects.push(Effect::Report(Event::RebalanceCompleted { generation, members }));
     }
-    said
+    outcome
 }

@@ -109,8 +109,8 @@ fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     broker.restart();
     assert_eq!(running.check(&broker), running.flushed);
     let aside = cut_path.with_file_name(format!("{:020}.log.aside-1", running.flushed));
-    for said in [cut_path.display().to_string(), aside.display().to_string(), "5..25".to_owned()] {
-        broker.wait_for_stderr(&said);
+    for expected in [cut_path.display().to_string(), aside.display().to_string(), "5..25".to_owned()] {
+        broker.wait_for_stderr(&expected);
     }
     let directory = broker.client().call(&DescribeLogDirsRequest::default(), 5).results.remove(0);
     let reported =

@@ -444,8 +444,8 @@ mod tests {
                 error => assert_eq!(row.last(), Some(&escape(error))),
             }
             // The plots show the numbers of the table.
-            let said = format!(": {} records/s", grouped(line[column("records_per_sec")]));
-            assert!(line[column("records_per_sec")].is_empty() || page.contains(&said), "{said}");
+            let expected = format!(": {} records/s", grouped(line[column("records_per_sec")]));
+            assert!(line[column("records_per_sec")].is_empty() || page.contains(&expected), "{expected}");
         }
     }
 

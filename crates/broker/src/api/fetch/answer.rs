@@ -7,7 +7,7 @@
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
 use crate::fetch_sessions::{Fetched, PartitionOutcome};
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use fullbore_wire::{Codec, ErrorCode, Frame};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
 /// Builds the response of a fetch that was carried out.
-pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
+pub fn of(metadata: &MetadataServices, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let groups = groups(&shown);
     let mut response = FetchResponse { session_id, ..Default::default() };
     let mut leaders = BTreeSet::new();
@@ -31,7 +31,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
                 if topic.partitions.is_empty() {
                     (topic.topic, topic.topic_id) = (fetched.topic.name.clone(), fetched.topic.id);
                 }
-                let data = data(broker, fetched, reply);
+                let data = data(metadata, fetched, reply);
                 if data.current_leader.leader_id >= 0 {
                     leaders.insert(data.current_leader.leader_id);
                 }
@@ -40,7 +40,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
             topic.encode(w, reply.version)?;
         }
         if !leaders.is_empty() {
-            response.node_endpoints = nodes::endpoints(broker, &broker.control.image(), reply.listener, &leaders);
+            response.node_endpoints = nodes::endpoints(metadata, &metadata.control.image(), reply.listener, &leaders);
         }
         response.encode_end(w, reply.version)
     })
@@ -64,7 +64,7 @@ fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
 
 /// Turns the outcome of one partition into its entry of the response. If another broker leads the partition, the entry
 /// names the leader.
-fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
+fn data(metadata: &MetadataServices, fetched: Fetched, reply: Reply) -> PartitionData {
     let Fetched { topic, index, outcome } = fetched;
     let (code, from_offset, next_offset) = match outcome {
         PartitionOutcome::Read(data) => return *data,
@@ -75,9 +75,10 @@ fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     };
     let mut data = PartitionData { error_code: code, from_offset, next_offset, ..nothing(index) };
     if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
-        let image = broker.control.image();
+        let image = metadata.control.image();
         let topic = topics::find(&image, &topic.name, topic.id).ok();
-        if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, of, index)) {
+        if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(metadata, &image, reply.listener, of, index))
+        {
             data.current_leader = leader;
         }
     }

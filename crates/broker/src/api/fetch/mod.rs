@@ -16,11 +16,12 @@ use super::{Call, Completion, Fault, Reply, topics};
 use crate::fetch_sessions::{
     FetchAdmission, FetchPlan, Fetched, FetchedTopic, PartitionFetch, PartitionOutcome, SessionRequest,
 };
-use crate::node::Node;
+use crate::node::FetchServices;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_control::{Image, Topic};
 use fullbore_host::long_work::is_in_place;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::wide_work::WideWork;
 use fullbore_log::partition::read::Isolation;
 use fullbore_log::txn_index::AbortedTransaction;
 use fullbore_wire::apis::fetch::{AbortedTransaction as AbortedInAnswer, FetchRequest, PartitionData};
@@ -52,28 +53,37 @@ const SIZE_BYTES: usize = 128;
 ///
 /// # Errors
 /// Returns an error if the response cannot be encoded.
-pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(
+    call: &mut Call<'_>,
+    services: &Arc<FetchServices>,
+    request: FetchRequest,
+    reply: Reply,
+) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
-        return replica::admit(call, request, reply);
+        return replica::admit(call, services, request, reply);
     }
-    let broker = call.broker;
-    let partitions = broker.sessions.partitions_of(request.session_id);
+    let partitions = services.sessions.partitions_of(request.session_id);
     if partitions <= ENTRIES_SHORT_MAX {
-        return admit_consumer(call, request, reply);
+        return admit_consumer(call, services, request, reply);
     }
     // Memory is reserved for every partition of the session, because even a short request may change, forget or read
     // any of them.
-    Box::pin(broker.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, request, reply) })).await
+    Box::pin(services.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, services, request, reply) }))
+        .await
 }
 
 /// Admits the fetch of a consumer.
-fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
-    let broker = call.broker;
+fn admit_consumer(
+    call: &mut Call<'_>,
+    services: &Arc<FetchServices>,
+    request: FetchRequest,
+    reply: Reply,
+) -> Result<Completion, Fault> {
     let Some(isolation) = Isolation::from_code(request.isolation_level) else {
-        return refused(broker, ErrorCode::INVALID_REQUEST, reply).map(Completion::Ready);
+        return refused(services, ErrorCode::INVALID_REQUEST, reply).map(Completion::Ready);
     };
     let began = Instant::now();
-    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(services.metadata.config.api.fetch_max_bytes);
     let limits = FetchLimits {
         // The response cannot have more than `max_bytes`, so a larger minimum would make the client wait in vain.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
@@ -81,60 +91,59 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
         isolation,
-        cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
+        cross_rack: CrossRackClient::of(&services.metadata, call.listener, &request.rack_id),
     };
     // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
     // freed.
     let requested = SessionRequest::of(request);
-    let plan = match broker.sessions.admit(requested) {
+    let plan = match services.sessions.admit(requested) {
         Ok(FetchAdmission::Planned(plan)) => plan,
         Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
             let partitions = behind.partitions();
-            let broker = Arc::clone(broker);
-            let node = Arc::clone(&broker);
+            let shared = Arc::clone(services);
             let answer = async move {
                 // Gives other tasks a chance first: many fetches may wait here, each with thousands of partitions.
                 tokio::task::yield_now().await;
-                match broker.sessions.plan_behind(behind) {
+                match shared.sessions.plan_behind(behind) {
                     Ok(plan) => {
                         let limits = FetchLimits { began: Instant::now(), ..limits };
-                        answer_later(&broker, plan, &limits, reply).await
+                        answer_later(&shared, plan, &limits, reply).await
                     }
-                    Err(code) => refused(&broker, code, reply),
+                    Err(code) => refused(&shared, code, reply),
                 }
             };
-            return Ok(holding(&node, answer, partitions, held));
+            return Ok(holding(&services.wide, answer, partitions, held));
         }
-        Err(code) => return refused(broker, code, reply).map(Completion::Ready),
+        Err(code) => return refused(services, code, reply).map(Completion::Ready),
     };
-    if let Some(session) = broker.sessions.opened_by(&plan) {
+    if let Some(session) = services.sessions.opened_by(&plan) {
         call.client.reads_in = Some(session);
     }
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
-            let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
+            let fetched = attempt(services, &wanted, &limits, plan.reads_ahead);
             // The session's list can be changed in place only if there is no second reference to it. Otherwise it is
             // copied.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
-                return answer_now(broker, plan, Ok(fetched), reply).map(Completion::Ready);
+                return answer_now(services, plan, Ok(fetched), reply).map(Completion::Ready);
             }
         }
         Ok(_) => {}
-        Err(code) => return refused(broker, code, reply).map(Completion::Ready),
+        Err(code) => return refused(services, code, reply).map(Completion::Ready),
     }
     let (partitions, held) = (plan.partitions(), PENDING_BYTES + plan.bytes_held());
-    let node = Arc::clone(broker);
-    let answer = async move { answer_later(&node, plan, &limits, reply).await };
-    Ok(holding(broker, answer, partitions, held))
+    let shared = Arc::clone(services);
+    let answer = async move { answer_later(&shared, plan, &limits, reply).await };
+    Ok(holding(&services.wide, answer, partitions, held))
 }
 
 /// Returns a completion that is answered later. If the fetch has thousands of partitions, it runs apart from the
 /// threads that serve connections.
 fn holding(
-    broker: &Arc<Node>,
+    wide: &Arc<WideWork>,
     answer: impl Future<Output = Result<Frame, Fault>> + Send + 'static,
     partitions: usize,
     held: usize,
@@ -142,33 +151,38 @@ fn holding(
     if partitions <= ENTRIES_SHORT_MAX {
         return Completion::Holding(Box::pin(answer), held);
     }
-    let broker = Arc::clone(broker);
-    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * SIZE_BYTES, answer).await }), held)
+    let wide = Arc::clone(wide);
+    Completion::Holding(Box::pin(async move { wide.drive(partitions * SIZE_BYTES, answer).await }), held)
 }
 
 /// Waits until there is enough data or the time is up, then answers.
-async fn answer_later(broker: &Node, mut plan: FetchPlan, limits: &FetchLimits, reply: Reply) -> Result<Frame, Fault> {
-    let fetched = wait(broker, &mut plan, limits).await;
-    answer_now(broker, plan, fetched, reply)
+async fn answer_later(
+    services: &FetchServices,
+    mut plan: FetchPlan,
+    limits: &FetchLimits,
+    reply: Reply,
+) -> Result<Frame, Fault> {
+    let fetched = wait(services, &mut plan, limits).await;
+    answer_now(services, plan, fetched, reply)
 }
 
 fn answer_now(
-    broker: &Node,
+    services: &FetchServices,
     plan: FetchPlan,
     fetched: Result<Attempt, ErrorCode>,
     reply: Reply,
 ) -> Result<Frame, Fault> {
     match fetched.and_then(|fetched| plan.shown(fetched.partitions)) {
         Ok(shown) => {
-            count(&shown, &broker.metrics);
-            answer::of(broker, plan.session_id, shown, reply)
+            count(&shown, &services.metrics);
+            answer::of(&services.metadata, plan.session_id, shown, reply)
         }
-        Err(code) => refused(broker, code, reply),
+        Err(code) => refused(services, code, reply),
     }
 }
 
-fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault> {
-    broker.metrics.fetch_failed(code);
+fn refused(services: &FetchServices, code: ErrorCode, reply: Reply) -> Result<Frame, Fault> {
+    services.metrics.fetch_failed(code);
     answer::error(code, 0, reply)
 }
 
@@ -217,19 +231,19 @@ enum Depth {
 }
 
 /// Reads all partitions each time one of them has grown, until there is enough data or the time is up.
-async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
+async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
-    register(broker, plan, &waiter)?;
-    let mut stop = broker.stopping();
+    register(services, plan, &waiter)?;
+    let mut stop = services.stopping.clone();
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
             // One of the partitions was deleted. The fetch registers with all partitions again, because the topic may
             // have been recreated.
-            register(broker, plan, &waiter)?;
+            register(services, plan, &waiter)?;
         }
         // The waiter was registered before this read, so an append after the read still wakes this task.
-        let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
+        let fetched = read_once(services, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
@@ -243,23 +257,28 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return read_once(broker, plan, limits, Depth::Records);
+            return read_once(services, plan, limits, Depth::Records);
         }
     }
 }
 
 /// Reads every partition once. With [`Depth::Sizes`], compares the sizes with the minimum first, as [`attempt`] does.
-fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
+fn read_once(
+    services: &FetchServices,
+    plan: &FetchPlan,
+    limits: &FetchLimits,
+    depth: Depth,
+) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
-        Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),
-        Depth::Records => read_each(broker, &wanted, depth, limits, plan.reads_ahead),
+        Depth::Sizes => attempt(services, &wanted, limits, plan.reads_ahead),
+        Depth::Records => read_each(services, &wanted, depth, limits, plan.reads_ahead),
     })
 }
 
-fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
-    let image = broker.control.image();
-    let found = |wanted: &PartitionFetch| partition(broker, &image, wanted).ok();
+fn register(services: &FetchServices, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
+    let image = services.metadata.control.image();
+    let found = |wanted: &PartitionFetch| partition(services, &image, wanted).ok();
     let registered =
         plan.wanted()?.iter().filter_map(found).map(|partition| partition.register(waiter)).collect::<Vec<_>>();
     plan.keep_registered(Arc::clone(waiter), registered)
@@ -267,14 +286,14 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 
 /// Reads every partition once. If the client wants more than one byte and still has time, the sizes are compared first,
 /// so that no records are read in vain.
-fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
+fn attempt(services: &FetchServices, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
-        let attempt = read_each(broker, wanted, Depth::Sizes, limits, reads_ahead);
+        let attempt = read_each(services, wanted, Depth::Sizes, limits, reads_ahead);
         if !(attempt.is_counted && attempt.is_enough) {
             return attempt;
         }
     }
-    read_each(broker, wanted, Depth::Records, limits, reads_ahead)
+    read_each(services, wanted, Depth::Records, limits, reads_ahead)
 }
 
 /// Reads every partition once, in the order of the request. At [`Depth::Sizes`], a partition whose size is known is
@@ -284,17 +303,17 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
 /// session that reads ahead, reading stops once the answer is full, or too small for the next batch. The remaining
 /// partitions come in the session's next answers.
 fn read_each(
-    broker: &Node,
+    services: &FetchServices,
     wanted: &[PartitionFetch],
     depth: Depth,
     limits: &FetchLimits,
     reads_ahead: bool,
 ) -> Attempt {
-    let image = broker.control.image();
+    let image = services.metadata.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut is_urgent, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
-    let router = limits.cross_rack.as_ref().map(|cross_rack| cross_rack.router(broker, &image));
+    let router = limits.cross_rack.as_ref().map(|cross_rack| cross_rack.router(&services.metadata, &image));
     for fetch in wanted {
         let index = fetch.index;
         let outcome_is = |outcome| Fetched { topic: Arc::clone(&fetch.topic), index, outcome };
@@ -311,7 +330,7 @@ fn read_each(
             break;
         }
         let left = limits.max_bytes.saturating_sub(bytes);
-        let found = topic.and_then(|topic| topics::partition(broker, topic, index));
+        let found = topic.and_then(|topic| topics::partition(&services.partitions, topic, index));
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         if depth == Depth::Sizes
             && let Ok(partition) = &found
@@ -351,8 +370,8 @@ fn read_each(
     Attempt { partitions, is_enough: is_urgent || has_enough, is_opening, is_counted }
 }
 
-fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<AnyPartition, ErrorCode> {
-    topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
+fn partition(services: &FetchServices, image: &Image, wanted: &PartitionFetch) -> Result<AnyPartition, ErrorCode> {
+    topics::partition(&services.partitions, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
 /// Finds the topic of a fetch and remembers its name. If the topic is recreated later, its old id is unknown, and the

@@ -4,7 +4,7 @@
 //! zone. A broker never redirects a consumer of its own rack, so no consumer is redirected twice.
 
 use crate::api::shown;
-use crate::node::Node;
+use crate::node::MetadataServices;
 use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_wire::Text;
@@ -21,14 +21,14 @@ impl CrossRackClient {
     /// Returns `None` if `rack` is empty or is this broker's own rack, which means that there is nothing to redirect.
     ///
     /// The name is copied, because a slice of it would keep the request's whole frame in memory.
-    pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
-        let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
+    pub fn of(metadata: &MetadataServices, listener: usize, rack: &Text) -> Option<Self> {
+        let is_here = metadata.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 
     /// Returns a router that knows the brokers of this consumer's rack, as of `image`.
-    pub fn router<'h>(&'h self, broker: &'h Node, image: &'h Image) -> RackRouter<'h> {
-        RackRouter { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
+    pub fn router<'h>(&'h self, metadata: &'h MetadataServices, image: &'h Image) -> RackRouter<'h> {
+        RackRouter { zones: shown::zones(metadata, image, self.listener), rack: &self.rack }
     }
 }
 

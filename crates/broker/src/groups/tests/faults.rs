@@ -216,11 +216,11 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     let t = opened.topic("t").await;
     opened.commit("with offsets", vec![one(&t, 0, committed(1, 1))]).await;
     for id in ["with offsets", "without"] {
-        let (code, epoch) = opened.beat_in(id, "m", consumer::JOINING).await;
+        let (code, epoch) = opened.heartbeat_in(id, "m", consumer::JOINING).await;
         assert_eq!(code, ErrorCode::NONE);
         opened.groups.put_to(&id.into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
-        assert_eq!(opened.beat_in(id, "m", epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
-        let (code, next) = opened.beat_in(id, "m", consumer::JOINING).await;
+        assert_eq!(opened.heartbeat_in(id, "m", epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
+        let (code, next) = opened.heartbeat_in(id, "m", consumer::JOINING).await;
         assert!(code == ErrorCode::NONE && next > epoch, "{code}, {next} after {epoch}");
     }
     opened.close();

@@ -12,8 +12,8 @@ const OTHER: i32 = 2;
 
 impl Opened {
     /// Sends the heartbeat of a member of group `g`, and returns the error code and the member's epoch.
-    async fn beat(&self, member_id: &str, member_epoch: i32) -> (ErrorCode, i32) {
-        self.beat_in("g", member_id, member_epoch).await
+    async fn heartbeat(&self, member_id: &str, member_epoch: i32) -> (ErrorCode, i32) {
+        self.heartbeat_in("g", member_id, member_epoch).await
     }
 
     fn records(&self) -> Option<Change> {
@@ -77,7 +77,7 @@ async fn broker_killed_after_each_join_restores_the_same_group() {
     let mut opened = open(directory.path(), SteadyClock::start(), "").await;
     opened.topic("t").await;
     for number in 0..5 {
-        let (code, _) = opened.beat(&format!("m{number}"), consumer::JOINING).await;
+        let (code, _) = opened.heartbeat(&format!("m{number}"), consumer::JOINING).await;
         assert_eq!(code, ErrorCode::NONE);
         let before = opened.records();
         assert_eq!(before.as_ref().map(|records| records.parts.len()), Some(2 * (number + 1)));
@@ -87,7 +87,7 @@ async fn broker_killed_after_each_join_restores_the_same_group() {
         assert_eq!((opened.records(), opened.log_end()), (before, end), "after {} joins", number + 1);
     }
     for number in 0..5 {
-        let (code, _) = opened.beat(&format!("m{number}"), consumer::LEAVING).await;
+        let (code, _) = opened.heartbeat(&format!("m{number}"), consumer::LEAVING).await;
         assert_eq!(code, ErrorCode::NONE);
     }
     assert_eq!(parts(&opened.replayed()), 0);
@@ -102,10 +102,10 @@ async fn heartbeat_without_a_change_appends_nothing() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     opened.topic("t").await;
-    let (_, epoch) = opened.beat("m", consumer::JOINING).await;
+    let (_, epoch) = opened.heartbeat("m", consumer::JOINING).await;
     let end = opened.log_end();
     for _ in 0..10 {
-        assert_eq!(opened.beat("m", epoch).await, (ErrorCode::NONE, epoch));
+        assert_eq!(opened.heartbeat("m", epoch).await, (ErrorCode::NONE, epoch));
     }
     assert_eq!(opened.log_end(), end);
     opened.close();
@@ -116,14 +116,14 @@ async fn records_of_a_failed_write_are_part_of_the_next_one() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
-    assert_eq!(opened.beat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
-    assert_eq!(opened.beat("leaves", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("leaves", consumer::JOINING).await.0, ErrorCode::NONE);
     opened.fail_writes();
     for (member, epoch) in [("unlucky", consumer::JOINING), ("leaves", consumer::LEAVING)] {
-        assert_eq!(opened.beat(member, epoch).await.0, ErrorCode::COORDINATOR_NOT_AVAILABLE, "{member}");
+        assert_eq!(opened.heartbeat(member, epoch).await.0, ErrorCode::COORDINATOR_NOT_AVAILABLE, "{member}");
     }
     opened.allow_writes();
-    assert_eq!(opened.beat("last", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("last", consumer::JOINING).await.0, ErrorCode::NONE);
     let before = opened.records().expect("there");
     assert_eq!((parts(&opened.replayed()), before.parts.len()), (6, 6));
     let opened = reopened(opened, directory.path()).await;
@@ -135,13 +135,13 @@ async fn deletion_takes_the_unwritten_tombstones_of_members_along() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
-    assert_eq!(opened.beat("m", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("m", consumer::JOINING).await.0, ErrorCode::NONE);
     opened.fail_writes();
-    assert_eq!(opened.beat("m", consumer::LEAVING).await.0, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    assert_eq!(opened.heartbeat("m", consumer::LEAVING).await.0, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     assert_eq!(parts(&opened.replayed()), 2);
     opened.allow_writes();
     opened.groups.delete("g", false).await.expect("deleted");
-    assert_eq!(opened.beat("n", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("n", consumer::JOINING).await.0, ErrorCode::NONE);
     let before = opened.records();
     assert_eq!(parts(&opened.replayed()), 2);
     let opened = reopened(opened, directory.path()).await;
@@ -153,13 +153,13 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
-    assert_eq!(opened.beat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
     opened.fail_writes();
     let unwritten = |opened: &Opened| opened.groups.find("g").expect("there").lock().unwritten.parts.len();
     let mut most = 0;
     for number in 0..6_000 {
         for epoch in [consumer::JOINING, consumer::LEAVING] {
-            let (code, _) = opened.beat(&format!("m{number}"), epoch).await;
+            let (code, _) = opened.heartbeat(&format!("m{number}"), epoch).await;
             assert_eq!(code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         most = most.max(unwritten(&opened));
@@ -167,7 +167,7 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     assert!((9_900..10_010).contains(&most), "{most}");
     assert!(unwritten(&opened) < 5_000);
     opened.allow_writes();
-    assert_eq!(opened.beat("last", consumer::JOINING).await.0, ErrorCode::NONE);
+    assert_eq!(opened.heartbeat("last", consumer::JOINING).await.0, ErrorCode::NONE);
     let before = opened.records();
     let opened = reopened(opened, directory.path()).await;
     settle(&opened).await;

@@ -70,7 +70,7 @@ impl Cluster {
     /// Makes a broker read the commits of other brokers, as it does in a real cluster.
     pub fn listen(&mut self, id: i32) {
         let (broker, receives) = self.running.get_mut(&id).expect("it runs");
-        let control = broker.node().control.clone();
+        let control = broker.node().metadata.control.clone();
         *receives = Some(tokio::spawn(async move {
             loop {
                 control.catch_up();
@@ -86,7 +86,7 @@ impl Cluster {
         receives.abort();
         let _ = receives.await;
         // A read of commits that is under way must end first, because it could still return later commits.
-        broker.node().control.settle();
+        broker.node().metadata.control.settle();
     }
 
     /// Stops a broker without notifying the others.
@@ -120,7 +120,7 @@ impl Cluster {
 
     /// Deletes a topic.
     pub async fn delete(&self, topic: &Topic) {
-        self.any().control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
+        self.any().metadata.control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
         self.receive().await;
     }
 
@@ -136,7 +136,7 @@ impl Cluster {
             configs: configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect(),
         };
         let requested = CreateTopics { topics: vec![topic], validate_only: false };
-        let topic = self.any().control.create_topics(requested).await.remove(0).expect("created");
+        let topic = self.any().metadata.control.create_topics(requested).await.remove(0).expect("created");
         self.receive().await;
         topic
     }
@@ -145,7 +145,7 @@ impl Cluster {
     pub async fn receive(&self) {
         let newest = self.memory.commits().len();
         for (broker, _) in self.running.values().filter(|(_, receives)| receives.is_some()) {
-            let mut images = broker.node().control.watch();
+            let mut images = broker.node().metadata.control.watch();
             let received = images.wait_for(|image| image.epoch() >= newest as u64);
             tokio::time::timeout(PATIENCE, received).await.expect("in time").expect("it runs");
         }
@@ -153,7 +153,7 @@ impl Cluster {
 
     /// Returns the partition's registration in the metadata.
     pub fn registered(&self, topic: &str, index: i32) -> Arc<PartitionRegistration> {
-        Arc::clone(self.any().control.image().topic(topic).expect("there").partition(index).expect("there"))
+        Arc::clone(self.any().metadata.control.image().topic(topic).expect("there").partition(index).expect("there"))
     }
 
     /// Waits until the partition's ISR has these members.
@@ -170,23 +170,23 @@ impl Cluster {
     /// Fences a broker, as the failure detector does.
     pub async fn fence(&self, id: i32) {
         let any = self.any();
-        let (broker_id, registration) = (id, any.control.image().node(id).expect("known").registration);
+        let (broker_id, registration) = (id, any.metadata.control.image().node(id).expect("known").registration);
         let broker = fullbore_rules::replica::BrokerState { broker_id, broker_epoch: registration.epoch };
-        any.control.change_broker(broker, BrokerChange::Fence, [].into()).await.expect("fenced");
+        any.metadata.control.change_broker(broker, BrokerChange::Fence, [].into()).await.expect("fenced");
         self.receive().await;
     }
 
     /// Unfences a broker.
     pub async fn unfence(&self, id: i32) {
-        let broker = self.node(id).control.broker_state();
-        self.any().control.change_broker(broker, BrokerChange::Unfence, [].into()).await.expect("unfenced");
+        let broker = self.node(id).metadata.control.broker_state();
+        self.any().metadata.control.change_broker(broker, BrokerChange::Unfence, [].into()).await.expect("unfenced");
         self.receive().await;
     }
 
     /// Makes the first replica the leader.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
         let requested = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
-        self.any().control.elect_leaders(requested).await.remove(0).expect("elected");
+        self.any().metadata.control.elect_leaders(requested).await.remove(0).expect("elected");
         self.receive().await;
     }
 

@@ -115,11 +115,11 @@ async fn unauthorized_replica_fetches_do_not_move_the_high_watermark() {
                     inter.broker.listener.name=IN";
     let mut cluster = Cluster::start(2, settings).await;
     let topic = cluster.topic("t", 1, &[]).await;
-    let process = cluster.node(2).control.process();
+    let process = cluster.node(2).metadata.control.process();
     cluster.stop_one(2).await;
     let client = cluster.client(1).await;
     produce(&client, "t", 0, 1, batch(b"v")).await.expect("appended");
-    let replica_epoch = cluster.node(1).control.image().node(2).expect("known").registration.epoch;
+    let replica_epoch = cluster.node(1).metadata.control.image().node(2).expect("known").registration.epoch;
     let fetch = |process: Uuid, replica_epoch: i64| {
         let partition = FetchPartition { fetch_offset: 1, partition_max_bytes: 1, ..Default::default() };
         FetchRequest {

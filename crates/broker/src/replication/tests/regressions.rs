@@ -29,7 +29,7 @@ async fn set(cluster: &Cluster, topic: &str, key: &str, value: &str) {
     let changes = vec![(key.to_owned(), ConfigChange::Set(value.to_owned()))];
     let requested =
         AlterTopicConfigs { topics: vec![AlterTopicConfig { name: topic.to_owned(), changes }], validate_only: false };
-    cluster.any().control.alter_topic_configs(requested).await.remove(0).expect("altered");
+    cluster.any().metadata.control.alter_topic_configs(requested).await.remove(0).expect("altered");
     cluster.receive().await;
 }
 

@@ -66,8 +66,8 @@ fn both_names_of_the_setting_have_one_value_in_a_request() {
     assert_eq!(made_by("", &both("true", "True")), Ok((true, Some("true".to_owned()))));
     let (code, message) = refusal_of("", &both("true", "false"));
     assert_eq!(code, ErrorCode::INVALID_CONFIG);
-    let says = "inkless.enable=false: must be the same as diskless.enable=true of this request, or left out";
-    assert_eq!(message, says);
+    let expected = "inkless.enable=false: must be the same as diskless.enable=true of this request, or left out";
+    assert_eq!(message, expected);
     let image = there(&[]);
     let refusal = changed(&image, "", &[(INKLESS, set("true")), (ENABLE, set("false"))]).expect_err("refused");
     assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);
@@ -98,14 +98,14 @@ fn internal_topics_stay_classic() {
         let compacted = with(name, &[("cleanup.policy", "compact")]);
         assert_eq!(made_by(BY_DEFAULT, &compacted), Ok((false, None)));
         let (code, message) = refusal_of("", &with(name, &[(INKLESS, "true")]));
-        let says = "diskless.enable=true: an internal topic cannot be diskless";
-        assert_eq!((code, message.as_str()), (ErrorCode::INVALID_CONFIG, says));
+        let expected = "diskless.enable=true: an internal topic cannot be diskless";
+        assert_eq!((code, message.as_str()), (ErrorCode::INVALID_CONFIG, expected));
     }
 }
 
 #[test]
 fn kind_of_a_topic_cannot_be_changed() {
-    let (diskless, classic, said) =
+    let (diskless, classic, explicit) =
         (there(&[(ENABLE, "true")]), there(&[]), there(&[(ENABLE, "false"), ("retention.ms", "5")]));
     for name in [ENABLE, INKLESS] {
         for file in ["", BY_DEFAULT] {
@@ -123,12 +123,12 @@ fn kind_of_a_topic_cannot_be_changed() {
                 reported.starts_with("diskless.enable: topic t is diskless and keeps diskless.enable=true; "),
                 "{reported}"
             );
-            for image in [&classic, &said] {
+            for image in [&classic, &explicit] {
                 let reported = refused(image, &set("TRUE"));
                 assert!(reported.starts_with("diskless.enable=true: topic t is not diskless; "), "{reported}");
             }
             assert!(changed(&diskless, file, &[(name, set("True"))]).expect("as it is").config.diskless);
-            for image in [&classic, &said] {
+            for image in [&classic, &explicit] {
                 for change in [set("false"), ConfigChange::Delete] {
                     assert!(!changed(image, file, &[(name, change)]).expect("as it is").config.diskless);
                 }
@@ -161,7 +161,7 @@ fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
 
 #[test]
 fn a_diskless_topic_is_not_compacted() {
-    let says = "compaction of diskless topics is not supported yet";
+    let expected = "compaction of diskless topics is not supported yet";
     for (file, configs) in [
         ("", &[(ENABLE, "true"), ("cleanup.policy", "compact")][..]),
         ("", &[("cleanup.policy", "delete, compact"), (INKLESS, "true")]),
@@ -170,19 +170,19 @@ fn a_diskless_topic_is_not_compacted() {
     ] {
         let (code, message) = refusal_of(file, &with("t", configs));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
-        assert!(message.starts_with("cleanup.policy=") && message.contains(says), "{message}");
+        assert!(message.starts_with("cleanup.policy=") && message.contains(expected), "{message}");
     }
     let image = there(&[(ENABLE, "true")]);
     for change in [set("compact"), set("compact,delete"), ConfigChange::Append("compact".into())] {
         let refusal = changed(&image, "", &[("cleanup.policy", change)]).expect_err("refused");
         assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);
-        assert!(refusal.message.contains(says), "{refusal}");
+        assert!(refusal.message.contains(expected), "{refusal}");
     }
     changed(&image, "", &[("cleanup.policy", set(""))]).expect("it keeps everything");
     changed(&there(&[]), "", &[("cleanup.policy", set("compact"))]).expect("a classic one is compacted");
     let overrides = BTreeMap::from([("log.cleanup.policy".to_owned(), "compact".to_owned())]);
     let refusal = image.check(&broker(""), &Change::BrokerConfigured { broker: None, overrides });
-    assert!(refusal.expect_err("a topic has it from there").to_string().contains(says));
+    assert!(refusal.expect_err("a topic has it from there").to_string().contains(expected));
 }
 
 #[test]
@@ -254,9 +254,9 @@ fn diskless_topic_needs_a_deciding_broker_with_an_object_store() {
     for configs in [&[(ENABLE, "true")][..], &[(INKLESS, "true")]] {
         let (code, message) = refusal_of(without, &with("t", configs));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
-        let says = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that \
+        let expected = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that \
                     they share, or s3://bucket/prefix; broker 3, which was asked, has none";
-        assert_eq!(message, says);
+        assert_eq!(message, expected);
     }
     assert!(!made_by(without, &with("t", &[(ENABLE, "false")])).expect("created").0);
     assert_eq!(made_by(without, &wanted("t")), Ok((false, None)));
@@ -313,8 +313,8 @@ fn election_for_a_diskless_partition_is_refused() {
         let (changes, outcomes) = elect(&image, &ElectLeaders::new(kind, [("t", 0), ("t", 1)]));
         let [Err(refused), Err(unknown)] = &outcomes[..] else { panic!("{outcomes:?}") };
         assert!(changes.is_empty());
-        let says = "Topic t is diskless: every broker serves its partitions, and there is no leader to elect.";
-        assert_eq!((refused.code, &*refused.message), (ErrorCode::INVALID_REQUEST, says));
+        let expected = "Topic t is diskless: every broker serves its partitions, and there is no leader to elect.";
+        assert_eq!((refused.code, &*refused.message), (ErrorCode::INVALID_REQUEST, expected));
         assert_eq!(unknown.code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     }
 }

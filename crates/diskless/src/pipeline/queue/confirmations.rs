@@ -95,7 +95,7 @@ impl CommitQueue {
     /// that was admitted after an unconfirmed one.
     pub(super) fn lacks_confirmation(&self, at: usize) -> bool {
         #[cfg(test)]
-        if COMMITS_UNCONFIRMED.get() {
+        if self.faults.commits_unconfirmed {
             return false;
         }
         let Some(object) = self.objects.get(at).filter(|_| !self.unconfirmed.0.is_empty()) else { return false };
@@ -131,12 +131,6 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
         outcomes
     }
-}
-
-#[cfg(test)]
-thread_local! {
-    /// Mutation: batches are committed before their confirmation.
-    pub static COMMITS_UNCONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 #[cfg(test)]

@@ -267,10 +267,10 @@ fn produce(
     v: Version,
     request: &ProduceRequest,
 ) -> Option<(ProduceResponse, Vec<(usize, usize, Seen)>)> {
-    let says = state.says[from.broker as usize];
+    let announced = state.announced[from.broker as usize];
     let mut response = ProduceResponse {
-        max_idempotence_batches_to_retain: says.retain,
-        reorder_batches: says.reorder,
+        max_idempotence_batches_to_retain: announced.retain,
+        reorder_batches: announced.reorder,
         ..Default::default()
     };
     state.requests += 1;
@@ -283,7 +283,7 @@ fn produce(
         let mut answers = TopicProduceResponse {
             name: topic.name.clone(),
             topic_id: topic.topic_id,
-            producer_state_batches_to_retain: says.retain_of_topic,
+            producer_state_batches_to_retain: announced.retain_of_topic,
             ..Default::default()
         };
         for data in &topic.partition_data {
@@ -291,7 +291,7 @@ fn produce(
             let judged = if v.number >= 13 && topic.topic_id != state.topic_id {
                 Judged::Done(-1, ErrorCode::UNKNOWN_TOPIC_ID)
             } else {
-                state.produce(from, request.reorder && says.reorder > 0, data.index, bytes)?
+                state.produce(from, request.reorder && announced.reorder > 0, data.index, bytes)?
             };
             let (base_offset, error_code) = match judged {
                 Judged::Done(offset, code) => (offset, code),

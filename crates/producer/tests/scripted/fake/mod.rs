@@ -60,7 +60,7 @@ pub struct Log {
 
 /// The grants in a broker's responses (Produce 14).
 #[derive(Clone, Copy, Debug)]
-pub struct Says {
+pub struct Announced {
     /// How many batches the broker retains per producer and partition. The first value is for all topics, the second
     /// for topic `t` (-1 if it has none).
     pub retain: i32,
@@ -69,13 +69,13 @@ pub struct Says {
     pub reorder: i32,
 }
 
-impl Default for Says {
+impl Default for Announced {
     fn default() -> Self {
-        Says { retain: 5, retain_of_topic: -1, reorder: 0 }
+        Announced { retain: 5, retain_of_topic: -1, reorder: 0 }
     }
 }
 
-impl Says {
+impl Announced {
     fn window(self) -> usize {
         let batches = if self.retain_of_topic == -1 { self.retain } else { self.retain_of_topic };
         usize::try_from(batches).unwrap_or(0).clamp(5, 10_000)
@@ -120,7 +120,7 @@ pub struct State {
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
     /// The grants of each broker.
-    pub says: Vec<Says>,
+    pub announced: Vec<Announced>,
     /// How many connections each broker has accepted.
     pub connections: Vec<usize>,
     /// How many connections of all brokers have ended.
@@ -179,7 +179,7 @@ impl Fake {
             names_topics: false,
             ports: Vec::new(),
             next_producer_id: 1000,
-            says: vec![Says::default(); brokers],
+            announced: vec![Announced::default(); brokers],
             connections: vec![0; brokers],
             closed: 0,
             stalled: HashSet::new(),
@@ -399,7 +399,7 @@ impl State {
     }
 
     fn append(&mut self, seen: &Seen) -> (i64, ErrorCode) {
-        let window = self.says[seen.broker as usize].window();
+        let window = self.announced[seen.broker as usize].window();
         let is_unknown =
             self.logs.get(&seen.partition).is_none_or(|log| !log.newest.contains_key(&seen.stamp.producer_id));
         if let Some(transactions) = &mut self.transactions {

@@ -33,7 +33,7 @@ impl Classic {
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
-        let differs = |said: &Option<Text>, known: &Option<Text>| said.is_some() && said != known;
+        let differs = |named: &Option<Text>, known: &Option<Text>| named.is_some() && named != known;
         if request.generation_id != self.generation {
             return Err(ErrorCode::ILLEGAL_GENERATION);
         }

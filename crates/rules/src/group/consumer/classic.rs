@@ -142,7 +142,7 @@ impl ConsumerGroup {
         };
         let member = &self.members[&id];
         let protocol = member.classic.as_ref().and_then(|classic| classic.protocols.first()).map(|(name, _)| name);
-        let differs = |said: &Option<Text>, is: Option<&str>| said.as_deref().is_some_and(|said| Some(said) != is);
+        let differs = |named: &Option<Text>, is: Option<&str>| named.as_deref().is_some_and(|named| Some(named) != is);
         if differs(&request.protocol_type, Some(PROTOCOL_TYPE))
             || differs(&request.protocol_name, protocol.map(|name| &**name))
         {

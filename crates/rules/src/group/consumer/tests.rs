@@ -33,7 +33,7 @@ struct Stage {
     now: i64,
 }
 
-type Said = Result<ConsumerGroupHeartbeatResponse, GroupRefusal>;
+type HeartbeatOutcome = Result<ConsumerGroupHeartbeatResponse, GroupRefusal>;
 
 impl Stage {
     fn new() -> Stage {
@@ -52,11 +52,11 @@ impl Stage {
         Stage { group: ConsumerGroup::new(0, PARTS, 0), table, settings, now: 0 }
     }
 
-    fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> Said {
+    fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> HeartbeatOutcome {
         self.send_resolved(request, Vec::new())
     }
 
-    fn send_resolved(&mut self, request: ConsumerGroupHeartbeatRequest, resolved: Vec<Resolved>) -> Said {
+    fn send_resolved(&mut self, request: ConsumerGroupHeartbeatRequest, resolved: Vec<Resolved>) -> HeartbeatOutcome {
         check_request(&request, 1, &self.settings)?;
         let call = Call {
             request: &request,
@@ -74,17 +74,17 @@ impl Stage {
         self.send(joining(id, topics)).expect("it may join")
     }
 
-    fn join_static(&mut self, id: &str, instance: &str) -> Said {
+    fn join_static(&mut self, id: &str, instance: &str) -> HeartbeatOutcome {
         self.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from(instance)), ..joining(id, &["a"]) })
     }
 
     /// Sends a heartbeat that changes nothing.
-    fn beat(&mut self, id: &str, epoch: i32) -> Said {
-        self.send(beating(id, epoch))
+    fn heartbeat(&mut self, id: &str, epoch: i32) -> HeartbeatOutcome {
+        self.send(heartbeat_of(id, epoch))
     }
 
-    fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> Said {
-        self.send(ConsumerGroupHeartbeatRequest { topic_partitions: Some(of_a(owned)), ..beating(id, epoch) })
+    fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> HeartbeatOutcome {
+        self.send(ConsumerGroupHeartbeatRequest { topic_partitions: Some(of_a(owned)), ..heartbeat_of(id, epoch) })
     }
 
     /// Returns the group as a restart restores it.
@@ -115,7 +115,7 @@ fn joining(id: &str, topics: &[&str]) -> ConsumerGroupHeartbeatRequest {
     }
 }
 
-fn beating(id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
+fn heartbeat_of(id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
     ConsumerGroupHeartbeatRequest {
         group_id: Text::from("g"),
         member_id: Text::from(id),
@@ -138,8 +138,8 @@ fn given(answer: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
     Some(of_a.flat_map(|topic| topic.partitions.clone()).collect())
 }
 
-fn code(said: Said) -> ErrorCode {
-    said.expect_err("it is refused").code
+fn code(outcome: HeartbeatOutcome) -> ErrorCode {
+    outcome.expect_err("it is refused").code
 }
 
 #[test]
@@ -155,22 +155,22 @@ fn second_member_waits_until_the_first_has_given_up() {
     assert_eq!(stage.state_of("m2"), (MemberState::UnreleasedPartitions, 2));
     assert_eq!(stage.group.state(), GroupState::Reconciling);
 
-    let reported = stage.beat("m1", 1).unwrap();
+    let reported = stage.heartbeat("m1", 1).unwrap();
     assert_eq!(
         (reported.member_epoch, given(&reported)),
         (1, Some(vec![0, 1])),
         "it stays in its epoch until it has revoked"
     );
     assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
-    assert_eq!(given(&stage.beat("m2", 2).unwrap()), None);
+    assert_eq!(given(&stage.heartbeat("m2", 2).unwrap()), None);
     assert_eq!(given(&stage.report("m1", 1, &[0, 1, 2]).unwrap()), None, "2 is still owned");
     assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
 
     let done = stage.report("m1", 1, &[0, 1]).unwrap();
     assert_eq!((done.member_epoch, given(&done)), (2, None), "nothing is assigned to it that was not");
-    assert_eq!(given(&stage.beat("m2", 2).unwrap()), Some(vec![2, 3]));
+    assert_eq!(given(&stage.heartbeat("m2", 2).unwrap()), Some(vec![2, 3]));
     assert_eq!(stage.group.state(), GroupState::Stable);
-    assert_eq!(given(&stage.beat("m2", 2).unwrap()), None, "told once");
+    assert_eq!(given(&stage.heartbeat("m2", 2).unwrap()), None, "told once");
 }
 
 #[test]
@@ -178,13 +178,13 @@ fn lost_response_previous_epoch_is_accepted() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     stage.report("m1", 1, &[0, 1]).unwrap();
     // The response with epoch 2 was lost, so the client is still in epoch 1.
-    assert_eq!(code(stage.beat("m1", 1)), ErrorCode::FENCED_MEMBER_EPOCH, "it does not say what it owns");
+    assert_eq!(code(stage.heartbeat("m1", 1)), ErrorCode::FENCED_MEMBER_EPOCH, "it does not say what it owns");
     assert_eq!(code(stage.report("m1", 1, &[0, 1, 2])), ErrorCode::FENCED_MEMBER_EPOCH, "2 is not its own any more");
     assert_eq!(stage.report("m1", 1, &[0]).unwrap().member_epoch, 2);
-    assert_eq!(code(stage.beat("m1", 3)), ErrorCode::FENCED_MEMBER_EPOCH);
+    assert_eq!(code(stage.heartbeat("m1", 3)), ErrorCode::FENCED_MEMBER_EPOCH);
     assert_eq!(code(stage.report("m2", 1, &[])), ErrorCode::FENCED_MEMBER_EPOCH, "1 was never its epoch");
     let full = ConsumerGroupHeartbeatRequest { member_epoch: 2, ..joining("m1", &["a"]) };
     assert_eq!(given(&stage.send(full).unwrap()), Some(vec![0, 1]), "a heartbeat that says all is told all");
@@ -204,17 +204,17 @@ fn member_that_leaves_makes_room() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
-    let gone = stage.beat("m1", LEAVING).unwrap();
+    let gone = stage.heartbeat("m1", LEAVING).unwrap();
     assert_eq!((gone.member_epoch, gone.assignment), (LEAVING, None));
     assert_eq!((stage.group.group_epoch(), stage.group.assignment_epoch()), (3, 2));
     assert_eq!(stage.group.state(), GroupState::Assigning);
-    let next = stage.beat("m2", 2).unwrap();
+    let next = stage.heartbeat("m2", 2).unwrap();
     assert_eq!((next.member_epoch, given(&next)), (3, Some(vec![0, 1, 2, 3])));
     stage.now = 7;
-    stage.beat("m2", LEAVING).unwrap();
+    stage.heartbeat("m2", LEAVING).unwrap();
     assert_eq!((stage.group.state(), stage.group.empty_since()), (GroupState::Empty, Some(7)));
-    assert_eq!(code(stage.beat("m2", 3)), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(code(stage.beat("m2", LEAVING)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(code(stage.heartbeat("m2", 3)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(code(stage.heartbeat("m2", LEAVING)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(stage.join("m3", &["a"]).member_epoch, 5, "epochs go on");
 }
 
@@ -224,13 +224,13 @@ fn silent_member_is_fenced() {
     stage.join("m1", &["a"]);
     stage.now = 44_999;
     assert_eq!(stage.group.tick(stage.now), []);
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     assert_eq!(stage.group.next_deadline(), Some(44_999 + 45_000));
     stage.now = 44_999 + 45_000;
     let fenced = stage.group.tick(stage.now);
     assert_eq!(fenced.len(), 1);
     assert_eq!((&*fenced[0].member_id, fenced[0].waited_for), ("m1", "a heartbeat"));
-    assert_eq!(code(stage.beat("m1", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(code(stage.heartbeat("m1", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
 }
 
 #[test]
@@ -238,13 +238,13 @@ fn member_that_does_not_give_up_in_time_is_fenced() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     stage.now = 9_000;
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     assert_eq!(stage.group.next_deadline(), Some(10_000), "its time runs from when it was first told");
     stage.now = 10_000;
     assert_eq!(stage.group.tick(stage.now)[0].waited_for, "giving partitions up");
-    assert_eq!(given(&stage.beat("m2", 2).unwrap()), Some(vec![0, 1, 2, 3]));
+    assert_eq!(given(&stage.heartbeat("m2", 2).unwrap()), Some(vec![0, 1, 2, 3]));
 }
 
 #[test]
@@ -253,26 +253,26 @@ fn static_member_returns_to_its_partitions() {
     assert_eq!(given(&stage.join_static("m1", "s").unwrap()), Some(vec![0, 1, 2, 3]));
     assert_eq!(code(stage.join_static("m2", "s")), ErrorCode::UNRELEASED_INSTANCE_ID);
     let with = |request| ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..request };
-    assert_eq!(code(stage.send(with(beating("m2", 1)))), ErrorCode::FENCED_INSTANCE_ID);
-    assert_eq!(code(stage.send(with(beating("m2", LEAVING)))), ErrorCode::FENCED_INSTANCE_ID);
-    let unknown = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("x")), ..beating("m1", 1) };
+    assert_eq!(code(stage.send(with(heartbeat_of("m2", 1)))), ErrorCode::FENCED_INSTANCE_ID);
+    assert_eq!(code(stage.send(with(heartbeat_of("m2", LEAVING)))), ErrorCode::FENCED_INSTANCE_ID);
+    let unknown = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("x")), ..heartbeat_of("m1", 1) };
     assert_eq!(code(stage.send(unknown)), ErrorCode::UNKNOWN_MEMBER_ID);
 
-    stage.send(with(beating("m1", LEAVING_TO_RETURN))).unwrap();
+    stage.send(with(heartbeat_of("m1", LEAVING_TO_RETURN))).unwrap();
     assert_eq!(stage.group.group_epoch(), 1, "nobody else is bothered");
     assert_eq!(given(&stage.join("m9", &["a"])), Some(vec![]), "what is kept for it is held");
-    assert_eq!(code(stage.send(with(beating("m1", 1)))), ErrorCode::FENCED_MEMBER_EPOCH, "it has left");
+    assert_eq!(code(stage.send(with(heartbeat_of("m1", 1)))), ErrorCode::FENCED_MEMBER_EPOCH, "it has left");
     let back = stage.join_static("m3", "s").unwrap();
     assert_eq!((back.member_epoch, given(&back)), (2, Some(vec![0, 1])), "its share in the group of two");
     assert_eq!(stage.group.members().len(), 2);
-    assert_eq!(code(stage.send(with(beating("m1", 1)))), ErrorCode::FENCED_INSTANCE_ID);
+    assert_eq!(code(stage.send(with(heartbeat_of("m1", 1)))), ErrorCode::FENCED_INSTANCE_ID);
 }
 
 #[test]
 fn static_member_that_stays_away_is_fenced() {
     let mut stage = Stage::new();
     stage.join_static("m1", "s").unwrap();
-    stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beating("m1", -2) }).unwrap();
+    stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..heartbeat_of("m1", -2) }).unwrap();
     stage.now = 45_000;
     assert_eq!(stage.group.tick(stage.now).len(), 1);
     assert_eq!(stage.group.state(), GroupState::Empty);
@@ -294,14 +294,14 @@ fn changed_topics_raise_the_epoch() {
     let mut stage = Stage::new();
     stage.join("m1", &["a", "c"]);
     stage.table = Table(2, vec![("a", A, 4), ("b", B, 8)]);
-    assert_eq!(stage.beat("m1", 1).unwrap().member_epoch, 1, "b is nothing to it");
+    assert_eq!(stage.heartbeat("m1", 1).unwrap().member_epoch, 1, "b is nothing to it");
     stage.table = Table(3, vec![("a", A, 5), ("b", B, 8)]);
-    let grown = stage.beat("m1", 1).unwrap();
+    let grown = stage.heartbeat("m1", 1).unwrap();
     assert_eq!((grown.member_epoch, given(&grown)), (2, Some(vec![0, 1, 2, 3, 4])));
     stage.table = Table(4, vec![("a", A, 5), ("c", B, 1)]);
-    assert_eq!(stage.beat("m1", 2).unwrap().member_epoch, 3, "c has come");
+    assert_eq!(stage.heartbeat("m1", 2).unwrap().member_epoch, 3, "c has come");
     stage.table = Table(5, vec![("c", B, 1)]);
-    let deleted = stage.beat("m1", 3).unwrap();
+    let deleted = stage.heartbeat("m1", 3).unwrap();
     assert_eq!((deleted.member_epoch, given(&deleted)), (3, Some(vec![])), "a is gone: it must let go of it");
     stage.report("m1", 3, &[]).unwrap();
     assert_eq!(stage.state_of("m1"), (MemberState::Stable, 4));
@@ -321,7 +321,7 @@ fn unsubscribed_partitions_are_revoked_before_a_new_target() {
     assert_eq!(given(&stage.send(changed).unwrap()), Some(vec![]));
     assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
     stage.now = 1_000;
-    stage.beat("m2", 1).unwrap();
+    stage.heartbeat("m2", 1).unwrap();
     assert_eq!(stage.group.assignment_epoch(), 3);
 }
 
@@ -356,7 +356,7 @@ fn malformed_request_is_refused() {
     let text = |text: &str| Some(Text::from(text));
     assert_eq!(wrong(Request { member_id: Text::default(), ..join() }, 1), "MemberId can't be empty.");
     assert!(check_request(&Request { member_id: Text::default(), ..join() }, 0, &settings).is_ok());
-    assert_eq!(wrong(beating("", -1), 0), "MemberId can't be empty.");
+    assert_eq!(wrong(heartbeat_of("", -1), 0), "MemberId can't be empty.");
     assert_eq!(wrong(Request { group_id: Text::default(), ..join() }, 1), "GroupId can't be empty.");
     assert_eq!(wrong(Request { instance_id: text(""), ..join() }, 1), "InstanceId can't be empty.");
     assert_eq!(wrong(Request { rack_id: text(""), ..join() }, 1), "RackId can't be empty.");
@@ -367,9 +367,9 @@ fn malformed_request_is_refused() {
     assert_eq!(wrong(Request { topic_partitions: Some(of_a(&[1])), ..join() }, 1), owned);
     let subscription = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.";
     assert_eq!(wrong(Request { subscribed_topic_names: None, ..join() }, 1), subscription);
-    assert_eq!(wrong(beating("m", -2), 1), "InstanceId can't be null.");
-    assert_eq!(wrong(beating("m", -3), 1), "MemberEpoch is invalid.");
-    assert!(check_request(&beating("m", -1), 1, &settings).is_ok());
+    assert_eq!(wrong(heartbeat_of("m", -2), 1), "InstanceId can't be null.");
+    assert_eq!(wrong(heartbeat_of("m", -3), 1), "MemberEpoch is invalid.");
+    assert!(check_request(&heartbeat_of("m", -1), 1, &settings).is_ok());
 }
 
 #[test]
@@ -379,9 +379,9 @@ fn commits_are_fenced_by_epoch_and_partition() {
     assert!(stage.group.check_commit("", -1, 8).is_ok(), "a group without members takes commits from outside");
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     stage.report("m1", 1, &[0, 1]).unwrap();
-    stage.beat("m2", 2).unwrap();
+    stage.heartbeat("m2", 2).unwrap();
     let refused = |id: &str, epoch, version| stage.group.check_commit(id, epoch, version).expect_err("refused").code;
     assert_eq!(refused("", -1, 9), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(refused("m1", 3, 9), ErrorCode::STALE_MEMBER_EPOCH);
@@ -428,7 +428,7 @@ fn long_texts_of_a_member_count_as_memory() {
     assert!(stage.group.bytes() > 30_000 + 1_000 * 100, "{}", stage.group.bytes());
     let restored = stage.restored();
     assert_eq!(restored.bytes(), stage.group.bytes());
-    let leaving = ConsumerGroupHeartbeatRequest { instance_id: Some(long("i")), ..beating(&long("m"), -1) };
+    let leaving = ConsumerGroupHeartbeatRequest { instance_id: Some(long("i")), ..heartbeat_of(&long("m"), -1) };
     stage.send(leaving).expect("it leaves");
     assert_eq!(stage.group.bytes(), 0);
 }
@@ -440,8 +440,8 @@ fn unsettled_stage() -> Stage {
     stage
 }
 
-fn interval(said: Said) -> i32 {
-    said.expect("it is a member").heartbeat_interval_ms
+fn interval(outcome: HeartbeatOutcome) -> i32 {
+    outcome.expect("it is a member").heartbeat_interval_ms
 }
 
 #[test]
@@ -449,22 +449,22 @@ fn change_makes_intervals_short_for_a_while() {
     let mut stage = unsettled_stage();
     assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 1_000, "others may join, too");
     stage.now = 2_999;
-    assert_eq!(interval(stage.beat("m1", 1)), 1_000);
+    assert_eq!(interval(stage.heartbeat("m1", 1)), 1_000);
     stage.now = 3_000;
-    assert_eq!(interval(stage.beat("m1", 1)), 5_000, "nobody else has come");
+    assert_eq!(interval(stage.heartbeat("m1", 1)), 5_000, "nobody else has come");
     stage.now = 20_000;
     assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 5_000, "nothing has changed for the group");
     let resubscribed = ConsumerGroupHeartbeatRequest { member_epoch: 1, ..joining("m1", &["a", "b"]) };
     let resubscribed = ConsumerGroupHeartbeatRequest { topic_partitions: None, ..resubscribed };
     assert_eq!(interval(stage.send(resubscribed)), 1_000, "a subscription has changed");
     stage.now = 30_000;
-    assert_eq!(interval(stage.beat("m1", 2)), 5_000);
+    assert_eq!(interval(stage.heartbeat("m1", 2)), 5_000);
     stage.table = Table(2, vec![("a", A, 5), ("b", B, 4)]);
-    assert_eq!(interval(stage.beat("m1", 2)), 1_000, "a topic has grown");
+    assert_eq!(interval(stage.heartbeat("m1", 2)), 1_000, "a topic has grown");
     stage.now = 40_000;
-    assert_eq!(interval(stage.beat("m1", 3)), 5_000);
-    stage.beat("m2", LEAVING).expect_err("who was no member changes nothing by going");
-    assert_eq!(interval(stage.beat("m1", 3)), 5_000);
+    assert_eq!(interval(stage.heartbeat("m1", 3)), 5_000);
+    stage.heartbeat("m2", LEAVING).expect_err("who was no member changes nothing by going");
+    assert_eq!(interval(stage.heartbeat("m1", 3)), 5_000);
 }
 
 #[test]
@@ -476,17 +476,17 @@ fn member_that_waits_for_others_gets_growing_intervals() {
     let (mut waiting, mut reported) = (Vec::new(), Vec::new());
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
-        waiting.push(interval(stage.beat("m2", 2)));
+        waiting.push(interval(stage.heartbeat("m2", 2)));
         // Only now, after a whole configured interval, does `m1` learn of the change.
         if at == 5_000 {
-            reported.push(interval(stage.beat("m1", 1)));
+            reported.push(interval(stage.heartbeat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
         }
     }
     assert_eq!(waiting, [1_000, 1_000, 1_000, 1_500, 5_000, 5_000]);
     assert_eq!(reported, [5_000], "it says by itself when it has given up");
     assert_eq!(interval(stage.report("m1", 1, &[0, 1])), 5_000);
-    assert_eq!(interval(stage.beat("m2", 2)), 5_000, "it has all it waited for");
+    assert_eq!(interval(stage.heartbeat("m2", 2)), 5_000, "it has all it waited for");
     assert_eq!(stage.group.state(), GroupState::Stable);
 }
 
@@ -499,7 +499,7 @@ fn member_that_waits_for_a_target_gets_a_short_interval() {
     stage.join("m2", &["a"]);
     stage.now = 12_100;
     assert_eq!(stage.group.state(), GroupState::Assigning);
-    assert_eq!([interval(stage.beat("m1", 1)), interval(stage.beat("m2", 1))], [1_500; 2]);
+    assert_eq!([interval(stage.heartbeat("m1", 1)), interval(stage.heartbeat("m2", 1))], [1_500; 2]);
 }
 
 #[test]
@@ -510,7 +510,7 @@ fn short_interval_is_at_most_the_configured_one_and_may_be_off() {
     stage.settings.heartbeat_interval_ms = 5_000;
     stage.settings.unsettled_interval_ms = 0;
     assert_eq!(stage.join("m2", &["a"]).heartbeat_interval_ms, 5_000);
-    assert_eq!([interval(stage.beat("m2", 2)), interval(stage.beat("m1", 1))], [5_000; 2]);
+    assert_eq!([interval(stage.heartbeat("m2", 2)), interval(stage.heartbeat("m1", 1))], [5_000; 2]);
 }
 
 #[test]
@@ -529,11 +529,11 @@ fn restart_in_a_rebalance_restarts_the_short_intervals() {
     stage.join("m1", &["a"]);
     stage.now = 50_000;
     stage.group = stage.restored();
-    assert_eq!(interval(stage.beat("m1", 1)), 5_000, "the group was settled");
+    assert_eq!(interval(stage.heartbeat("m1", 1)), 5_000, "the group was settled");
     stage.join("m2", &["a"]);
     stage.now = 90_000;
     stage.group = stage.restored();
-    assert_eq!(interval(stage.beat("m2", 2)), 1_000);
+    assert_eq!(interval(stage.heartbeat("m2", 2)), 1_000);
 }
 
 #[test]
@@ -546,14 +546,14 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
         let mut stage = unsettled_stage();
         stage.join("m1", &["a"]);
         stage.join("m2", &["a"]);
-        stage.beat("m1", 1).unwrap();
+        stage.heartbeat("m1", 1).unwrap();
         stage.report("m1", 1, &[0, 1]).unwrap();
-        stage.beat("m2", 2).unwrap();
+        stage.heartbeat("m2", 2).unwrap();
         let mut order = [("m1", received[0]), ("m2", received[1])];
         order.sort_by_key(|&(_, at)| at);
         for (id, at) in order {
             stage.now = at;
-            assert_eq!(interval(stage.beat(id, 2)), 5_000);
+            assert_eq!(interval(stage.heartbeat(id, 2)), 5_000);
         }
         stage.now = joins;
         stage.join("m3", &["a"]);

@@ -12,7 +12,7 @@ pub mod session;
 mod timer;
 
 use crate::api::call::{Call, Completion, Fault, Reply};
-use crate::node::Node;
+use crate::node::FetchServices;
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use fullbore_wire::{ErrorCode, Frame, Uuid};
@@ -32,29 +32,34 @@ const FINAL_EPOCH: i32 = -1;
 ///
 /// # Errors
 /// Returns an error if the response cannot be encoded.
-pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
-    let broker = Arc::clone(call.broker);
-    let session = authorize(&broker, &request, reply.listener)
-        .and_then(|follower| session_of(&broker, &mut call.client.followed_by, follower, &request));
+pub fn admit(
+    call: &mut Call<'_>,
+    services: &Arc<FetchServices>,
+    request: FetchRequest,
+    reply: Reply,
+) -> Result<Completion, Fault> {
+    let services = Arc::clone(services);
+    let session = authorize(&services, &request, reply.listener)
+        .and_then(|follower| session_of(&services, &mut call.client.followed_by, follower, &request));
     let session = match session {
         Ok(Some(session)) => session,
         Ok(None) => return respond(FetchResponse::default(), reply).map(Completion::Ready),
         Err(error_code) => {
-            broker.metrics.fetch_failed(error_code);
+            services.metrics.fetch_failed(error_code);
             let response = FetchResponse { error_code, ..Default::default() };
             return respond(response, reply).map(Completion::Ready);
         }
     };
-    session.note(&broker.partitions, &request);
+    session.note(&services.partitions, &request);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = AnswerLimits {
-        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes),
+        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(services.metadata.config.api.fetch_max_bytes),
         deadline: Instant::now() + wait,
     };
     drop(request);
     let answer = Box::pin(async move {
-        let answered = answer(&broker, &session, &limits).await;
-        broker.metrics.replicated_out(answered.iter().map(|(_, data)| bytes_of(data)).sum());
+        let answered = answer(&services, &session, &limits).await;
+        services.metrics.replicated_out(answered.iter().map(|(_, data)| bytes_of(data)).sum());
         respond(FetchResponse { session_id: session.id, responses: by_topic(answered), ..Default::default() }, reply)
     });
     Ok(Completion::Holding(answer, PENDING_BYTES))
@@ -65,11 +70,11 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
 /// # Errors
 /// Fails with BROKER_ID_NOT_REGISTERED if this broker does not know the follower's registration yet. The follower then
 /// retries. Fails with another code if the sender is not the registered broker.
-fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
-    if listener != broker.config.replication.listener {
+fn authorize(services: &FetchServices, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
+    if listener != services.metadata.config.replication.listener {
         return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
     }
-    let image = broker.control.image();
+    let image = services.metadata.control.image();
     let id = request.replica_state.replica_id;
     let known = image.node(id);
     let Some(node) = known.filter(|node| !node.process.is_zero() && node.process == request.process) else {
@@ -86,7 +91,7 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
 
 /// Returns the session of a request. The first request opens one. Returns `None` if the request closes the session.
 fn session_of(
-    broker: &Node,
+    services: &FetchServices,
     known: &mut Option<Arc<FollowerSession>>,
     follower: BrokerState,
     request: &FetchRequest,
@@ -98,8 +103,8 @@ fn session_of(
         }
         0 => {
             let session = Arc::new({
-                let isr = Arc::clone(broker.replication.isr());
-                FollowerSession::new(follower, broker.config.replication.fetches_max, isr)
+                let isr = Arc::clone(&services.isr);
+                FollowerSession::new(follower, services.metadata.config.replication.fetches_max, isr)
             });
             *known = Some(Arc::clone(&session));
             Ok(Some(session))
@@ -115,8 +120,12 @@ fn session_of(
 
 /// Waits until urgent entries or records may be sent, or until the fetch's deadline. Returns the entries of the
 /// response.
-async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
-    let mut stop = broker.stopping();
+async fn answer(
+    services: &FetchServices,
+    session: &FollowerSession,
+    limits: &AnswerLimits,
+) -> Vec<(Uuid, PartitionData)> {
+    let mut stop = services.stopping.clone();
     let mut timer = session.timer();
     loop {
         let due = match session.next() {

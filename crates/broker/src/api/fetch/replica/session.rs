@@ -92,7 +92,7 @@ impl FetchOrigin {
         FetchOrigin { in_epoch: -1, requested_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
     /// Returns an entry with only these fields set.
-    fn said(self) -> PartitionData {
+    fn entry(self) -> PartitionData {
         let FetchOrigin { in_epoch, requested_in, from_offset, log_end_offset } = self;
         PartitionData { in_epoch, requested_in, from_offset, log_end_offset, ..Default::default() }
     }
@@ -441,7 +441,7 @@ impl SessionState {
                     self.is_cut = true;
                     return None;
                 }
-                is_news.then(|| ((id.0, said(id.1, origin, read)), has_more))
+                is_news.then(|| ((id.0, read_entry(id.1, origin, read)), has_more))
             }
             Err(code) => {
                 self.forget(id);
@@ -457,7 +457,7 @@ impl SessionState {
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
-        is_news.then(|| (followed.id.0, said(followed.id.1, origin, read)))
+        is_news.then(|| (followed.id.0, read_entry(followed.id.1, origin, read)))
     }
 }
 
@@ -474,7 +474,7 @@ impl FollowerState {
     }
 }
 
-fn said(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> PartitionData {
+fn read_entry(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> PartitionData {
     PartitionData {
         partition_index,
         high_watermark: read.read.high_watermark,
@@ -482,7 +482,7 @@ fn said(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> Partitio
         log_start_offset: read.read.log_start_offset,
         aborted_transactions: None,
         records: Some(read.read.records),
-        ..FetchOrigin { log_end_offset: read.log_end, ..origin }.said()
+        ..FetchOrigin { log_end_offset: read.log_end, ..origin }.entry()
     }
 }
 
@@ -494,6 +494,6 @@ fn refused(partition_index: i32, origin: FetchOrigin, error_code: ErrorCode) -> 
         log_start_offset: UNKNOWN,
         aborted_transactions: None,
         records: Some(Records::default()),
-        ..origin.said()
+        ..origin.entry()
     }
 }

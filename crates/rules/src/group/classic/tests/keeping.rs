@@ -12,7 +12,7 @@ fn commit_is_checked_by_member_and_generation() {
     assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
     let ids = bench.stable(&[None, Some("s")]);
     let me = Committer { member_id: &ids[0], instance_id: None, generation: 1, version: 9, is_transactional: false };
-    for (committer, said) in [
+    for (committer, expected) in [
         (outside, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
         (me, Ok(())),
         (Committer { generation: 0, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
@@ -20,7 +20,7 @@ fn commit_is_checked_by_member_and_generation() {
         (Committer { member_id: "nobody", ..me }, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
         (Committer { instance_id: Some("s"), ..me }, Err(ErrorCode::FENCED_INSTANCE_ID)),
     ] {
-        assert_eq!(bench.group.check_commit(&committer, bench.now), said, "{committer:?}");
+        assert_eq!(bench.group.check_commit(&committer, bench.now), expected, "{committer:?}");
     }
     bench.pass(9000);
     assert_eq!(bench.heartbeat(&ids[1], 1), ErrorCode::NONE);

@@ -105,13 +105,13 @@ fn heartbeat_without_a_change_writes_nothing() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     assert_eq!(kinds(&stage.change()), [(PartKind::Member, true), (PartKind::Assignment, true)]);
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     stage.report("m1", 1, &[0, 1, 2, 3]).unwrap();
     stage.join("m1", &["a"]);
     assert_eq!(stage.group.take_change(), None);
     stage.join("m2", &["a"]);
     stage.change();
-    stage.beat("m1", 1).unwrap();
+    stage.heartbeat("m1", 1).unwrap();
     let change = stage.change();
     assert_eq!((kinds(&change), change.group), (vec![(PartKind::Assignment, true)], None), "m1 is in another state");
 }
@@ -128,7 +128,7 @@ fn member_that_leaves_takes_its_records_along() {
     log.write(stage.change());
     assert_eq!((log.parts_len(), log.records()), (5, stage.group.records()));
     for (id, left) in [("m1", 2), ("m2", 0)] {
-        stage.beat(id, LEAVING).expect("it leaves");
+        stage.heartbeat(id, LEAVING).expect("it leaves");
         log.write(stage.change());
         assert_eq!((log.parts_len(), log.records()), (left, stage.group.records()), "{id}");
     }
@@ -140,7 +140,7 @@ fn static_member_that_returns_replaces_its_own_records() {
     let mut log = CompactedLog::default();
     stage.join_static("m1", "s").unwrap();
     log.write(stage.change());
-    stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beating("m1", -2) }).unwrap();
+    stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..heartbeat_of("m1", -2) }).unwrap();
     log.write(stage.change());
     stage.join_static("m2", "s").unwrap();
     log.write(stage.change());

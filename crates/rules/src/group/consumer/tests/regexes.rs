@@ -17,9 +17,9 @@ fn expression_counts_as_its_topics() {
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
     assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
     assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now + 600_000));
-    let more = stage.send_resolved(beating("m1", 1), matched(&["a", "b"])).unwrap();
+    let more = stage.send_resolved(heartbeat_of("m1", 1), matched(&["a", "b"])).unwrap();
     assert_eq!((more.member_epoch, more.assignment.unwrap().topic_partitions.len()), (2, 2));
-    let none = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(Text::from("")), ..beating("m1", 2) };
+    let none = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(Text::from("")), ..heartbeat_of("m1", 2) };
     assert_eq!(given(&stage.send(none).unwrap()), Some(vec![]));
     assert_eq!(stage.group.regexes().count(), 0);
 }
@@ -35,7 +35,7 @@ fn expression_removed_with_its_last_member_is_resolved_again() {
     assert_eq!(stage.group.regexes().collect::<Vec<_>>(), [&regex()]);
     let epoch = stage.group.member("m1").expect("joined").epoch;
     let resolved = vec![(regex(), [Text::from("a")].into())];
-    let answer = stage.send_resolved(beating("m1", epoch), resolved).expect("it beats");
+    let answer = stage.send_resolved(heartbeat_of("m1", epoch), resolved).expect("it beats");
     assert_eq!(answer.assignment.expect("new").topic_partitions, of_a(&[0, 1, 2, 3]));
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
@@ -69,7 +69,7 @@ fn match_of_an_older_topics_version_replaces_no_newer_one() {
         };
         stage.group.heartbeat(call, &stage.table, &stage.settings, stage.now).expect("taken")
     };
-    late(&mut stage, beating("m1", epoch), vec![resolved(".*", &["a"])]);
+    late(&mut stage, heartbeat_of("m1", epoch), vec![resolved(".*", &["a"])]);
     assert_eq!(stage.group.group_epoch(), epoch);
     assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
     // A new expression keeps its topics of the older version, and is due to be resolved again.
@@ -78,6 +78,6 @@ fn match_of_an_older_topics_version_replaces_no_newer_one() {
     assert!(stage.group.reads("b"));
     let again = vec![resolved(".*", &["a", "b"]), resolved("b.*", &["b"])];
     let epoch = stage.group.member("m1").expect("there").epoch;
-    stage.send_resolved(beating("m1", epoch), again).expect("taken");
+    stage.send_resolved(heartbeat_of("m1", epoch), again).expect("taken");
     assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
 }

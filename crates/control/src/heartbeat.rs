@@ -5,14 +5,14 @@ use fullbore_wire::Uuid;
 
 /// The database's answer to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatAnswer {
     /// The last heartbeat of each process that the database knows.
-    pub peers: Vec<PeerBeat>,
+    pub peers: Vec<PeerHeartbeat>,
 }
 
 /// The last heartbeat of a broker's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerBeat {
+pub struct PeerHeartbeat {
     /// Id of the broker.
     pub id: i32,
     /// Id of the broker's process.

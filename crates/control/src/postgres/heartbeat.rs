@@ -15,8 +15,8 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::super::beat::{Beaten, PeerBeat};
 use super::super::change::Version;
+use super::super::heartbeat::{HeartbeatAnswer, PeerHeartbeat};
 use super::super::notes::Notes;
 use super::read::{NEWEST, version};
 use super::write::CHANNEL;
@@ -38,13 +38,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// The running heartbeats. Dropping this ends their thread.
-pub struct Beats {
-    received: watch::Receiver<Beaten>,
+pub struct Heartbeats {
+    received: watch::Receiver<HeartbeatAnswer>,
     /// Ends the thread when it is dropped.
     _stop: watch::Sender<()>,
 }
 
-struct Beating<K, B> {
+struct HeartbeatSender<K, B> {
     server: Arc<Server>,
     broker_id: i32,
     process: Uuid,
@@ -53,14 +53,14 @@ struct Beating<K, B> {
     notes: Notes,
     known: K,
     behind: Arc<B>,
-    received: watch::Sender<Beaten>,
+    received: watch::Sender<HeartbeatAnswer>,
     vain: LogRateLimit,
     /// Limits the warning about an older copy of the database. It is not `vain`, which limits the warnings about failed
     /// heartbeats: the outage before a restore would suppress the warning about the copy.
     went_back: LogRateLimit,
 }
 
-impl Beats {
+impl Heartbeats {
     /// Starts the heartbeats of the broker `broker_id`, which runs as `process`.
     /// `notes` provides the numbers in the data directory, and `known` returns the newest version that this broker has.
     /// `behind` is called with each newer version that the database reports. Neither `known` nor `behind` may block.
@@ -77,10 +77,10 @@ impl Beats {
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (stop, mut stopped) = watch::channel(());
-        let (sender, received) = watch::channel(Beaten::default());
+        let (sender, received) = watch::channel(HeartbeatAnswer::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (behind, vain, went_back) = (Arc::new(behind), LogRateLimit::default(), LogRateLimit::default());
-        let mut beating = Beating {
+        let mut sending = HeartbeatSender {
             server,
             broker_id,
             process,
@@ -97,7 +97,7 @@ impl Beats {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped.changed() => {}
-                    () = beating.run() => {}
+                    () = sending.run() => {}
                 }
             });
         };
@@ -107,12 +107,12 @@ impl Beats {
 
     /// Returns a receiver of the answer to the last heartbeat, which is empty at first. If the database was restored
     /// from an older backup, its answers are ignored.
-    pub fn received(&self) -> watch::Receiver<Beaten> {
+    pub fn received(&self) -> watch::Receiver<HeartbeatAnswer> {
         self.received.clone()
     }
 }
 
-impl<K, B> Beating<K, B>
+impl<K, B> HeartbeatSender<K, B>
 where
     K: Fn() -> Option<Version> + Send + Sync + Clone + 'static,
     B: Fn(u64) + Send + Sync + 'static,
@@ -120,11 +120,11 @@ where
     /// Sends heartbeats until the future is dropped. Reconnects when the connection fails.
     async fn run(&mut self) {
         let mut pause = PAUSE_MIN;
-        self.count(|calls| calls.begin_to_beat(self.server.call_max + self.every));
+        self.count(|calls| calls.begin_to_heartbeat(self.server.call_max + self.every));
         loop {
             let before = self.number;
             let Err(error) = self.connected().await;
-            self.count(CountedCalls::beat_failed);
+            self.count(CountedCalls::heartbeat_failed);
             if self.number > before {
                 pause = PAUSE_MIN;
             }
@@ -155,19 +155,19 @@ where
             ticks.tick().await;
             let noted = self.notes.next().await;
             let known = (self.known)();
-            let answers = session.query(&self.beat(known, noted), self.server.call_max).await?;
+            let answers = session.query(&self.heartbeat(known, noted), self.server.call_max).await?;
             let answer = Answer::read(answers).map_err(|error| QueryError::lost(error.to_string()))?;
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
-                self.count(CountedCalls::beat_failed);
+                self.count(CountedCalls::heartbeat_failed);
                 log_failure(&self.went_back, &StoreError::WentBack(known.number).to_string());
                 continue;
             }
             if known.is_none_or(|known| known.number < answer.newest.number) {
                 (self.behind)(answer.newest.number);
             }
-            self.count(|calls| calls.beat_answered(answer.newest.number));
-            self.received.send_replace(answer.beaten);
+            self.count(|calls| calls.heartbeat_answered(answer.newest.number));
+            self.received.send_replace(answer.heartbeat_answer);
         }
     }
 
@@ -189,7 +189,7 @@ where
         )
     }
 
-    fn beat(&self, known: Option<Version>, noted: u64) -> String {
+    fn heartbeat(&self, known: Option<Version>, noted: u64) -> String {
         let (broker, process, number) = (self.broker_id, literal(&self.process), self.number + 1);
         let known = known.map_or(0, |known| known.number);
         format!(
@@ -218,7 +218,7 @@ fn log_failure(kind: &LogRateLimit, reason: &str) {
 
 /// The database's answer to a heartbeat.
 struct Answer {
-    beaten: Beaten,
+    heartbeat_answer: HeartbeatAnswer,
     /// The newest metadata version in the database.
     newest: Version,
     /// The version in the database with the same number as the broker's newest version; `None` if there is none.
@@ -232,12 +232,18 @@ impl Answer {
         for row in next(&mut answers)? {
             let (process, version) = (id(&row, 1)?, number::<i64>(&row, 2)?);
             let version = u64::try_from(version).unwrap_or(0);
-            let beat = number::<i64>(&row, 4)?.cast_unsigned();
-            peers.push(PeerBeat { id: number(&row, 0)?, process, number: beat, age_ms: number(&row, 3)?, version });
+            let heartbeat = number::<i64>(&row, 4)?.cast_unsigned();
+            peers.push(PeerHeartbeat {
+                id: number(&row, 0)?,
+                process,
+                number: heartbeat,
+                age_ms: number(&row, 3)?,
+                version,
+            });
         }
         let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
         let same = next(&mut answers)?.first().map(version).transpose()?;
-        Ok(Self { beaten: Beaten { peers }, newest, same })
+        Ok(Self { heartbeat_answer: HeartbeatAnswer { peers }, newest, same })
     }
 
     /// Returns true if the database does not have `known`, the broker's newest version. The database is then an older
