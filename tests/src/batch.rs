@@ -90,6 +90,18 @@ impl Batch {
         }
     }
 
+    /// Returns a batch of one record with `len` bytes.
+    pub fn sized(len: usize) -> Batch {
+        Batch::of(&[vec![b'.'; len]])
+    }
+
+    /// Returns a batch of one record from an idempotent producer. The value begins with the sequence and has `len` bytes.
+    pub fn numbered(id: i64, sequence: i32, len: usize) -> Batch {
+        let mut value = sequence.to_string().into_bytes();
+        value.resize(len, b'.');
+        Batch::of(&[value]).from_producer(id, 0, sequence)
+    }
+
     /// Marks the batch as that of an idempotent producer.
     pub fn from_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> Batch {
         self.producer_id = id;
