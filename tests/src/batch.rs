@@ -1,7 +1,7 @@
 //! Record batches (magic 2) for tests. A test may give any field a wrong value.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use fullbore_wire::batch::crc32c;
+use fullbore_wire::batch::{Stamp, crc32c};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const CRC_AT: usize = 17;
@@ -108,6 +108,11 @@ impl Batch {
         self.producer_epoch = epoch;
         self.base_sequence = base_sequence;
         self
+    }
+
+    /// Sets the producer and the sequence of the batch.
+    pub fn stamped(self, stamp: Stamp) -> Batch {
+        self.from_producer(stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
     }
 
     /// Makes the batch part of a transaction.

@@ -139,7 +139,7 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
         eprintln!("seed {seed}");
         let mut random = Random::new(seed);
         let flushed = random.below(10) as i32;
-        let sent = flushed + random.between(1, 25) as i32;
+        let sent = flushed + random.between(1, 25);
         let Some(running) = Running::start(flushed, sent, &[("segment.bytes", "1048576")]) else { return };
         let segments = running.segments();
         let whole = random.below(segments.len() + 1);
