@@ -1,8 +1,8 @@
 //! Runs schedules by seed, for tests of state machines that must handle any order of events.
 //!
-//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `make soak` fifty times as
-//! many, and `FULLBORE_SEED=7` only that of seed 7. A schedule fails by an error or a panic. Each state machine has its
-//! modelled world and its checks beside it.
+//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `make soak` fifty times
+//! as many, and `FULLBORE_SEED=7` only that of seed 7. A schedule fails by an error or a panic. Each state machine has
+//! its modelled world and its checks beside it.
 
 mod random;
 mod steps;
