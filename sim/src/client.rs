@@ -60,9 +60,9 @@ impl Client {
     }
 
     pub fn on_timer(&mut self, context: &mut Context) {
-        let pause = context.rng.i64(2_000..30_000);
+        let pause = context.random.between(2_000, 30_000);
         context.after(pause, Node::Client(self.at), 0, Timer::Produce);
-        let is_overdue = context.now - self.last_answer_us > 2 * context.settings.overdue_us;
+        let is_overdue = context.now() - self.last_answer_us > 2 * context.settings.overdue_us;
         if is_overdue && self.connection.is_some() && (!self.has_leader || self.pending.iter().any(|one| one.is_sent)) {
             self.disconnect(context);
         }
@@ -71,7 +71,7 @@ impl Client {
             if brokers.is_empty() {
                 return;
             }
-            let any = brokers[context.rng.usize(0..brokers.len())];
+            let any = brokers[context.random.below(brokers.len())];
             self.connect(context, any, false);
         }
         // Before its first success a producer has one batch in flight (KAFKA-15591).
@@ -88,7 +88,7 @@ impl Client {
         let node = Node::Client(self.at);
         self.connection = context.open(node, Node::Broker(to));
         self.has_leader = is_leader;
-        self.last_answer_us = context.now;
+        self.last_answer_us = context.now();
         self.pending.iter_mut().for_each(|one| one.is_sent = false);
         match self.connection {
             Some(_) if is_leader => self.send(context),
@@ -131,7 +131,7 @@ impl Client {
         if self.connection != Some(connection) {
             return;
         }
-        self.last_answer_us = context.now;
+        self.last_answer_us = context.now();
         match message {
             Message::Leads(leader) => {
                 context.close(connection, Node::Client(self.at));

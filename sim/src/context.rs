@@ -1,5 +1,4 @@
-//! State that all nodes of a simulation share: the time, the network, the database, and the queue of future events. One
-//! queue holds all events, so that the seed alone determines their order.
+//! State that all nodes of a simulation share: the time with the events to come, the network and the database.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +9,7 @@ use crate::database::Database;
 use crate::message::Message;
 use crate::network::{ConnectionId, Network, Node};
 use crate::settings::Settings;
+use fullbore_schedules::{Random, Timeline};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
@@ -36,8 +36,8 @@ pub enum Event {
 /// State that all nodes of a simulation share.
 #[derive(Debug)]
 pub struct Context {
-    pub now: i64,
-    pub rng: fastrand::Rng,
+    pub timeline: Timeline<Event>,
+    pub random: Random,
     pub settings: Settings,
     pub network: Network,
     pub database: Database,
@@ -46,59 +46,30 @@ pub struct Context {
     pub running: BTreeMap<i32, u64>,
     /// True if the response to the next commit is lost.
     pub loses_answer: bool,
-    queue: BTreeMap<(i64, u64), Event>,
-    events: u64,
-    /// A hash of all events and their times. Two runs of a seed must have the same one.
-    digest: u64,
 }
 
 impl Context {
     /// Creates the state of a simulation that has not started. No events are scheduled.
-    pub fn new(settings: Settings, rng: fastrand::Rng, database: Database, network: Network) -> Context {
+    pub fn new(settings: Settings, random: Random, database: Database, network: Network) -> Context {
         Context {
-            now: 0,
-            rng,
+            timeline: Timeline::default(),
+            random,
             settings,
             network,
             database,
             check: Check::new(settings),
             running: BTreeMap::new(),
             loses_answer: false,
-            queue: BTreeMap::new(),
-            events: 0,
-            digest: 0,
         }
     }
 
-    /// Advances the time to the next event and returns it. `None` if no event is due by `end`.
-    pub fn next_before(&mut self, end: i64) -> Option<Event> {
-        let entry = self.queue.first_entry().filter(|entry| entry.key().0 <= end)?;
-        let ((at, number), event) = entry.remove_entry();
-        self.now = self.now.max(at);
-        let mixed = self.digest ^ (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number;
-        self.digest = mixed.wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
-        Some(event)
-    }
-
-    /// Returns how many events were scheduled so far.
-    pub fn events(&self) -> u64 {
-        self.events
-    }
-
-    /// Returns a hash of all events and their times, by which two runs are compared.
-    pub fn digest(&self) -> u64 {
-        self.digest
-    }
-
-    /// Schedules an event at the time `at`.
-    pub fn push(&mut self, at: i64, event: Event) {
-        self.events += 1;
-        self.queue.insert((at, self.events), event);
+    pub fn now(&self) -> i64 {
+        self.timeline.now()
     }
 
     pub fn send(&mut self, connection: ConnectionId, from: Node, message: Message) {
-        if let Some((to, at)) = self.network.send(connection, from, self.now, &mut self.rng) {
-            self.push(at, Event::Deliver { to, connection, message });
+        if let Some((to, at)) = self.network.send(connection, from, self.now(), &mut self.random) {
+            self.timeline.schedule(at, Event::Deliver { to, connection, message });
         }
     }
 
@@ -115,8 +86,8 @@ impl Context {
     /// Closes a connection. The other end notices after it has received all earlier messages.
     pub fn close(&mut self, connection: ConnectionId, by: Node) {
         if let Some((to, last)) = self.network.close(connection, by) {
-            let at = last.max(self.now + self.rng.i64(0..20_000)) + 1;
-            self.push(at, Event::Closed { to, connection });
+            let at = last.max(self.now() + self.random.between(0, 20_000)) + 1;
+            self.timeline.schedule(at, Event::Closed { to, connection });
         }
     }
 
@@ -124,8 +95,8 @@ impl Context {
     pub fn break_off(&mut self, connection: ConnectionId) {
         let Some((a, b)) = self.network.break_off(connection) else { return };
         for to in [a, b] {
-            let at = self.now + self.rng.i64(0..20_000);
-            self.push(at, Event::Closed { to, connection });
+            let at = self.now() + self.random.between(0, 20_000);
+            self.timeline.schedule(at, Event::Closed { to, connection });
         }
     }
 
@@ -137,11 +108,11 @@ impl Context {
     }
 
     pub fn after(&mut self, delay: i64, of: Node, life: u64, timer: Timer) {
-        self.push(self.now + delay, Event::Timer { of, life, timer });
+        self.timeline.schedule(self.now() + delay, Event::Timer { of, life, timer });
     }
 
     pub fn schedule_chaos(&mut self, at: i64, what: ChaosEvent) {
-        self.push(at, Event::Chaos(what));
+        self.timeline.schedule(at, Event::Chaos(what));
     }
 
     /// Handles a message to the database.
@@ -151,19 +122,19 @@ impl Context {
         }
         match message {
             Message::Heartbeat { id, known, note } => {
-                let answer = self.database.heartbeat(id, known, note, self.now);
+                let answer = self.database.heartbeat(id, known, note, self.now());
                 self.send(connection, Node::Database, answer);
             }
             Message::Transact { number, command, known } => {
-                let nonce = self.rng.u64(..);
+                let nonce = self.random.next();
                 let before = self.database.newest();
                 let fault = self.settings.fault;
-                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, nonce), fault);
+                let (answer, is_new) = self.database.transact(number, &command, known, (self.now(), nonce), fault);
                 if is_new {
                     if let Command::Fence(whom) = &command
                         && self.running.contains_key(&whom.broker_id)
                     {
-                        self.check.fenced(whom.broker_id, &before, self.now);
+                        self.check.fenced(whom.broker_id, &before, self.now());
                     }
                     self.notify();
                 }

@@ -3,10 +3,9 @@
 
 use std::fmt::Debug;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use fullbore_schedules::run_seeds;
 use fullbore_sim::{fault, transactions};
 
 /// A function that runs the schedule of a seed and returns its outcome.
@@ -20,13 +19,6 @@ struct Options {
 
 /// The outcome of one schedule, as three numbers with their names.
 type Outcome = [(&'static str, u64); 3];
-
-/// Outcomes of all schedules, added up.
-#[derive(Default)]
-struct Sum {
-    wrong: u64,
-    outcome: Option<Outcome>,
-}
 
 fn options() -> Result<Options, String> {
     let (mut schedules, mut seed, mut world, mut fault) = (1, 0, "cluster".to_owned(), None);
@@ -72,41 +64,6 @@ fn transactions(fault: Option<transactions::Fault>) -> Run {
     })
 }
 
-impl Sum {
-    fn add(&mut self, seed: u64, outcome: Result<Outcome, String>) {
-        match outcome {
-            Ok(outcome) => {
-                let sum = self.outcome.get_or_insert_with(|| outcome.map(|(name, _)| (name, 0)));
-                sum.iter_mut().zip(outcome).for_each(|((_, sum), (_, count))| *sum += count);
-            }
-            Err(error) => {
-                self.wrong += 1;
-                println!("--seed {seed}: {error}");
-            }
-        }
-    }
-}
-
-fn run_all(options: &Options) -> Sum {
-    let next = AtomicU64::new(options.seed);
-    let end = options.seed.saturating_add(options.schedules);
-    let sum = Mutex::new(Sum::default());
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Relaxed);
-            if seed >= end {
-                break;
-            }
-            let outcome = (options.run)(seed);
-            sum.lock().expect("nobody panics with it").add(seed, outcome);
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..std::thread::available_parallelism().map_or(1, Into::into)).for_each(|_| drop(scope.spawn(work)));
-    });
-    sum.into_inner().expect("nobody panics with it")
-}
-
 fn main() -> ExitCode {
     let options = match options() {
         Ok(options) => options,
@@ -116,9 +73,15 @@ fn main() -> ExitCode {
         }
     };
     let began = Instant::now();
-    let Sum { wrong, outcome } = run_all(&options);
-    let counts = outcome.into_iter().flatten().map(|(name, count)| format!("{count} {name}"));
-    let counts = counts.collect::<Vec<_>>().join(", ");
+    let seeds = options.seed..options.seed.saturating_add(options.schedules);
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let run = |seed| (options.run)(seed).inspect_err(|error| println!("--seed {seed}: {error}"));
+    let results = run_seeds(seeds, threads, run);
+    let outcomes: Vec<&Outcome> = results.iter().filter_map(|(_, result)| result.as_ref().ok()).collect();
+    let wrong = results.len() - outcomes.len();
+    let sum = |at: usize| outcomes.iter().map(|outcome| outcome[at].1).sum::<u64>();
+    let names = outcomes.first().into_iter().flat_map(|outcome| outcome.iter().enumerate());
+    let counts = names.map(|(at, (name, _))| format!("{} {name}", sum(at))).collect::<Vec<_>>().join(", ");
     println!("{wrong} of {} schedules went wrong; {counts}, {:.1} s", options.schedules, began.elapsed().as_secs_f64());
     ExitCode::from(u8::from(wrong > 0))
 }

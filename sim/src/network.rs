@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fullbore_schedules::Random;
+
 /// A node of the network, which is one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
@@ -53,7 +55,7 @@ impl Network {
     }
 
     /// Sends a message from `from` now. Returns the receiver and the time of arrival. `None` if the message is lost.
-    pub fn send(&mut self, id: ConnectionId, from: Node, now: i64, rng: &mut fastrand::Rng) -> Option<(Node, i64)> {
+    pub fn send(&mut self, id: ConnectionId, from: Node, now: i64, random: &mut Random) -> Option<(Node, i64)> {
         let cut = &self.cut;
         let connection = self.connections.get_mut(&id)?;
         let (a, b) = connection.ends;
@@ -61,10 +63,10 @@ impl Network {
         if cut.contains(&(from, to)) {
             return None;
         }
-        let jitter = match rng.u32(0..200) {
-            0 => rng.i64(0..1_000_000),
-            1..20 => rng.i64(0..10 * self.delay_us),
-            _ => rng.i64(0..=self.delay_us),
+        let jitter = match random.below(200) {
+            0 => random.between(0, 1_000_000),
+            1..20 => random.between(0, 10 * self.delay_us),
+            _ => random.between(0, self.delay_us + 1),
         };
         let at = (now + self.delay_us + jitter).max(connection.last_us[way] + 1);
         connection.last_us[way] = at;
@@ -113,8 +115,8 @@ impl Network {
         self.cut.clear();
     }
 
-    pub fn any(&self, rng: &mut fastrand::Rng) -> Option<ConnectionId> {
+    pub fn any(&self, random: &mut Random) -> Option<ConnectionId> {
         let count = self.connections.len();
-        (count > 0).then(|| *self.connections.keys().nth(rng.usize(0..count)).expect("it is in range"))
+        (count > 0).then(|| *self.connections.keys().nth(random.below(count)).expect("it is in range"))
     }
 }

@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::network::{Network, Node};
 use crate::settings::Settings;
 use crate::world::World;
+use fullbore_schedules::Random;
 
 /// Totals of a schedule that passed all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     world.recover(end)?;
     let partition = &world.context.database.newest().cluster.partition;
     Ok(Report {
-        events: world.context.events(),
-        digest: world.context.digest(),
+        events: world.context.timeline.scheduled(),
+        digest: world.context.timeline.digest(),
         acknowledged: world.context.check.acknowledgements,
         committed: world.context.check.committed(),
         leader_epochs: partition.leader_epoch,
@@ -47,25 +48,25 @@ pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
 }
 
 fn begin(seed: u64, fault: Option<Fault>) -> World {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let brokers = rng.i32(3..=5);
-    let replicas = rng.i32(2..=3);
-    let min_insync_replicas = rng.usize(1..=2);
+    let mut random = Random::new(seed);
+    let brokers = random.between(3, 6);
+    let replicas = random.between(2, 4);
+    let min_insync_replicas = random.between(1, 3);
     let settings = Settings {
         min_insync_replicas,
         // With `min_insync_replicas` 1 a record may be committed on one disk only, and losing its unflushed writes
         // would lose the record.
-        flushes: min_insync_replicas == 1 || rng.bool(),
+        flushes: min_insync_replicas == 1 || random.one_in(2),
         session_timeout_us: 900_000,
         heartbeat_us: 50_000,
-        lag_us: rng.i64(100_000..600_000),
+        lag_us: random.between(100_000, 600_000),
         overdue_us: 300_000,
-        fetches: [1, 2, 8][rng.usize(0..3)],
+        fetches: [1, 2, 8][random.below(3)],
         fault,
     };
-    let database = Database::new(Cluster::new(replicas, settings.min_insync_replicas), rng.u64(..));
-    let network = Network::new(rng.i64(100..5_000));
-    let mut world = World::new(settings, rng, database, network);
+    let database = Database::new(Cluster::new(replicas, settings.min_insync_replicas), random.next());
+    let network = Network::new(random.between(100, 5_000));
+    let mut world = World::new(settings, random, database, network);
     for id in 1..=brokers {
         let mut broker = Broker::new(id);
         broker.start(&mut world.context);
@@ -79,48 +80,48 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     }
     let mut at = 300_000;
     while at < TROUBLE_US {
-        for (after, what) in draw(&mut world.context.rng, brokers) {
+        for (after, what) in draw(&mut world.context.random, brokers) {
             world.context.schedule_chaos(at + after, what);
         }
-        at += world.context.rng.i64(1_000..400_000);
+        at += world.context.random.between(1_000, 400_000);
     }
     world
 }
 
 /// Draws the next faults, each with the delay that precedes it.
-fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
-    let id = rng.i32(1..=brokers);
-    let one = match rng.u32(0..100) {
+fn draw(random: &mut Random, brokers: i32) -> Vec<(i64, ChaosEvent)> {
+    let id = random.between(1, brokers + 1);
+    let one = match random.below(100) {
         0..8 => ChaosEvent::Kill(id),
         8..26 => ChaosEvent::Start(id),
-        26..30 => return full(rng, id),
+        26..30 => return full(random, id),
         30..35 => ChaosEvent::Stop(id),
         35..40 => ChaosEvent::PowerCut(id),
-        40..48 => ChaosEvent::Pause(id, rng.i64(10_000..2_000_000)),
+        40..48 => ChaosEvent::Pause(id, random.between(10_000, 2_000_000)),
         48..53 => ChaosEvent::Break,
-        53..60 => ChaosEvent::Stall(rng.i64(10_000..2_000_000)),
-        60..65 => ChaosEvent::Cut(node(rng, brokers), node(rng, brokers)),
+        53..60 => ChaosEvent::Stall(random.between(10_000, 2_000_000)),
+        60..65 => ChaosEvent::Cut(node(random, brokers), node(random, brokers)),
         65..73 => ChaosEvent::Heal,
         73..75 => ChaosEvent::DatabaseDown,
         75..79 => ChaosEvent::DatabaseUp,
         79..83 => ChaosEvent::LoseAnswer,
-        83..84 => ChaosEvent::RestoreOlder(rng.usize(1..4)),
+        83..84 => ChaosEvent::RestoreOlder(random.between(1, 4)),
         84..85 => ChaosEvent::RestoreNewest,
         85..89 => ChaosEvent::Prefer(id),
-        89..93 => return restarts(rng, id),
-        93..95 => return outage(rng),
-        95..97 => return older_directory(rng, id, brokers),
-        _ => return late_commands(rng, id),
+        89..93 => return restarts(random, id),
+        93..95 => return outage(random),
+        95..97 => return older_directory(random, id, brokers),
+        _ => return late_commands(random, id),
     };
     vec![(0, one)]
 }
 
 /// Returns two restarts within milliseconds of each other. The second follows a power loss, and commands of other
 /// brokers are delayed.
-fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
+fn restarts(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
-        at += rng.i64(1_000..us);
+        at += random.between(1_000, us);
         at
     };
     vec![
@@ -133,10 +134,10 @@ fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
 }
 
 /// Returns faults that repeatedly fill a disk for a while, with short pauses between.
-fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
+fn full(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
-        at += rng.i64(10_000..us);
+        at += random.between(10_000, us);
         at
     };
     let times = (0..3).flat_map(|_| [(after(500_000), ChaosEvent::Fill(id)), (after(1_500_000), ChaosEvent::Free(id))]);
@@ -145,10 +146,10 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
 
 /// Returns faults that copy a broker's disk while it is stopped or running. Later all brokers are stopped, the copy
 /// replaces the disk, and that broker is the first to start again.
-fn older_directory(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
-    let (mut at, is_stopped) = (0, rng.bool());
+fn older_directory(random: &mut Random, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
+    let (mut at, is_stopped) = (0, random.one_in(2));
     let mut after = |us| {
-        at += rng.i64(1_000..us);
+        at += random.between(1_000, us);
         at
     };
     let copied = [
@@ -166,19 +167,23 @@ fn older_directory(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, 
 }
 
 /// Returns an outage of the database. It may outlast the session timeout.
-fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, ChaosEvent)> {
-    vec![(0, ChaosEvent::DatabaseDown), (rng.i64(100_000..2_000_000), ChaosEvent::DatabaseUp)]
+fn outage(random: &mut Random) -> Vec<(i64, ChaosEvent)> {
+    vec![(0, ChaosEvent::DatabaseDown), (random.between(100_000, 2_000_000), ChaosEvent::DatabaseUp)]
 }
 
 /// Returns a pause of a broker together with a fault of commands: either all are late, or the next commit's response is
 /// lost.
-fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
-    let lost = if rng.bool() { ChaosEvent::LoseAnswer } else { ChaosEvent::StallCommands(rng.i64(10_000..1_000_000)) };
-    vec![(0, ChaosEvent::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
+fn late_commands(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
+    let lost = if random.one_in(2) {
+        ChaosEvent::LoseAnswer
+    } else {
+        ChaosEvent::StallCommands(random.between(10_000, 1_000_000))
+    };
+    vec![(0, ChaosEvent::Pause(id, random.between(200_000, 1_500_000))), (random.between(1_000, 500_000), lost)]
 }
 
-fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
-    match rng.i32(0..=brokers) {
+fn node(random: &mut Random, brokers: i32) -> Node {
+    match random.between(0, brokers + 1) {
         0 => Node::Database,
         id => Node::Broker(id),
     }

@@ -11,6 +11,7 @@ use crate::context::{Context, Event, Held};
 use crate::database::Database;
 use crate::network::{Network, Node};
 use crate::settings::Settings;
+use fullbore_schedules::Random;
 
 #[derive(Debug)]
 pub struct World {
@@ -20,17 +21,16 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(settings: Settings, rng: fastrand::Rng, database: Database, network: Network) -> World {
-        let context = Context::new(settings, rng, database, network);
+    pub fn new(settings: Settings, random: Random, database: Database, network: Network) -> World {
+        let context = Context::new(settings, random, database, network);
         World { context, brokers: BTreeMap::new(), clients: Vec::new() }
     }
 
     /// Runs until the time `end`, or until a check fails.
     pub fn run_until(&mut self, end: i64) -> Result<(), String> {
-        while let Some(event) = self.context.next_before(end) {
+        while let Some(event) = self.context.timeline.next_before(end) {
             self.happen(event)?;
         }
-        self.context.now = end;
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl World {
         let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
         broker.is_paused = false;
         for Held(event) in std::mem::take(&mut broker.held) {
-            self.context.push(self.context.now, event);
+            self.context.timeline.schedule(self.context.now(), event);
         }
     }
 

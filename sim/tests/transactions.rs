@@ -19,8 +19,7 @@ fn found_within(fault: Fault) -> u64 {
 
 #[test]
 fn random_faults_leave_transactions_whole_and_consumers_with_committed_records() {
-    let soak = std::env::var_os("FULLBORE_SOAK").is_some();
-    let reports = run_each(if soak { 200_000 } else { 4_000 }, 2, |seed| run(seed, None));
+    let reports = run_each(4_000, 2, |seed| run(seed, None));
     let count = reports.len() as f64;
     let mean =
         |of: fn(&fullbore_sim::transactions::Report) -> usize| reports.iter().map(of).sum::<usize>() as f64 / count;

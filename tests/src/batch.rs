@@ -1,7 +1,7 @@
 //! Record batches (magic 2) for tests. A test may give any field a wrong value.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use fullbore_wire::batch::crc32c;
+use fullbore_wire::batch::{Stamp, crc32c};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const CRC_AT: usize = 17;
@@ -90,12 +90,29 @@ impl Batch {
         }
     }
 
+    /// Returns a batch of one record with `len` bytes.
+    pub fn sized(len: usize) -> Batch {
+        Batch::of(&[vec![b'.'; len]])
+    }
+
+    /// Returns a batch of one record from an idempotent producer. The value begins with the sequence and has `len` bytes.
+    pub fn numbered(id: i64, sequence: i32, len: usize) -> Batch {
+        let mut value = sequence.to_string().into_bytes();
+        value.resize(len, b'.');
+        Batch::of(&[value]).from_producer(id, 0, sequence)
+    }
+
     /// Marks the batch as that of an idempotent producer.
     pub fn from_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> Batch {
         self.producer_id = id;
         self.producer_epoch = epoch;
         self.base_sequence = base_sequence;
         self
+    }
+
+    /// Sets the producer and the sequence of the batch.
+    pub fn stamped(self, stamp: Stamp) -> Batch {
+        self.from_producer(stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
     }
 
     /// Makes the batch part of a transaction.

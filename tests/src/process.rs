@@ -8,7 +8,7 @@
 use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,6 +22,8 @@ const START_STOP_MAX: Duration = Duration::from_secs(60);
 /// The broker under test.
 pub struct Broker {
     addr: SocketAddr,
+    /// The text of `addr`.
+    address: String,
     directory: Arc<Directory>,
     sets: Vec<String>,
     /// The running process. `None` after a kill or stop, and if the broker is a peer.
@@ -105,10 +107,11 @@ impl Broker {
     fn with_directory(directory: Directory, sets: &[&str]) -> Broker {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut broker = Broker { addr, directory: Arc::new(directory), sets, process: None };
+        let address = addr.to_string();
+        let mut broker = Broker { addr, address, directory: Arc::new(directory), sets, process: None };
         match peer() {
             Some(addr) => {
-                broker.addr = addr;
+                (broker.addr, broker.address) = (addr, addr.to_string());
                 broker.client().delete_all_topics();
             }
             None => broker.restart(),
@@ -127,7 +130,7 @@ impl Broker {
             let ended = running.child.try_wait().expect("our child");
             assert!(ended.is_none(), "the broker ended instead of starting: {}", running.stderr.text());
             address_in(&running.stdout.text()).is_some_and(|addr| {
-                self.addr = addr;
+                (self.addr, self.address) = (addr, addr.to_string());
                 true
             })
         });
@@ -215,6 +218,11 @@ impl Broker {
     /// Returns the address of the first listener.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Returns the address of the first listener as text.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Returns the address of the listener with the name `listener`.
@@ -436,15 +444,27 @@ fn wait_for(child: &mut Child) -> ExitStatus {
 fn address_in(text: &str) -> Option<SocketAddr> {
     let whole_lines = &text[..text.rfind('\n')?];
     let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
-    let mut ports = whole_lines.split("127.0.0.1:").skip(1).filter_map(|rest| digits(rest).parse::<u16>().ok());
-    ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+    let at = |host: &str, ip: IpAddr| {
+        let mut ports = whole_lines.split(host).skip(1).filter_map(|rest| digits(rest).parse::<u16>().ok());
+        ports.find(|port| *port != 0).map(|port| SocketAddr::from((ip, port)))
+    };
+    at("127.0.0.1:", Ipv4Addr::LOCALHOST.into()).or_else(|| at("[::1]:", Ipv6Addr::LOCALHOST.into()))
 }
 
-/// Returns the path of the `fullbore` binary. `FULLBORE_BIN` may name one. Otherwise the binary is built in the profile
-/// of these tests.
+/// An address on which nothing listens. The system never assigns this port.
+pub const NO_LISTENER: &str = "127.0.0.1:1";
+
+/// Removes reports of waits from a command's standard error. On a busy machine, a broker may take a second to respond.
+pub fn complaints(stderr: &str) -> String {
+    stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
+}
+
+/// Returns the path of the `fullbore` binary. `FULLBORE_BIN` may name one. Otherwise the tests of the crate `fullbore`
+/// use theirs, and for all others the binary is built in their profile.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
+    let named = || ["FULLBORE_BIN", "CARGO_BIN_EXE_fullbore"].into_iter().find_map(std::env::var_os);
+    BINARY.get_or_init(|| match named() {
         Some(path) => PathBuf::from(path),
         None => build(),
     })

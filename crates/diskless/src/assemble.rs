@@ -116,19 +116,13 @@ pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+    use fullbore_tests::Batch;
 
     use super::*;
 
-    fn batch(value: &[u8]) -> Bytes {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(7, None, Some(value), &[]);
-        builder.seal(Stamp::NONE).expect("sealed").0.freeze()
-    }
-
     #[test]
     fn batches_get_their_offsets_and_stay_intact() {
-        let (small, large) = (batch(b"x"), batch(&[5; 2 * COPIED_MAX]));
+        let (small, large) = (Batch::sized(1).bytes(), Batch::sized(2 * COPIED_MAX).bytes());
         for at in [0, 3, FRONT - 1, FRONT, FRONT + 1, 40] {
             let mut assembly = Assembly::default();
             assembly.add(10, vec![small.clone()], false);
@@ -146,7 +140,7 @@ mod tests {
 
     #[test]
     fn stored_batch_is_altered_it_is_not_intact() {
-        let good = batch(b"records");
+        let good = Batch::of(&["records"]).bytes();
         assert!(is_intact(std::slice::from_ref(&good), 5), "of an older broker");
         let good = marked(good, 5);
         assert!(is_intact(std::slice::from_ref(&good), 5) && !is_intact(std::slice::from_ref(&good), 6));

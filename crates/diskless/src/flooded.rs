@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fullbore_rules::sequence::ProducerTails;
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_tests::Batch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -75,12 +75,6 @@ async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     }
 }
 
-fn batch(size: usize) -> Bytes {
-    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-    builder.append(7, None, Some(&vec![b'x'; size]), &[]);
-    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
-}
-
 /// Appends a batch over the connection with the port `port`. Returns the ticket as soon as the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
@@ -95,7 +89,7 @@ async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) ->
 }
 
 async fn flood(partition: Arc<DisklessPartition>, port: u16) {
-    let batch = batch(100_000);
+    let batch = Batch::sized(100_000).bytes();
     loop {
         drop(append(&partition, &batch, port).await);
         yield_now().await;
@@ -108,7 +102,7 @@ async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();
     sleep(PUT * 5).await;
-    let (batch, mut answers) = (batch(100), JoinSet::new());
+    let (batch, mut answers) = (Batch::sized(100).bytes(), JoinSet::new());
     for _ in 0..PACED {
         let (partition, batch) = (flooded.partition(1), batch.clone());
         answers.spawn(async move {

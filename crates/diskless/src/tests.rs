@@ -1,7 +1,6 @@
 //! Tests diskless topics while other brokers make changes and while the broker waits for the index. Each test answers
 //! the requests to the index itself, and so decides when they are answered.
 
-use bytes::BytesMut;
 use std::ops::Range;
 
 use super::index::manual_index::{ManualIndex, Turn};
@@ -10,7 +9,8 @@ use super::objects::double::StoreDouble;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::commit::{BatchKind, ObjectBatch};
 use fullbore_rules::sequence::{ProducerTails, Stamp as Stamped};
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_tests::Batch;
+use fullbore_wire::batch::Stamp;
 use tokio::task::yield_now;
 
 use super::pipeline::Refreshed;
@@ -106,9 +106,7 @@ impl ByHand {
     /// Appends a record with this stamp to the first partition, as the task of a connection would.
     async fn append(&mut self, stamp: Stamp, now_ms: i64) -> Result<i64, AppendError> {
         let partition = self.diskless.find(&ONE, 0).expect("it is there");
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(7, None, Some(b"value"), &[]);
-        let bytes = builder.seal(stamp).expect("sealed").0;
+        let bytes = Batch::at(7, &["value"]).stamped(stamp).bytes();
         let terms = AppendTerms::in_turn(Acks::All, now_ms);
         let (mut freshness, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
@@ -173,9 +171,8 @@ async fn index_thread_panics_pending_and_later_batches_are_refused() {
     }
     refreshed(Arc::clone(&partition)).await.expect("the thread answers");
     let append = |base_sequence| {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(7, None, Some(b"value"), &[]);
-        let bytes = builder.seal(Stamp { producer_id: 7, producer_epoch: 0, base_sequence }).expect("sealed").0;
+        let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence };
+        let bytes = Batch::at(7, &["value"]).stamped(stamp).bytes();
         let terms = AppendTerms::in_turn(Acks::All, 7);
         partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), Freshness::Current, None)
     };
@@ -319,9 +316,7 @@ async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
         (ReorderBuffer::new(&config.reorder, Metrics::default()), broker.diskless.find(&ONE, 0));
     let partition = partition.expect("it is there");
     let admit = |base_sequence, freshness| {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(7, None, Some(b"value"), &[]);
-        let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
+        let bytes = Batch::at(7, &["value"]).stamped(stamp(base_sequence)).bytes();
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
         partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), freshness, None).expect("taken")

@@ -1,10 +1,9 @@
 //! Tests of commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers
 //! with their directories, and a profile. The commands run as processes against a Fullbore broker.
 
-mod broker;
 mod tool_output;
 
-use broker::{Broker, NO_LISTENER, complaints};
+use fullbore_tests::{Broker, NO_LISTENER, complaints};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +26,7 @@ impl Place {
     fn new() -> Place {
         let place = Place { broker: Broker::start(&[]) };
         place.ok("topics create orders --partitions 2");
-        let mut produce = command(&format!("produce -t orders -p 0 -b {}", place.broker.address));
+        let mut produce = command(&format!("produce -t orders -p 0 -b {}", place.broker.address()));
         let mut child = produce.stdin(Stdio::piped()).spawn().expect("it starts");
         child.stdin.take().expect("piped").write_all(b"a\nb\nc\n").expect("it reads");
         assert!(child.wait().expect("it ends").success());
@@ -35,7 +34,7 @@ impl Place {
     }
 
     fn run(&self, line: &str) -> ToolOutput {
-        output_of(command(&format!("{line} -b {}", self.broker.address)).output().expect("it starts"))
+        output_of(command(&format!("{line} -b {}", self.broker.address())).output().expect("it starts"))
     }
 
     fn ok(&self, line: &str) -> String {
@@ -175,7 +174,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
         (status, stdout, complaints(&stderr))
     };
     let found = |stdout: &str| (Some(0), stdout.to_owned(), String::new());
-    let address = place.broker.address.as_str();
+    let address = place.broker.address();
     let own = format!("-X bootstrap.servers={address}");
     assert_eq!(requests(&format!("topics list {own}"), &[]), found("orders\n"));
     let variable = ("FULLBORE_BOOTSTRAP_SERVER", address);
@@ -242,7 +241,7 @@ fn names_of_the_cluster_are_offered_as_completions() {
     place.ok("topics create other");
     place.ok("groups reset-offsets --group workers --topic orders --to-latest --execute");
     // Bash splits the address at its colons.
-    let at = format!("-b {}", place.broker.address.replace(':', " : "));
+    let at = format!("-b {}", place.broker.address().replace(':', " : "));
     assert_eq!(completed(&format!("fullbore topics describe {at} --topic o")), ["orders", "other"]);
     assert_eq!(completed(&format!("fullbore consume {at} ord")), ["orders"]);
     assert_eq!(completed(&format!("fullbore groups describe {at} --group ")), ["workers"]);

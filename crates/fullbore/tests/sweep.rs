@@ -1,9 +1,7 @@
 //! Tests of `perf sweep`, which runs as a process. They check its output and that its four files agree. The measured
 //! figures are not tested.
 
-mod broker;
-
-use broker::{Broker, NO_LISTENER, complaints};
+use fullbore_tests::{Broker, NO_LISTENER, complaints};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -124,7 +122,7 @@ fn the_files_of_a_sweep_agree() {
 fn two_clusters_are_measured_side_by_side() {
     let place = Place::new();
     let (first, second) = (Broker::start(&[]), Broker::start(&[]));
-    let named = [format!("first={}", first.address), format!("<b>={}", second.address)];
+    let named = [format!("first={}", first.address()), format!("<b>={}", second.address())];
     let against = ["--against", &named[0], "--against", &named[1], "--against", "mine=own"];
     let axes = ["--over", "acks=1,all", "--repeats", "1"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &against, &SHORT].concat());
@@ -135,7 +133,7 @@ fn two_clusters_are_measured_side_by_side() {
     assert!(points.iter().all(|point| (point["target"] == "first") == point["ratio_to_first_target"].is_empty()));
     let page = place.file("report.html");
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"), "names are escaped");
-    let servers = ["--bootstrap-server", &second.address];
+    let servers = ["--bootstrap-server", second.address()];
     let topics = place.command(&[&["topics", "list"][..], &servers].concat()).output().expect("it starts");
     assert_eq!(String::from_utf8_lossy(&topics.stdout), "", "every topic was deleted");
 }
@@ -146,7 +144,7 @@ fn a_distance_raises_every_latency() {
     let broker = Broker::start(&[]);
     // A slow machine cannot cause a round trip as long as the longest one.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
-    let given = ["--bootstrap-server", &broker.address, "--num-records", "20", "--warmup", "0"];
+    let given = ["--bootstrap-server", broker.address(), "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());
     assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{stdout}");
     let points = place.csv("points.csv");

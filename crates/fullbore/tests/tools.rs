@@ -1,8 +1,6 @@
 //! Tests of the tools as processes. They check the exit status and the output. The measured figures are not tested.
 
-mod broker;
-
-use broker::{Broker, NO_LISTENER, complaints};
+use fullbore_tests::{Broker, NO_LISTENER, complaints};
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeWriter, Read};
 use std::net::TcpListener;
@@ -76,7 +74,7 @@ fn shell(script: &str) -> (Option<i32>, String, String) {
 #[test]
 fn a_command_fails_if_standard_output_fails() {
     let broker = Broker::start(&[]);
-    let at = format!("--bootstrap-server {}", broker.address);
+    let at = format!("--bootstrap-server {}", broker.address());
     for line in [
         format!("topics create --topic t {at}"),
         format!("topics list {at}"),
@@ -123,14 +121,19 @@ fn a_broker_without_standard_output_serves_and_stops() {
 
 #[test]
 fn a_broker_whose_log_has_lost_its_reader_serves_and_stops() {
-    let mut broker = Broker::start_reporting(&[], unread());
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut serve = fullbore(&["serve", "--listen", "127.0.0.1:0", "--set", "fullbore.admin.listener=", "--data-dir"]);
+    let mut broker = serve.arg(directory.path()).stderr(unread()).spawn().expect("it starts");
+    let mut greeting = String::new();
+    let mut stdout = BufReader::new(broker.stdout.take().expect("piped"));
+    stdout.read_line(&mut greeting).expect("it greets");
+    let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next()).expect("its address");
     for topic in ["a", "b"] {
-        let create = ["topics", "create", "--topic", topic, "--bootstrap-server", &broker.address];
-        let (status, _, stderr) = run(&create);
+        let (status, _, stderr) = run(&["topics", "create", "--topic", topic, "--bootstrap-server", address]);
         assert_eq!((status, stderr.as_str()), (Some(0), ""), "{topic}");
     }
-    signal(&broker.child, "TERM");
-    assert_eq!(broker.child.wait().expect("it ends").code(), Some(0));
+    signal(&broker, "TERM");
+    assert_eq!(broker.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]
@@ -166,33 +169,35 @@ fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
         return;
     }
     let broker = Broker::start(&["listeners=PLAINTEXT://[::1]:0"]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     let ran = |tool: &str| {
         let tool: Vec<&str> = tool.split(' ').collect();
         let (status, stdout, stderr) = run(&[&tool[..], &at].concat());
         assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{tool:?}");
         stdout
     };
-    assert!(broker.address.starts_with("[::1]:"), "{}", broker.address);
+    assert!(broker.address().starts_with("[::1]:"), "{}", broker.address());
     ran("topics create --topic t --partitions 2");
     ran("perf produce --topic t --record-size 10 --throughput -1 --num-records 100");
     ran("perf consume --topic t --num-records 100");
     assert_eq!(ran("consume --topic t -e --group g --from-beginning").lines().count(), 100);
     assert!(ran("topics describe --topic t").contains("PartitionCount: 2"));
     let (_, stdout, _) = run(&[&["groups", "describe", "--group", "g", "--state"], &at[..]].concat());
-    assert!(stdout.contains(&format!(" {}  (1)", broker.address)), "the coordinator has brackets: {stdout}");
-    let (_, _, stderr) = output_of(fullbore(&["serve", "--listen", &broker.address]).output().expect("it starts"));
-    let expected =
-        format!("cannot listen on {}: the port is taken; stop the program that has it, or set another", broker.address);
+    assert!(stdout.contains(&format!(" {}  (1)", broker.address())), "the coordinator has brackets: {stdout}");
+    let (_, _, stderr) = output_of(fullbore(&["serve", "--listen", broker.address()]).output().expect("it starts"));
+    let expected = format!(
+        "cannot listen on {}: the port is taken; stop the program that has it, or set another",
+        broker.address()
+    );
     assert!(stderr.contains(&expected), "{stderr}");
     let (_, _, stderr) = run(&["topics", "list", "--bootstrap-server", "::1:9092"]);
     assert!(stderr.contains("is not host:port ([::1]:port of IPv6)"), "{stderr}");
-    let mut relay = fullbore(&["perf", "link", "--rtt", "1ms", "--listen", "[::1]:0", "--to", &broker.address])
+    let mut relay = fullbore(&["perf", "link", "--rtt", "1ms", "--listen", "[::1]:0", "--to", broker.address()])
         .spawn()
         .expect("it starts");
     let mut reported = String::new();
     BufReader::new(relay.stdout.take().expect("piped")).read_line(&mut reported).expect("a line");
-    assert!(reported.contains("on [::1]:") && reported.contains(&format!(", to {}", broker.address)), "{reported}");
+    assert!(reported.contains("on [::1]:") && reported.contains(&format!(", to {}", broker.address())), "{reported}");
     let through = reported.split_whitespace().find(|word| word.starts_with("[::1]:")).expect("its address");
     assert_eq!(run(&["topics", "list", "--bootstrap-server", through.trim_end_matches(',')]).0, Some(0));
     relay.kill().and_then(|()| relay.wait()).expect("it ends");
@@ -232,7 +237,7 @@ fn both_perf_tools_name_an_unreachable_leader() {
 #[test]
 fn an_empty_topic_gives_kafkas_warning() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1", "--timeout", "500"];
     let (status, stdout, stderr) = run(&[&consume[..], &at].concat());
@@ -243,7 +248,7 @@ fn an_empty_topic_gives_kafkas_warning() {
 #[test]
 fn perf_consume_of_zero_records_ends_at_once() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "0", "--timeout", "60000"];
     let began = Instant::now();
@@ -300,7 +305,7 @@ fn a_demo_without_a_temporary_directory_reports_the_remedy() {
 #[test]
 fn an_interrupted_perf_tool_prints_its_figures() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
     let paced = ["perf", "produce", "--topic", "t", "--record-size", "100", "--throughput", "1000"];
     let endless = ["--num-records", "100000000", "--reporting-interval", "100"];
@@ -318,7 +323,7 @@ fn an_interrupted_perf_tool_prints_its_figures() {
 #[test]
 fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
     // At this rate, the second record is due more than a minute later.
     let slow = ["--topic", "t", "--record-size", "100", "--throughput", "0.01", "--num-records", "5"];
@@ -370,7 +375,7 @@ fn the_configured_client_id_is_sent() {
 #[test]
 fn a_too_large_record_is_refused_with_the_limit() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     let large =
         ["perf", "produce", "--topic", "t", "--num-records", "1", "--record-size", "1048576", "--throughput", "-1"];
     let (status, _, stderr) = run(&[&large[..], &at].concat());
@@ -384,7 +389,7 @@ fn a_too_large_record_is_refused_with_the_limit() {
 #[test]
 fn topics_are_described_by_id_and_by_state() {
     let broker = Broker::start(&[]);
-    let at = ["--bootstrap-server", broker.address.as_str()];
+    let at = ["--bootstrap-server", broker.address()];
     let topics = |arguments: &[&str]| run(&[&["topics"], arguments, &at].concat());
     assert_eq!(topics(&["--create", "--topic", "a", "--partitions", "2"]).0, Some(0));
     assert_eq!(topics(&["--create", "--topic", "b", "--config", "retention.ms=1"]).0, Some(0));

@@ -1,17 +1,27 @@
 //! Runs schedules by seed, for tests of state machines that must handle any order of events.
 //!
-//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED=7`
-//! only that of seed 7. Each state machine has its modelled world and its checks beside it.
+//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `make soak` fifty times
+//! as many, and `FULLBORE_SEED=7` only that of seed 7. A schedule fails by an error or a panic. Each state machine has
+//! its modelled world and its checks beside it.
 
 mod random;
+mod steps;
+mod timeline;
 
 pub use random::Random;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+pub use steps::run_each_list;
+pub use timeline::Timeline;
 
 /// Maximum number of failed seeds that are listed.
 const NAMED_MAX: usize = 20;
+
+/// How many times as many schedules `make soak` runs.
+const SOAK: u64 = 50;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
 ///
@@ -26,42 +36,65 @@ pub fn only_seed() -> Option<u64> {
     variable("FULLBORE_SEED")
 }
 
-/// Returns how many schedules to run. This is `count`, multiplied by `FULLBORE_SCHEDULES` if that is set.
+/// Returns how many schedules to run. This is `count`, multiplied by `FULLBORE_SCHEDULES` or for `make soak`.
 pub fn scaled(count: u64) -> u64 {
-    count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
+    let soak = || std::env::var_os("FULLBORE_SOAK").map(|_| SOAK);
+    count.saturating_mul(variable("FULLBORE_SCHEDULES").or_else(soak).unwrap_or(1))
 }
 
-/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on `threads` threads. Returns the outcomes in
-/// the order in which the schedules ended.
+fn seeds_of(count: u64) -> Range<u64> {
+    only_seed().map_or(0..scaled(count), |seed| seed..seed + 1)
+}
+
+/// Runs `run`. Returns a panic as an error.
+fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text =
+            panic.downcast::<String>().or_else(|panic| panic.downcast::<&str>().map(|text| text.to_string().into()));
+        Err(text.map_or_else(|_| "panicked".to_owned(), |text| *text))
+    })
+}
+
+/// Runs the schedule of each of `seeds` on `threads` threads. Returns the results by seed.
+pub fn run_seeds<T: Send>(
+    seeds: Range<u64>,
+    threads: usize,
+    run: impl Fn(u64) -> Result<T, String> + Sync,
+) -> Vec<(u64, Result<T, String>)> {
+    let (next, results) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    let claim = || Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < seeds.end);
+    let work = || {
+        while let Some(seed) = claim() {
+            let result = guarded(|| run(seed));
+            results.lock().expect("no holder panics").push((seed, result));
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut results = results.into_inner().expect("no holder panics");
+    results.sort_unstable_by_key(|(seed, _)| *seed);
+    results
+}
+
+/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on `threads` threads. Returns the outcomes by
+/// seed.
 ///
 /// # Panics
 ///
 /// Panics if a schedule fails. The message lists the first failed seeds, with their reasons.
 pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
-    let seeds = only_seed().map_or(0..scaled(count), |seed| seed..seed + 1);
-    let (outcomes, wrong) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for first in 0..threads {
-            let (run, outcomes, wrong, seeds) = (&run, &outcomes, &wrong, seeds.clone());
-            scope.spawn(move || {
-                for seed in seeds.skip(first).step_by(threads) {
-                    match run(seed) {
-                        Ok(outcome) => outcomes.lock().expect("no schedule panics").push(outcome),
-                        Err(why) => wrong.lock().expect("no schedule panics").push((seed, why)),
-                    }
-                }
-            });
+    let (mut outcomes, mut wrong) = (Vec::new(), Vec::new());
+    for (seed, result) in run_seeds(seeds_of(count), threads, run) {
+        match result {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(why) => wrong.push(format!("FULLBORE_SEED={seed}: {why}")),
         }
-    });
-    let mut wrong = wrong.into_inner().expect("no schedule panics");
-    wrong.sort();
-    let lines: Vec<_> =
-        wrong.iter().take(NAMED_MAX).map(|(seed, why)| format!("FULLBORE_SEED={seed}: {why}")).collect();
-    assert!(wrong.is_empty(), "{} schedules are wrong:\n{}", wrong.len(), lines.join("\n"));
-    outcomes.into_inner().expect("no schedule panics")
+    }
+    let listed = wrong[..wrong.len().min(NAMED_MAX)].join("\n");
+    assert!(wrong.is_empty(), "{} schedules are wrong:\n{listed}", wrong.len());
+    outcomes
 }
 
-/// Checks that each planted fault is found by one of its seeds.
+/// Checks that each planted fault is found by one of its seeds, and prints the first that finds it.
 ///
 /// # Panics
 ///
@@ -71,7 +104,9 @@ pub fn each_fault_is_found<F: Copy + Debug, T>(
     run: impl Fn(u64, F) -> Result<T, String>,
 ) {
     for (fault, mut seeds) in faults {
-        assert!(seeds.any(|seed| run(seed, fault).is_err()), "{fault:?} is not found");
+        let found = seeds.find_map(|seed| run(seed, fault).err().map(|why| (seed, why)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?} is found by seed {seed}: {why}");
     }
 }
 
@@ -91,16 +126,20 @@ mod tests {
 
     #[test]
     fn several_threads_run_each_seed_once() {
-        let mut seeds = run_each(10, 3, Ok);
-        seeds.sort_unstable();
-        let expected: Vec<u64> = only_seed().map_or((0..scaled(10)).collect(), |seed| vec![seed]);
-        assert_eq!(seeds, expected);
+        let expected: Vec<u64> = seeds_of(10).collect();
+        assert_eq!(run_each(10, 3, Ok), expected);
     }
 
     #[test]
     #[should_panic(expected = "schedules are wrong:\nFULLBORE_SEED=")]
     fn failed_schedule_is_listed_with_its_seed() {
         run_each(10, 2, |seed| if seed == u64::MAX { Ok(()) } else { Err("broken".to_owned()) });
+    }
+
+    #[test]
+    #[should_panic(expected = "schedules are wrong:\nFULLBORE_SEED=")]
+    fn panic_is_listed_with_its_seed() {
+        run_each(10, 2, |_| -> Result<(), String> { panic!("broken") });
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Random numbers that a seed makes repeatable (splitmix64).
 
+use std::ops::Range;
+
 /// A generator of random numbers. Not suitable for secrets.
+#[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -29,8 +32,16 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Returns a number from `least` up to, but not including, `limit`.
-    pub fn between(&mut self, least: usize, limit: usize) -> usize {
-        least + self.below(limit - least)
+    /// Returns a number of any integer type from `least` up to, but not including, `limit`.
+    pub fn between<T: Copy + TryFrom<i128> + TryInto<i128>>(&mut self, least: T, limit: T) -> T {
+        let [least, limit] =
+            [least, limit].map(|end| end.try_into().unwrap_or_else(|_| unreachable!("at most 64 bits")));
+        let number = least + i128::from(self.next() % (limit - least) as u64);
+        T::try_from(number).unwrap_or_else(|_| unreachable!("between two numbers of the type"))
+    }
+
+    /// Returns a list of a random length in `len`. Each item is drawn by `draw`.
+    pub fn list<T>(&mut self, len: Range<usize>, mut draw: impl FnMut(&mut Random) -> T) -> Vec<T> {
+        (0..self.between(len.start, len.end)).map(|_| draw(self)).collect()
     }
 }

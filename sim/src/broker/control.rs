@@ -32,7 +32,7 @@ pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
     pub(super) fn heartbeat_or_register(&mut self, context: &mut Context) {
-        let (node, now, overdue_us) = (self.node(), context.now, context.settings.overdue_us);
+        let (node, now, overdue_us) = (self.node(), context.now(), context.settings.overdue_us);
         let Some(process) = &mut self.process else { return };
         if process.outstanding.as_ref().is_some_and(|outstanding| now - outstanding.since_us > overdue_us) {
             if let Some(connection) = process.transactions.take() {
@@ -88,15 +88,15 @@ impl Broker {
         self.heartbeats += 1;
         self.disk.noted += 1;
         // A slow disk may still hold the number of the previous heartbeat.
-        let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
+        let number = self.disk.noted - u64::from(context.random.one_in(4));
         let note = Note { process: u128::from(life), number, heartbeats: self.heartbeats };
         context.send(connection, node, Message::Heartbeat { id: self.id, known, note });
     }
 
     pub(super) fn heartbeat_answer(&mut self, context: &mut Context, heartbeat_answer: HeartbeatAnswer) {
-        let now_ms = context.now / LEASE_MS_US;
+        let now_ms = context.now() / LEASE_MS_US;
         let Some(process) = &mut self.process else { return };
-        process.last_heartbeat_us = context.now;
+        process.last_heartbeat_us = context.now();
         process.detector.heartbeat(now_ms);
         let brokers = heartbeat_answer.snapshot.cluster.brokers.clone();
         self.image(context, heartbeat_answer.snapshot);
@@ -123,7 +123,7 @@ impl Broker {
     /// Requests the next part of a change of brokers if the change is not fully decided yet. Any broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
-        if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
+        if image.is_some_and(|image| !image.cluster.is_settled()) && context.random.one_in(4) {
             self.request(context, Command::Settle);
         }
     }
@@ -137,7 +137,7 @@ impl Broker {
         };
         let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
         let is_missed = || is_missed(&image.cluster.partition, self.id, image.cluster.min_insync_replicas);
-        match room.report(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
+        match room.report(context.now() / LEASE_MS_US, disk, own.is_full, is_missed) {
             Some(RoomReport::Full) => self.request(context, Command::Full(state)),
             Some(RoomReport::Room) => self.request(context, Command::Room(state)),
             None => {}
@@ -157,7 +157,7 @@ impl Broker {
         let command = if *is_stopping {
             match (own.is_shutting_down, partition.is_leader()) {
                 (false, _) => Command::ShutDown(state),
-                (true, true) if image.cluster.partition.leader == Some(self.id) && context.rng.u8(0..8) > 0 => return,
+                (true, true) if image.cluster.partition.leader == Some(self.id) && !context.random.one_in(8) => return,
                 (true, _) => Command::Stopped(state),
             }
         } else if own.is_fenced {
@@ -247,7 +247,7 @@ impl Broker {
         let Some(command) = process.commands.pop_front() else { return };
         process.last_number += 1;
         let number = process.last_number;
-        process.outstanding = Some(Outstanding { number, command: command.clone(), since_us: context.now });
+        process.outstanding = Some(Outstanding { number, command: command.clone(), since_us: context.now() });
         context.send(connection, node, Message::Transact { number, command, known });
     }
 
@@ -284,7 +284,7 @@ impl Broker {
             None => self.kill(context),
             Some(member) => {
                 process.broker_epoch = Some(member.registration.epoch);
-                process.last_heartbeat_us = context.now;
+                process.last_heartbeat_us = context.now();
                 self.disk.ended = PreviousShutdown::Killed;
                 self.disk.has_lost = false;
                 self.disk.is_copy = false;

@@ -32,7 +32,8 @@ impl Broker {
         let (id, overdue_us) = (self.id, context.settings.overdue_us);
         let Some(Process { partition: Some(partition), following, .. }) = &mut self.process else { return };
         let leader = partition.leader().filter(|leader| *leader != id);
-        let is_overdue = |of: &mut Following| context.now - of.last_answer_us > overdue_us && of.pipe.outstanding() > 0;
+        let is_overdue =
+            |of: &mut Following| context.now() - of.last_answer_us > overdue_us && of.pipe.outstanding() > 0;
         if let Some(given_up) = following.take_if(is_overdue) {
             context.close(given_up.connection, node);
         }
@@ -40,7 +41,7 @@ impl Broker {
         let Some(connection) = context.open(node, Node::Broker(leader)) else { return };
         let pipe = FetchPipe::new(context.settings.fetches);
         let partition = (partition.leader_epoch(), PartitionPipe::default());
-        let last_answer_us = context.now;
+        let last_answer_us = context.now();
         *following =
             Some(Following { connection, pipe, partition, number: 0, carried_out: 0, is_idle: false, last_answer_us });
         self.send_fetches(context);
@@ -86,7 +87,7 @@ impl Broker {
             Some(Fault::ComparesNoEpoch) => partition.leader_epoch(),
             _ => answer.leader_epoch,
         };
-        following.last_answer_us = context.now;
+        following.last_answer_us = context.now();
         let log_end = self.disk.log.len() as i64;
         let is_of_now = partition.check_following(epoch).is_ok();
         let fits = is_of_now && answer.from == log_end && matches!(answer.found, Ok(Found::Records(_)));

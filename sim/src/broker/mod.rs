@@ -165,7 +165,7 @@ impl Broker {
         if self.process.is_some() {
             return;
         }
-        let life = context.rng.u64(..);
+        let life = context.random.next();
         context.running.insert(self.id, life);
         self.process = Some(Process {
             life,
@@ -181,7 +181,7 @@ impl Broker {
             commands: VecDeque::new(),
             outstanding: None,
             last_number: 0,
-            last_heartbeat_us: context.now,
+            last_heartbeat_us: context.now(),
             detector: FailureDetector::new(context.settings.session_timeout_us / control::LEASE_MS_US),
             room: RoomWatch::default(),
             is_stopping: false,
@@ -214,12 +214,12 @@ impl Broker {
         if context.settings.flushes {
             self.disk.flushed = self.disk.log.len();
         }
-        let kept = context.rng.usize(self.disk.flushed..=self.disk.log.len());
+        let kept = context.random.between(self.disk.flushed, self.disk.log.len() + 1);
         self.disk.has_lost |= kept < self.disk.log.len();
         self.disk.log.truncate(kept);
         self.disk.flushed = kept;
         self.disk.ended = PreviousShutdown::Lost;
-        self.disk.noted -= context.rng.u64(0..=self.disk.noted.min(9));
+        self.disk.noted -= context.random.between(0, self.disk.noted.min(9) + 1);
     }
 
     /// Copies the disk, whether or not a process runs.
@@ -297,7 +297,7 @@ impl Broker {
             }
             Timer::Tick => {
                 context.after(settings.lag_us / 2, node, life, Timer::Tick);
-                if context.rng.bool() {
+                if context.random.one_in(2) {
                     self.disk.flushed = self.disk.log.len();
                 }
                 self.event(context, |partition, now| partition.tick(now));
@@ -332,7 +332,7 @@ impl Broker {
         let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
         let none = Brokers::new();
         let brokers = image.as_ref().map_or(&none, |image| &image.cluster.brokers);
-        let now = Now { ms: context.now, broker_epoch: broker_epoch.unwrap_or(-1), brokers };
+        let now = Now { ms: context.now(), broker_epoch: broker_epoch.unwrap_or(-1), brokers };
         let effects = apply(partition, &now);
         match effects.role {
             Some(RoleChange::Lead { epoch, .. }) => {

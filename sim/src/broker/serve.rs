@@ -165,8 +165,8 @@ impl Broker {
             (session.cursor, session.requested_in) = (fetch.position.offset, fetch.number);
         }
         let session = sessions.get_mut(&connection).ok_or(Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND))?;
-        session.spacing.acknowledged(fetch.carried_out, context.now);
-        session.waiting.push_back((*fetch, context.now));
+        session.spacing.acknowledged(fetch.carried_out, context.now());
+        session.waiting.push_back((*fetch, context.now()));
         let offset = if fault == Some(Fault::CountsWhatWasSent) { session.cursor } else { fetch.position.offset };
         let broker_epoch = match fault {
             Some(Fault::AdmitsOldBrokerEpoch) => NO_BROKER_EPOCH,
@@ -195,7 +195,7 @@ impl Broker {
 
     /// Responds to fetches that have records to return or that have waited long enough.
     pub(super) fn serve(&mut self, context: &mut Context) {
-        let (node, now) = (self.node(), context.now);
+        let (node, now) = (self.node(), context.now());
         let Some(Process { partition: Some(partition), sessions, life, .. }) = &mut self.process else { return };
         let (log, high_watermark) = (&self.disk.log, partition.high_watermark());
         let (mut answers, mut wait_us) = (Vec::new(), i64::MAX);

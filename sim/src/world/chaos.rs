@@ -12,7 +12,7 @@ use crate::network::Node;
 
 impl World {
     pub fn apply_chaos(&mut self, what: ChaosEvent) {
-        let (now, timeout) = (self.context.now, self.context.settings.session_timeout_us);
+        let (now, timeout) = (self.context.now(), self.context.settings.session_timeout_us);
         match what {
             ChaosEvent::Start(id) => self.start(id),
             ChaosEvent::Kill(id) => self.of(id, |broker, context| broker.kill(context)),
@@ -33,12 +33,12 @@ impl World {
             }
             ChaosEvent::Resume(id) => self.resume(id),
             ChaosEvent::Break => {
-                if let Some(connection) = self.context.network.any(&mut self.context.rng) {
+                if let Some(connection) = self.context.network.any(&mut self.context.random) {
                     self.context.break_off(connection);
                 }
             }
             ChaosEvent::Stall(us) => {
-                if let Some(connection) = self.context.network.any(&mut self.context.rng) {
+                if let Some(connection) = self.context.network.any(&mut self.context.random) {
                     self.context.network.stall(connection, now + us);
                     // The stalled connection may carry a broker's heartbeats.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
@@ -75,7 +75,7 @@ impl World {
     fn of(&mut self, id: i32, what: impl FnOnce(&mut Broker, &mut Context)) {
         let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
         what(broker, &mut self.context);
-        let now = self.context.now;
+        let now = self.context.now();
         self.context.check.unwell(id, now);
     }
 

@@ -16,10 +16,6 @@ const BATCHES: i32 = 20;
 /// A position inside the log's first record, after the header of its batch.
 const FIRST_RECORD: usize = 64;
 
-fn batch(producer_id: i64, sequence: i32) -> Batch {
-    Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
-}
-
 /// Starts a broker and writes twenty batches of one producer to partition 0.
 fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
     let broker = Broker::start(&[]);
@@ -27,7 +23,7 @@ fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
     client.create_topic(TOPIC, 2, configs);
     let id = client.init_producer_id();
     for sequence in 0..BATCHES {
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, sequence, 9)), i64::from(sequence));
     }
     client.produced(TOPIC, 1, &Batch::of(&["the other partition"]));
     (broker, id)
@@ -42,7 +38,7 @@ fn texts(client: &mut Client) -> Vec<String> {
 }
 
 fn expected(count: i32) -> Vec<String> {
-    (0..count).map(|sequence| format!("record {sequence}")).collect()
+    (0..count).map(|sequence| Batch::numbered(-1, sequence, 9).records[0].text()).collect()
 }
 
 /// Checks that exactly the first `kept` records are there, and that the producer can continue after them.
@@ -50,9 +46,9 @@ fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
     let mut client = broker.client();
     assert_eq!(texts(&mut client), expected(kept));
     assert_eq!(client.latest(TOPIC, 0), i64::from(kept));
-    let last = batch(id, kept - 1);
+    let last = Batch::numbered(id, kept - 1, 9);
     assert_eq!(client.produced(TOPIC, 0, &last), i64::from(kept) - 1, "the last batch is known");
-    assert_eq!(client.produced(TOPIC, 0, &batch(id, kept)), i64::from(kept), "the next one follows");
+    assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, kept, 9)), i64::from(kept), "the next one follows");
     assert_eq!(texts(&mut client), expected(kept + 1));
     assert_serves(broker);
 }
@@ -85,7 +81,7 @@ fn a_cut_tail_loses_the_batches_it_touches_and_nothing_else() {
         let len = fs::metadata(&path).expect("ours").len();
         OpenOptions::new().write(true).open(&path).expect("ours").set_len(len - cut).expect("shorter");
         broker.restart();
-        let one = u64::try_from(batch(id, 19).bytes().len()).expect("small");
+        let one = u64::try_from(Batch::numbered(id, 19, 9).bytes().len()).expect("small");
         let lost = i32::try_from(cut.div_ceil(one)).expect("few");
         assert_recovered(&broker, id, BATCHES - lost);
     }
@@ -121,7 +117,7 @@ fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_serve
     let damaged = fs::read(&path).expect("ours");
     broker.restart();
     let mut client = broker.client();
-    let refused = client.produce(TOPIC, 0, &batch(id, BATCHES));
+    let refused = client.produce(TOPIC, 0, &Batch::numbered(id, BATCHES, 9));
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(client.list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

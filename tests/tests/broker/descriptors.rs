@@ -9,16 +9,13 @@ use std::time::Duration;
 const TOPIC: &str = "scarce";
 const PARTITIONS: i32 = 8;
 const SOON: Duration = Duration::from_secs(60);
-
-/// Returns a batch that takes a quarter of a segment.
-fn batch() -> Batch {
-    Batch::of(&[vec![b'.'; 250_000]])
-}
+/// Length of a batch, which takes a quarter of a segment.
+const LEN: usize = 250_000;
 
 /// Produces a batch to each partition and ignores the results.
 fn produce_anyhow(client: &mut Client) {
     for partition in 0..PARTITIONS {
-        client.produce(TOPIC, partition, &batch());
+        client.produce(TOPIC, partition, &Batch::sized(LEN));
     }
 }
 
@@ -37,7 +34,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
         broker.allow_descriptors();
         for partition in 0..PARTITIONS {
             wait_until("records are taken again", SOON, || {
-                !client.produce(TOPIC, partition, &batch()).error_code.is_err()
+                !client.produce(TOPIC, partition, &Batch::sized(LEN)).error_code.is_err()
             });
             let end = client.latest(TOPIC, partition);
             assert_eq!(client.fetch_records(TOPIC, partition).len() as i64, end, "partition {partition}");
@@ -54,16 +51,16 @@ fn flush_without_descriptors_is_retried() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
-    client.produced(TOPIC, 0, &batch());
+    client.produced(TOPIC, 0, &Batch::sized(LEN));
     client.set_config(2, TOPIC, "flush.messages", "1");
     // The log file is open, but its directory was never flushed. The broker must open it for that.
     broker.refuse_descriptors();
-    client.send_produce(TOPIC, 0, &batch());
+    client.send_produce(TOPIC, 0, &Batch::sized(LEN));
     broker.wait_for_stderr("cannot flush a partition");
     broker.allow_descriptors();
     let produced = client.receive_produced();
     assert!(!produced.error_code.is_err(), "{produced:?}");
-    assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::sized(LEN)), 2);
 }
 
 /// The log cannot be opened while a directory stands in the place of one of its files. The test removes the directory
@@ -73,7 +70,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
-    client.produced(TOPIC, 0, &batch());
+    client.produced(TOPIC, 0, &Batch::sized(LEN));
     broker.stop();
     let refused = broker.partition_dir(TOPIC, 0).join("refused.tmp");
     std::fs::create_dir(&refused).expect("made");
@@ -96,7 +93,7 @@ fn files_of_a_deleted_topic_are_removed_once_descriptors_are_free() {
     let broker = Broker::start(&["log.segment.delete.delay.ms=5000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
-    client.produced(TOPIC, 0, &batch());
+    client.produced(TOPIC, 0, &Batch::sized(LEN));
     client.delete_topic(TOPIC);
     broker.refuse_descriptors();
     broker.wait_for_stderr("cannot remove files");

@@ -69,7 +69,7 @@ impl Filled {
     fn takes_records_again(&self, topic: &str, end: i64) {
         let mut client = self.broker.client();
         wait_until("records are taken again", SOON, || {
-            let response = client.produce(topic, 0, &batch());
+            let response = client.produce(topic, 0, &Batch::sized(100_000));
             !response.error_code.is_err() && {
                 assert_eq!(response.base_offset, end);
                 true
@@ -78,17 +78,13 @@ impl Filled {
     }
 }
 
-fn batch() -> Batch {
-    Batch::of(&[vec![b'.'; 100_000]])
-}
-
 /// Produces until a batch is refused or `enough` returns true. Returns how many batches were accepted.
 fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool) -> i64 {
     for sent in 0.. {
         if enough(sent) {
             return sent;
         }
-        let response = client.produce(topic, 0, &batch());
+        let response = client.produce(topic, 0, &Batch::sized(100_000));
         if response.error_code.is_err() {
             assert_eq!(response.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
             return sent;
@@ -149,7 +145,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
             let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    client.produce(SMALL, 0, &batch());
+                    client.produce(SMALL, 0, &Batch::sized(100_000));
                 }
             });
         }
@@ -286,14 +282,16 @@ fn healthz_follows_the_last_append_or_the_free_space() {
     let broker = Broker::start_in(&disk.path().join("data"), &["fullbore.admin.listener=127.0.0.1:0"]);
     let mut client = broker.client();
     client.create_topic(SMALL, 1, &[]);
-    client.produced(SMALL, 0, &batch());
+    client.produced(SMALL, 0, &Batch::sized(100_000));
     assert!(health(&broker).contains("200"));
     for _ in 0..3 {
         fill(&disk);
-        wait_until("no room is left", SOON, || client.produce(SMALL, 0, &batch()).error_code.is_err());
+        wait_until("no room is left", SOON, || client.produce(SMALL, 0, &Batch::sized(100_000)).error_code.is_err());
         assert!(health(&broker).contains("503"));
         std::fs::remove_file(disk.path().join("ballast")).expect("ours");
-        wait_until("records are taken again", SOON, || !client.produce(SMALL, 0, &batch()).error_code.is_err());
+        wait_until("records are taken again", SOON, || {
+            !client.produce(SMALL, 0, &Batch::sized(100_000)).error_code.is_err()
+        });
         assert!(health(&broker).contains("200"));
     }
     fill(&disk);
@@ -307,7 +305,7 @@ fn full_disk_is_logged_once_with_the_remedy() {
     let Some(filled) = Filled::new() else { return };
     let mut client = filled.broker.client();
     for _ in 0..100 {
-        assert!(client.produce(LARGE, 0, &batch()).error_code.is_err());
+        assert!(client.produce(LARGE, 0, &Batch::sized(100_000)).error_code.is_err());
     }
     filled.broker.wait_for_stderr("the disk is full");
     let stderr = filled.broker.stderr();

@@ -52,12 +52,6 @@ pub fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
     file
 }
 
-fn batch(id: i64, sequence: i32) -> Batch {
-    let mut value = format!("{sequence} ").into_bytes();
-    value.resize(20_000, b'.');
-    Batch::of(&[value]).from_producer(id, 0, sequence)
-}
-
 #[test]
 fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
@@ -68,7 +62,7 @@ fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
     let ballast = ballast(&disk, 2 << 20);
     let mut next = 0;
     let refused = loop {
-        let response = client.produce(TOPIC, 0, &batch(id, next));
+        let response = client.produce(TOPIC, 0, &Batch::numbered(id, next, 20_000));
         if response.error_code.is_err() {
             break response;
         }
@@ -77,13 +71,17 @@ fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
         assert!(next < 1000, "8 MiB hold more than 20 MB");
     };
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    let again = client.produce(TOPIC, 0, &batch(id, next));
+    let again = client.produce(TOPIC, 0, &Batch::numbered(id, next, 20_000));
     assert_eq!(again.error_code, ErrorCode::KAFKA_STORAGE_ERROR, "a retry is refused as long as the disk is full");
     assert_eq!(client.fetch_records(TOPIC, 0).len(), usize::try_from(next).expect("positive"), "reading goes on");
 
     fs::remove_file(ballast).expect("ours");
     for sequence in next..next + 20 {
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence), "there is room again");
+        assert_eq!(
+            client.produced(TOPIC, 0, &Batch::numbered(id, sequence, 20_000)),
+            i64::from(sequence),
+            "there is room again"
+        );
     }
     for end in [Broker::kill, Broker::stop] {
         end(&mut broker);
@@ -91,7 +89,7 @@ fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
         let mut client = broker.client();
         let records = client.fetch_records(TOPIC, 0);
         assert_eq!(records.len(), usize::try_from(next).expect("positive") + 20);
-        let numbered = |(n, record): (i32, &fullbore_tests::Record)| record.text().starts_with(&format!("{n} "));
+        let numbered = |(n, record): (i32, &fullbore_tests::Record)| record.text().starts_with(&format!("{n}."));
         assert!((0..).zip(&records).all(numbered), "each record once and in order");
     }
 }
@@ -110,7 +108,7 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     let mut codes = Vec::new();
     while codes.last().is_none_or(|code| *code == ErrorCode::NONE) {
         let window = next..next + 5;
-        window.clone().for_each(|sequence| _ = client.send_produce(TOPIC, 0, &batch(id, sequence)));
+        window.clone().for_each(|sequence| _ = client.send_produce(TOPIC, 0, &Batch::numbered(id, sequence, 20_000)));
         codes = window.map(|_| client.receive_produced().error_code).collect();
         next += 5;
     }
@@ -119,12 +117,12 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     next -= i32::try_from(5 - taken).expect("small");
 
     fs::remove_file(ballast).expect("ours");
-    let early = client.produce(TOPIC, 0, &batch(id, next + 1)).error_code;
+    let early = client.produce(TOPIC, 0, &Batch::numbered(id, next + 1, 20_000)).error_code;
     assert_eq!(early, ErrorCode::KAFKA_STORAGE_ERROR, "it was in flight");
     for sequence in next..next + 5 {
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, sequence, 20_000)), i64::from(sequence));
     }
-    let early = client.produce(TOPIC, 0, &batch(id, next + 6)).error_code;
+    let early = client.produce(TOPIC, 0, &Batch::numbered(id, next + 6, 20_000)).error_code;
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 

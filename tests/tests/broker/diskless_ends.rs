@@ -19,17 +19,10 @@ const TOPIC: &str = "diskless";
 const OTHER: &str = "other";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
+/// Length of a record.
+const LEN: usize = 2_000;
 /// Short times, so that orphaned objects are soon deleted.
 const CLEANER: [&str; 2] = ["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
-
-fn text(sequence: i32) -> String {
-    format!("{sequence} ").repeat(1000)
-}
-
-/// Returns a batch of one record with the given sequence.
-fn batch(id: i64, sequence: i32) -> Batch {
-    Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
-}
 
 /// Returns how many files are in a directory and below it.
 fn files(directory: &Path) -> usize {
@@ -53,7 +46,7 @@ impl OnS3 {
         let mut client = broker.client();
         client.create_topic(TOPIC, 2, CONFIGS);
         let id = client.init_producer_id();
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
+        assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, 0, LEN)), 0);
         OnS3 { s3, broker, client, id }
     }
 
@@ -61,7 +54,7 @@ impl OnS3 {
     /// store's faults and restarts the broker.
     fn kill_after_puts(&mut self, puts: usize) {
         let before = self.s3.requests("PUT");
-        self.client.send_produce(TOPIC, 0, &batch(self.id, 1));
+        self.client.send_produce(TOPIC, 0, &Batch::numbered(self.id, 1, LEN));
         wait_until("the PUTs have come", SOON, || self.s3.requests("PUT") >= before + puts);
         self.broker.kill();
         self.s3.heal();
@@ -74,7 +67,7 @@ impl OnS3 {
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {
-            assert_eq!(self.client.produced(TOPIC, 0, &batch(self.id, sequence)), i64::from(sequence));
+            assert_eq!(self.client.produced(TOPIC, 0, &Batch::numbered(self.id, sequence, LEN)), i64::from(sequence));
         }
         assert_has(&self.broker, 3);
     }
@@ -82,8 +75,9 @@ impl OnS3 {
 
 fn assert_has(broker: &Broker, count: i32) {
     let records = broker.client().fetch_records(TOPIC, 0);
-    let texts: Vec<_> = records.iter().map(|record| record.text()).collect();
-    assert!(texts == (0..count).map(text).collect::<Vec<_>>(), "{} records and not {count}", texts.len());
+    let values = records.iter().map(|record| &record.value);
+    let expected = (0..count).map(|sequence| Batch::numbered(-1, sequence, LEN).records.remove(0).value);
+    assert!(values.eq(&expected.collect::<Vec<_>>()), "{} records and not {count}", records.len());
 }
 
 #[test]
@@ -112,7 +106,7 @@ fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();
     let waiting = fetch_request(&[FetchFrom { topic: TOPIC, partition: 1, offset: 0 }], 1, 300_000);
     on.client.send(&waiting, 12);
-    on.client.send_produce(TOPIC, 0, &batch(on.id, 1));
+    on.client.send_produce(TOPIC, 0, &Batch::numbered(on.id, 1, LEN));
     let mut other = on.broker.client();
     wait_until("it is committed", SOON, || other.latest(TOPIC, 0) == 2);
     on.broker.kill();
@@ -125,7 +119,7 @@ fn kill_between_commit_and_response_keeps_the_batch_once() {
 fn kill_amid_deletion_of_orphans_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
     on.client.create_topic(OTHER, 1, CONFIGS);
-    assert_eq!(on.client.produced(OTHER, 0, &batch(-1, 0)), 0);
+    assert_eq!(on.client.produced(OTHER, 0, &Batch::numbered(-1, 0, LEN)), 0);
     on.s3.every("DELETE", S3Fault::Hang);
     let before = (on.s3.requests("DELETE"), files(&on.s3.directory()));
     on.client.delete_topic(OTHER);
@@ -145,11 +139,11 @@ fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
         on.s3.every(method, S3Fault::Hang);
     }
     // The produce fails only after its timeout of 30 s.
-    assert_eq!(produce_request(TOPIC, 0, batch(on.id, 1).bytes()).timeout_ms, 30_000);
-    assert_eq!(on.client.produce(TOPIC, 0, &batch(on.id, 1)).error_code, ErrorCode::REQUEST_TIMED_OUT);
+    assert_eq!(produce_request(TOPIC, 0, Batch::numbered(on.id, 1, LEN).bytes()).timeout_ms, 30_000);
+    assert_eq!(on.client.produce(TOPIC, 0, &Batch::numbered(on.id, 1, LEN)).error_code, ErrorCode::REQUEST_TIMED_OUT);
     on.s3.heal();
     wait_until("the batch is taken", SOON, || {
-        let answer = on.client.produce(TOPIC, 0, &batch(on.id, 1));
+        let answer = on.client.produce(TOPIC, 0, &Batch::numbered(on.id, 1, LEN));
         let may_come = [ErrorCode::REQUEST_TIMED_OUT, ErrorCode::KAFKA_STORAGE_ERROR].contains(&answer.error_code);
         assert!(answer.error_code == ErrorCode::NONE || may_come, "{:?}", answer.error_code);
         (answer.error_code, answer.base_offset) == (ErrorCode::NONE, 1)
@@ -167,7 +161,7 @@ fn power_loss_keeps_every_acknowledged_batch_of_a_directory() {
     let id = client.init_producer_id();
     let mut cuts = Vec::new();
     for sequence in 0..10 {
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, sequence, LEN)), i64::from(sequence));
         if sequence % 3 == 0 {
             cuts.push((sequence + 1, disk.cut_power()));
         }
@@ -179,7 +173,7 @@ fn power_loss_keeps_every_acknowledged_batch_of_a_directory() {
         let mut client = broker.client();
         assert_has(&broker, acknowledged);
         for sequence in [acknowledged - 1, acknowledged] {
-            assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+            assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, sequence, LEN)), i64::from(sequence));
         }
     }
 }
@@ -196,17 +190,17 @@ fn read_only_directory_is_an_error_until_it_is_writable() {
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
-    assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, 0, LEN)), 0);
     // The remount fails while a file is being written.
     wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
     for _ in 0..2 {
-        assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, 1, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_has(&broker, 1);
     }
     broker.wait_for_stderr("Read-only file system");
     assert!(remount(disk.path(), "rw"));
     for sequence in 1..3 {
-        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, sequence, LEN)), i64::from(sequence));
     }
     assert_has(&broker, 3);
 }

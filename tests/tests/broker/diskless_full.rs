@@ -19,10 +19,6 @@ const LARGE: &str = "large";
 const SMALL: &str = "small";
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 
-fn batch() -> Batch {
-    Batch::of(&[vec![b'.'; 400_000]])
-}
-
 /// Starts a broker that deletes no records by itself, and fills its disk with objects and another file. Returns the
 /// broker, the disk, and the number of records of each topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
@@ -32,8 +28,9 @@ fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     for topic in [LARGE, SMALL] {
         client.create_topic(topic, 1, DISKLESS);
     }
-    let mut produce =
-        |topic, most| (0..most).take_while(|_| !client.produce(topic, 0, &batch()).error_code.is_err()).count() as i64;
+    let mut produce = |topic, most| {
+        (0..most).take_while(|_| !client.produce(topic, 0, &Batch::sized(400_000)).error_code.is_err()).count() as i64
+    };
     let small = produce(SMALL, 5);
     let large = produce(LARGE, 1000);
     assert!(small == 5 && large > 20, "{small} and {large}");
@@ -42,7 +39,9 @@ fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
 }
 
 fn takes_records_again(client: &mut Client, topic: &str) {
-    wait_until("records are taken again", CLEANED, || !client.produce(topic, 0, &batch()).error_code.is_err());
+    wait_until("records are taken again", CLEANED, || {
+        !client.produce(topic, 0, &Batch::sized(400_000)).error_code.is_err()
+    });
 }
 
 #[test]

@@ -16,16 +16,8 @@ const TOPIC: &str = "diskless";
 const CLASSIC: &str = "classic";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-
-/// Returns a batch of one record with the given sequence.
-fn batch(id: i64, sequence: i32) -> Batch {
-    Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
-}
-
-/// Returns a text that is long enough for a connection to break in the middle of it.
-fn text(sequence: i32) -> String {
-    format!("{sequence} ").repeat(20_000)
-}
+/// Length of a record, which is enough for a connection to break in the middle of it.
+const LEN: usize = 40_000;
 
 fn on(s3: &S3, more: &[&str]) -> Vec<String> {
     s3.sets().into_iter().chain(more.iter().map(|set| (*set).to_owned())).collect()
@@ -39,7 +31,7 @@ fn start(sets: &[String]) -> Broker {
 fn produce(client: &mut Client, id: i64, sequence: i32) {
     let mut refused = 0;
     wait_until("the batch is taken", SOON, || {
-        let answer = client.produce(TOPIC, 0, &batch(id, sequence));
+        let answer = client.produce(TOPIC, 0, &Batch::numbered(id, sequence, LEN));
         let error = answer.error_code;
         let is_retriable = [ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::REQUEST_TIMED_OUT].contains(&error);
         assert!(error == ErrorCode::NONE || is_retriable, "{error:?}");
@@ -56,10 +48,10 @@ fn assert_reads(broker: &Broker, count: i32) {
             let answer = client.fetch(TOPIC, 0, i64::from(sequence));
             let records = answer.records.unwrap_or_default();
             let batches = Batch::parse_all(records.memory().expect("read from a socket"));
-            found = batches.first().map(|batch| batch.records[0].text());
+            found = batches.into_iter().next().map(|mut batch| batch.records.remove(0).value);
             found.is_some()
         });
-        assert!(found == Some(text(sequence)), "the record {sequence}");
+        assert!(found == Some(Batch::numbered(-1, sequence, LEN).records.remove(0).value), "the record {sequence}");
     }
     assert_eq!(client.latest(TOPIC, 0), i64::from(count));
 }
@@ -75,7 +67,7 @@ fn failed_store_is_named_by_readyz_until_it_responds() {
     let ready = || broker.admin_page("/readyz");
     assert!(ready().ends_with("\nok\n"), "{}", ready());
     s3.every("PUT", S3Fault::Status(503, "SlowDown"));
-    client.send_produce(TOPIC, 0, &batch(id, 1));
+    client.send_produce(TOPIC, 0, &Batch::numbered(id, 1, LEN));
     wait_until("it is told", SOON, || ready().contains("ok\nthe object store fails, "));
     assert!(ready().starts_with("HTTP/1.1 200"), "{}", ready());
     s3.heal();
@@ -122,7 +114,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     s3.next("GET", S3Fault::Status(404, "NoSuchKey"));
     assert_reads(&broker, next);
     let mut client = broker.client();
-    assert_eq!(client.produced(TOPIC, 0, &batch(id, next - 1)), i64::from(next - 1), "sent again");
+    assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, next - 1, LEN)), i64::from(next - 1), "sent again");
     assert!(broker.data_dir().join("diskless").read_dir().is_err(), "nothing is on the disk");
 }
 
@@ -139,7 +131,7 @@ fn store_outage_is_a_retriable_error_and_other_topics_are_served() {
         s3.every(method, S3Fault::Status(503, "SlowDown"));
     }
     for sequence in 0..5 {
-        let refused = client.produce(TOPIC, 0, &batch(id, 1));
+        let refused = client.produce(TOPIC, 0, &Batch::numbered(id, 1, LEN));
         assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_eq!(client.produced(CLASSIC, 0, &Batch::of(&["a"])), sequence);
     }
@@ -185,7 +177,7 @@ fn start_waits_for_an_unavailable_store() {
     client.create_topic(CLASSIC, 1, &[]);
     let id = client.init_producer_id();
     assert_eq!(client.produced(CLASSIC, 0, &Batch::of(&["a"])), 0);
-    assert_eq!(client.produce(TOPIC, 0, &batch(id, 0)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, 0, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     s3.heal();
     produce(&mut client, id, 0);
     assert_reads(&broker, 1);
@@ -208,7 +200,7 @@ fn silent_store_at_the_start_does_not_delay_other_topics() {
     broker.wait_for_stderr("no answer within 1 s");
     let mut client = broker.client();
     assert_eq!(client.produce(CLASSIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);
-    assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, 1, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     s3.heal();
     produce(&mut client, id, 1);
     assert_reads(&broker, 2);
@@ -261,7 +253,7 @@ fn full_store_is_an_error_until_space_is_free() {
     let ballast = ballast(&disk, 4 << 20);
     let mut next = 0;
     let refused = loop {
-        let answer = client.produce(TOPIC, 0, &batch(id, next));
+        let answer = client.produce(TOPIC, 0, &Batch::numbered(id, next, LEN));
         if answer.error_code.is_err() {
             break answer.error_code;
         }
@@ -269,7 +261,7 @@ fn full_store_is_an_error_until_space_is_free() {
         assert!(next < 1000, "8 MiB hold more than 100 MB");
     };
     assert_eq!(refused, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert_eq!(client.produce(TOPIC, 0, &batch(id, next)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, next, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     std::fs::remove_file(ballast).expect("deleted");
     produce(&mut client, id, next);
     assert_reads(&broker, next + 1);

@@ -17,14 +17,10 @@ const BATCHES: usize = 3 * IN_SEGMENT;
 /// A setting with which socket buffers are small and hold little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";
 
-fn batch() -> Batch {
-    Batch::of(&[vec![b'.'; BATCH_BYTES]])
-}
-
 fn fill(broker: &Broker) {
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[("segment.bytes", "4194304")]);
-    (0..BATCHES).for_each(|_| _ = client.produced(TOPIC, 0, &batch()));
+    (0..BATCHES).for_each(|_| _ = client.produced(TOPIC, 0, &Batch::sized(BATCH_BYTES)));
 }
 
 /// Requests a whole segment and waits for the first byte of the response, but reads nothing.
@@ -64,7 +60,7 @@ fn retention_closes_slow_readers_and_frees_their_segments() {
     wait_until("old records are gone", SOON, || client.earliest(TOPIC, 0) == BATCHES as i64);
     wait_until("their files are removed", SOON, || broker.partition_files(TOPIC, 0, "deleted").is_empty());
     assert_ended(broker, slow);
-    assert_eq!(client.produced(TOPIC, 0, &batch()), BATCHES as i64);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::sized(BATCH_BYTES)), BATCHES as i64);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Responses about partitions that another broker leads, or that have no leader.
 
 use crate::start::Broker;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_control::{CreateTopic, CreateTopics, Endpoint, RegisteredBroker, Topic};
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_tests::Batch;
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest as ProducersTopic};
@@ -13,7 +14,7 @@ use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, Parti
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponsePartition};
 use fullbore_wire::apis::produce::{NodeEndpoint, PartitionProduceData, ProduceRequest, TopicProduceData};
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_wire::batch::Stamp;
 
 use fullbore_wire::{ErrorCode, Part, Records, Text};
 use std::io::{Read, Write};
@@ -116,9 +117,7 @@ impl Opened {
     }
 
     fn produced_by(&mut self, stamp: Stamp, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let records = Some(Records::Memory(builder.seal(stamp).expect("sealed").0.freeze()));
+        let records = Some(Records::Memory(Batch::at(0, &["v"]).stamped(stamp).bytes()));
         let partition_data = vec![PartitionProduceData { index: 0, records, ..Default::default() }];
         let topic_data = vec![TopicProduceData { name: Text::from(TOPIC), partition_data, ..Default::default() }];
         let mut response =

@@ -1,5 +1,5 @@
+use fullbore_tests::Batch;
 use fullbore_wire::Uuid;
-use fullbore_wire::batch::{BatchBuilder, Compression};
 
 use super::*;
 use fullbore_config::Properties;
@@ -17,9 +17,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
     let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topics.defaults.clone() });
     logs.put_topic("t", id, &led_by(1, 2), &Arc::new(config), Origin::New);
     let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
-    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-    builder.append(0, None, Some(b"v"), &[]);
-    let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
+    let bytes = Batch::at(0, &["v"]).bytes();
     let batch = ValidBatch::unchecked(&bytes);
     let append = |partition: &Arc<Replica>| {
         let step = partition.append(&batch, AppendTerms::in_turn(Acks::Leader, 0))?;
@@ -57,10 +55,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let id = Uuid([1; 16]);
     logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
-    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
-    builder.append(0, None, Some(b"v"), &[]);
-    let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
-    let (bytes, _) = builder.seal(stamp).expect("sealed");
+    let bytes = Batch::at(0, &["v"]).from_producer(7, 0, 0).transactional().bytes();
     let batch = ValidBatch::unchecked(&bytes);
     let append = |verification, verified_at: VerificationTime| {
         let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
@@ -92,10 +87,7 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
     let append = |epoch: i16, verification, verified_at: VerificationTime| {
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
-        builder.append(0, None, Some(b"v"), &[]);
-        let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: epoch, base_sequence: 0 };
-        let (bytes, _) = builder.seal(stamp).expect("sealed");
+        let bytes = Batch::at(0, &["v"]).from_producer(7, epoch, 0).transactional().bytes();
         let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
         partition.append(&ValidBatch::unchecked(&bytes), terms).expect("a step")
     };
@@ -125,10 +117,7 @@ fn ended_transactions_of_an_unread_partition_are_forgotten() {
     logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
     for producer_epoch in 0..100 {
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
-        builder.append(0, None, Some(b"v"), &[]);
-        let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch, base_sequence: 0 };
-        let (bytes, _) = builder.seal(stamp).expect("sealed");
+        let bytes = Batch::at(0, &["v"]).from_producer(7, producer_epoch, 0).transactional().bytes();
         let verified_at = partition.verification_time(7);
         let terms =
             AppendTerms { verification: Verification::Added, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };

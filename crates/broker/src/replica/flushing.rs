@@ -148,9 +148,8 @@ fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(
 mod tests {
     use std::time::Instant;
 
-    use bytes::BytesMut;
+    use fullbore_tests::Batch;
     use fullbore_wire::Uuid;
-    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use tempfile::TempDir;
 
     use super::*;
@@ -165,13 +164,6 @@ mod tests {
         (directory, logs, broker.topics.defaults)
     }
 
-    /// Returns a batch of one record.
-    fn sealed(value: &[u8]) -> BytesMut {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(0, None, Some(value), &[]);
-        builder.seal(Stamp::NONE).expect("sealed").0
-    }
-
     fn partition_of(logs: &Partitions, topic: &str, id: Uuid, index: i32, config: TopicConfig) -> Arc<Replica> {
         logs.put_topic(topic, id, &led_by(1, index + 1), &Arc::new(config), Origin::New);
         logs.find(&id, index).expect("it has just been told of")
@@ -180,7 +172,7 @@ mod tests {
     #[test]
     fn flush_ms_and_a_rolled_segment_flush_without_further_requests() {
         let (_directory, logs, defaults) = opened();
-        let bytes = sealed(&[1; 700]);
+        let bytes = Batch::sized(700).bytes();
         let wait_for = |partition: &Replica, recovery_point: i64| {
             let start = Instant::now();
             while !matches!(&partition.lock().log, LogState::Open(log) if log.recovery_point() == recovery_point) {
@@ -210,7 +202,7 @@ mod tests {
     #[test]
     fn deleted_partition_is_dropped_before_its_timed_flush() {
         let (_directory, logs, defaults) = opened();
-        let bytes = sealed(b"v");
+        let bytes = Batch::sized(1).bytes();
         let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
         let id = Uuid([1; 16]);
         let partition = partition_of(&logs, "t", id, 0, yearly);
@@ -232,7 +224,7 @@ mod tests {
     #[test]
     fn partition_with_a_failed_flush_counts_once_until_its_deletion() {
         let (_directory, logs, defaults) = opened();
-        let bytes = sealed(b"v");
+        let bytes = Batch::sized(1).bytes();
         let terms = AppendTerms::in_turn(Acks::Leader, 0);
         let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), terms).map(drop);
         let id = Uuid([1; 16]);

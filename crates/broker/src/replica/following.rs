@@ -368,7 +368,7 @@ fn checked(batch: BatchView<'_>, leader_epoch: i32) -> Result<BatchView<'_>, Str
 
 #[cfg(test)]
 mod tests {
-    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+    use fullbore_tests::Batch;
 
     use super::*;
 
@@ -376,9 +376,7 @@ mod tests {
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let records = builder.seal(Stamp::NONE).expect("sealed").0.freeze();
+        let records = Batch::at(0, &["v"]).bytes();
         let from = FromLeader { leader_epoch: 0, from: 0, records: &records, high_watermark: 0, log_start: 0 };
         let space = DiskSpace::without_room(directory.path());
         let refused = append_in(&space, &from, |_, _| panic!("it is written all the same"));

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_tests::Batch;
 use fullbore_wire::ErrorCode;
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -149,9 +149,7 @@ fn registered(leads: bool, leader_epoch: i32) -> PartitionRegistration {
 }
 
 fn record() -> Bytes {
-    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-    builder.append(0, None, Some(b"value"), &[]);
-    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+    Batch::at(0, &["value"]).bytes()
 }
 
 fn calls() -> impl Strategy<Value = Call> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::coordinator::Coordinator;
 use crate::groups::Groups;
 use crate::partitions::{Acks, AnyPartition, AppendStep, AppendTerms, Origin, Replica};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, RegistrationInfo};
 use fullbore_diskless::{Diskless, DisklessPartition};
@@ -17,7 +17,7 @@ use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::{AddPartitions, EndTxn, InitProducerId, TransactionAnswer};
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_tests::Batch;
 use std::path::Path;
 use tokio::sync::watch;
 
@@ -139,10 +139,7 @@ impl Opened {
 }
 
 fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
-    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None).transactional();
-    builder.append(0, None, Some(b"v"), &[]);
-    let stamp = Stamp { producer_id: producer.id, producer_epoch: producer.epoch, base_sequence: 0 };
-    builder.seal(stamp).expect("sealed").0.freeze()
+    Batch::at(0, &["v"]).from_producer(producer.id, producer.epoch, 0).transactional().bytes()
 }
 
 /// Returns the terms of a batch whose partition was added by the coordinator.

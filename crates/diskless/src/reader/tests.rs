@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
 use fullbore_rules::commit::{BatchKind, ObjectBatch, PackedBatch};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
+use fullbore_tests::Batch;
 use fullbore_wire::Uuid;
-use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
+use fullbore_wire::batch::BatchView;
 
 use super::super::assemble::marked;
 use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
@@ -32,17 +32,10 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     two_batches_as(value, |batches, _| batches.into()).await
 }
 
-/// Returns a batch with one record.
-fn batch_of(value: &[u8]) -> Bytes {
-    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-    builder.append(7, None, Some(value), &[]);
-    builder.seal(Stamped::NONE).expect("sealed").0.freeze()
-}
-
 /// Creates the partition and its reader. `stored` gets the two batches and the id of their object, and returns the
 /// bytes that the store then has.
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
-    let bytes = batch_of(value);
+    let bytes = Batch::at(7, &[value]).bytes();
     let size = bytes.len() as u32;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = SqliteIndex::open(directory.path()).expect("made").numbered_from(1);
@@ -96,7 +89,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let rows = store.create("many", Uuid([2; 16]), PARTITIONS as i32).expect("made");
     let ids = store.register(PARTITIONS, 0).expect("registered");
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-    let bytes = batch_of(b"value");
+    let bytes = Batch::at(7, &["value"]).bytes();
     let size = bytes.len() as u32;
     let batch = |at: usize, position| ObjectBatch {
         partition: rows[at].id,

@@ -203,7 +203,7 @@ impl PartitionProducer {
         let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
         self.next_at = world.now() + ms(pause);
-        let record_count = self.by.between(1, 4) as i32;
+        let record_count = self.by.between(1, 4);
         let batch = ProducerBatch {
             fate: BatchFate::Open,
             may_be_written: false,

@@ -141,7 +141,7 @@ pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
         let (begun, count) = {
             let mut client = client.lock();
             client.left -= 1;
-            (client.begin(topic), client.by.between(1, 5) as i32)
+            (client.begin(topic), client.by.between(1, 5))
         };
         let mut is_whole = true;
         for number in 0..count {

@@ -11,8 +11,8 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
     place.ok("topics create --topic a");
     place.ok("groups reset-offsets --group g --topic a --to-earliest --execute");
     let program = env!("CARGO_BIN_EXE_fullbore");
-    let table = format!("{program} groups list --state --bootstrap-server {}", place.broker.address);
-    let refused = format!("{program} groups describe --group h --bootstrap-server {}", place.broker.address);
+    let table = format!("{program} groups list --state --bootstrap-server {}", place.broker.address());
+    let refused = format!("{program} groups describe --group h --bootstrap-server {}", place.broker.address());
     assert!(!place.ok("groups list --state").contains('\x1b'));
     for (line, marked) in [(table, "\x1b[1mGROUP "), (refused, "\x1b[1;31mfullbore:\x1b[0m consumer group 'h'")] {
         // The command runs on a terminal, which `script` provides.
@@ -80,7 +80,7 @@ fn the_examples_of_the_help_run() {
         let requests = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]
             .iter()
             .any(|command| typed.starts_with(&format!("fullbore {command}")));
-        let at = if requests { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
+        let at = if requests { format!("--bootstrap-server {}", place.broker.address()) } else { String::new() };
         let line = format!("{typed} {at} >out || exit; {piped} <out");
         let mut shell = Command::new("sh");
         shell.args(["-c", &line]).env("PATH", &path).current_dir(directory.path()).stdin(Stdio::null());

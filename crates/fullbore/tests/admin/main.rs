@@ -2,13 +2,11 @@
 //! `tests/clients/fullbore.sh` runs the same cases against Apache Kafka and compares the lines with those of Kafka's
 //! tools.
 
-#[path = "../broker/mod.rs"]
-mod broker;
 mod help;
 #[path = "../tool_output/mod.rs"]
 mod tool_output;
 
-use broker::{Broker, NO_LISTENER};
+use fullbore_tests::{Broker, NO_LISTENER};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -30,7 +28,7 @@ impl Place {
     }
 
     fn run(&self, line: &str) -> ToolOutput {
-        fullbore(&format!("{line} --bootstrap-server {}", self.broker.address))
+        fullbore(&format!("{line} --bootstrap-server {}", self.broker.address()))
     }
 
     fn ok(&self, line: &str) -> String {
@@ -102,7 +100,7 @@ fn a_pattern_on_a_terminal_deletes_topics_after_a_yes() {
     let place = Place::new();
     ["test-1", "test-2"].iter().for_each(|topic| drop(place.ok(&format!("topics create --topic {topic}"))));
     let program = env!("CARGO_BIN_EXE_fullbore");
-    let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address);
+    let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address());
     // The command runs on a terminal, which `script` provides.
     let answered = |answer: &str| {
         let mut script = Command::new("script");

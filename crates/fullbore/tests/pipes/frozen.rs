@@ -1,9 +1,9 @@
 //! Tests of commands whose broker is on a machine that hangs. The system accepts connections, but the broker does not
 //! respond.
 
-use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
-use crate::{create, freeze, signal, start, until};
+use crate::{create, signal, start, until};
+use fullbore_tests::Broker;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
@@ -40,9 +40,9 @@ fn commands() -> Vec<Vec<&'static str>> {
 fn every_command_at_a_hung_broker_ends_at_its_timeout() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    freeze(&broker.child);
+    broker.freeze();
     for command in commands() {
-        let child = spawn(&[&command[..], &["--timeout", "1000"]].concat(), &broker.address);
+        let child = spawn(&[&command[..], &["--timeout", "1000"]].concat(), broker.address());
         let (status, reported) = ended(child, &format!("{command:?}"));
         assert_eq!(status, Some(1), "{command:?}: {reported}");
         assert!(reported.contains("gave no answer in 1s"), "{command:?}: {reported}");
@@ -66,12 +66,12 @@ fn waiting(command: &[&str], address: &str) -> Child {
 fn a_command_at_a_hung_broker_reports_its_wait_and_ends_at_ctrl_c() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    freeze(&broker.child);
+    broker.freeze();
     let mut children: Vec<(Vec<&str>, Child)> =
-        commands().into_iter().map(|command| (command.clone(), waiting(&command, &broker.address))).collect();
+        commands().into_iter().map(|command| (command.clone(), waiting(&command, broker.address()))).collect();
     for (command, child) in &mut children {
         let (line, mut rest) = first_line(child);
-        let reported = format!("waiting: no answer from {} for 2 s; --timeout ends this after 60s\n", broker.address);
+        let reported = format!("waiting: no answer from {} for 2 s; --timeout ends this after 60s\n", broker.address());
         assert_eq!(line, reported, "{command:?}");
         signal(child, "INT");
         let mut complaint = String::new();
@@ -90,7 +90,7 @@ fn ctrl_c_at_a_hung_broker_reports_the_number_of_unsure_records() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
     stdout.read_line(&mut String::new()).expect("its offset");
-    freeze(&broker.child);
+    broker.freeze();
     std::io::Write::write_all(&mut stdin, b"two\n").expect("it reads");
     until("it has read the line", || rustix::io::ioctl_fionread(&stdin).expect("a pipe") == 0);
     signal(&child, "INT");
@@ -110,7 +110,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         ("consume -t t --from-beginning", "waiting: no record of t yet; Ctrl-C ends"),
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {
-        let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address);
+        let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address());
         // `script` gives the command a terminal. Its own input stays open, so the command gets no input.
         let mut script = Command::new("script");
         script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());

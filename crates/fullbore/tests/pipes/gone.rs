@@ -1,8 +1,8 @@
 //! Tests of topics that are deleted while they are read, alone or with others, and of recreated topics.
 
-use crate::broker::{Broker, complaints};
 use crate::hangs::{ended, lines, next, spawn};
 use crate::{create, freeze, produce, run, signal};
+use fullbore_tests::{Broker, complaints};
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
@@ -66,7 +66,7 @@ fn a_deletion_beside_other_topics_is_reported_and_the_others_are_read_on() {
         }
         let flags = ["consume", "-t", "a", "-t", "b", "-t", "c", "--from-beginning"];
         let quick = if way.contains(&"-G") { &QUICK[..] } else { &[] };
-        let mut child = spawn(&[&flags[..], way, quick].concat(), &broker.address);
+        let mut child = spawn(&[&flags[..], way, quick].concat(), broker.address());
         let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
         let mut first = next(&read, 3);
         first.sort();
@@ -104,7 +104,7 @@ fn the_deletion_of_the_only_topic_ends_the_reading() {
             "perf" => &["--topic", "t", "--show-detailed-stats", "--hide-header", "--reporting-interval", "1"][..],
             _ => &["-t", "t", "--from-beginning"],
         };
-        let mut child = spawn(&[way, own].concat(), &broker.address);
+        let mut child = spawn(&[way, own].concat(), broker.address());
         let read = lines(&mut child);
         next(&read, 1);
         delete(&broker, "t");
@@ -123,7 +123,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     produce(&broker, &["-t", "a"], line.repeat(30_000).as_bytes()).good();
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
     // The command's output is not read. It has therefore read only a part of both topics when one of them is deleted.
-    let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], &broker.address);
+    let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], broker.address());
     let reported = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut first = String::new();
@@ -142,7 +142,7 @@ fn a_pattern_finds_new_matches_and_reads_recreated_topics() {
     create(&broker, "other", "1");
     produce(&broker, &["-t", "match-1"], b"1\n2\n").good();
     let flags = ["consume", "--include", "match-.*", "--from-beginning"];
-    let mut child = spawn(&[&flags[..], &LOOKS].concat(), &broker.address);
+    let mut child = spawn(&[&flags[..], &LOOKS].concat(), broker.address());
     let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
     assert_eq!(next(&read, 2), ["1", "2"]);
     for _ in 0..2 {
@@ -169,7 +169,7 @@ fn perf_consume_reads_the_remaining_topics_of_a_pattern() {
     }
     let flags = ["perf", "consume", "--include", "match-.*", "--num-records", "3", "--timeout", "60000"];
     let stats = ["--show-detailed-stats", "--hide-header", "--reporting-interval", "1"];
-    let mut child = spawn(&[&flags[..], &stats].concat(), &broker.address);
+    let mut child = spawn(&[&flags[..], &stats].concat(), broker.address());
     let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
     next(&read, 1);
     delete(&broker, "match-1");
@@ -197,7 +197,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         // With this interval, only the end of the command commits. The topic is recreated before that.
         let flags = ["consume", "-t", "t", "-t", "kept", "-G", "g", "--from-beginning", "--group-protocol", protocol];
         let interval = ["-X", "auto.commit.interval.ms=600000"];
-        let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
+        let mut child = spawn(&[&flags[..], &interval].concat(), broker.address());
         let read = lines(&mut child);
         next(&read, 6);
         freeze(&child);

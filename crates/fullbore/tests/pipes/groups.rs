@@ -44,7 +44,7 @@ fn standard_output_is_closed_no_record_is_read_or_committed() {
         let script =
             format!("exec \"$0\" consume -t t -G g --from-beginning -e --bootstrap-server \"$1\" {redirection}");
         let mut shell = Command::new("sh");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fullbore"), &broker.address]).stdin(Stdio::null());
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fullbore"), broker.address()]).stdin(Stdio::null());
         let output = shell.output().expect("there is a shell");
         (output.status.code(), complaints(&String::from_utf8_lossy(&output.stderr)))
     };
@@ -179,7 +179,7 @@ fn two_members_take_over_the_partitions_of_a_killed_third() {
 
 /// Returns how many connections to the broker are open at both ends (ESTABLISHED in /proc/net/tcp).
 fn open_to(broker: &Broker) -> usize {
-    let port: u16 = broker.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
+    let port: u16 = broker.address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     let remote = format!(":{port:04X} 01 ");
     table.lines().filter(|line| line.contains(&remote)).count()
@@ -519,10 +519,10 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     // The frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge, but of
     // five at least two arrive separately. One shell sends all five. Five processes on a loaded machine might take more
     // than a quarter of a second for this. A second signal as late as that ends the command.
-    freeze(&broker.child);
+    broker.freeze();
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());
-    signal(&broker.child, "CONT");
+    broker.thaw();
     child.wait().expect("it ends");
     until("nobody is left", || members() == 0);
 }

@@ -1,7 +1,7 @@
 //! Tests of brokers that accept connections and never respond, and of topics that are recreated while they are read.
 
-use crate::broker::{Broker, NO_LISTENER, complaints};
 use crate::{create, freeze, produce, run, signal};
+use fullbore_tests::{Broker, NO_LISTENER, complaints};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -82,7 +82,7 @@ fn hung_bootstrap_servers_do_not_hide_a_live_one() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let ((first, _first), (second, _second)) = (hanging(), hanging());
-    let servers = format!("{first},{second},{}", broker.address);
+    let servers = format!("{first},{second},{}", broker.address());
     let perf = ["--num-records", "5", "--topic", "t"];
     for command in [
         &[&["perf", "produce", "--record-size", "9", "--throughput", "-1"][..], &perf].concat()[..],
@@ -103,7 +103,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n").good();
     // Nothing listens on the first two addresses.
-    let servers = format!("{NO_LISTENER},127.0.0.1:2,{}", broker.address);
+    let servers = format!("{NO_LISTENER},127.0.0.1:2,{}", broker.address());
     for command in [
         &["consume", "-t", "t", "-e", "--from-beginning"][..],
         &["consume", "-t", "t", "-c", "1", "--from-beginning", "-G", "g"],
@@ -126,10 +126,10 @@ fn a_reader_at_a_broker_that_returns_hung_ends_at_a_signal_and_its_timeout() {
         let broker = Broker::start(&[]);
         create(&broker, "t", "1");
         produce(&broker, &["-t", "t"], b"one\n").good();
-        let mut child = spawn(&[&["consume", "-t", "t", "--from-beginning"], flags].concat(), &broker.address);
+        let mut child = spawn(&[&["consume", "-t", "t", "--from-beginning"], flags].concat(), broker.address());
         let read = lines(&mut child);
         assert_eq!(next(&read, 1), ["one"]);
-        let address = broker.address.clone();
+        let address = broker.address().to_owned();
         drop(broker);
         let listener = TcpListener::bind(&address).expect("its port is free again");
         let connections = hang(listener);
@@ -151,10 +151,10 @@ fn a_member_at_a_hung_coordinator_ends_at_a_signal() {
         let flags = ["consume", "-t", "t", "--from-beginning", "-G", "g", "--group-protocol", protocol];
         // With this interval, the command commits only at its end.
         let interval = ["-X", "auto.commit.interval.ms=600000"];
-        let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
+        let mut child = spawn(&[&flags[..], &interval].concat(), broker.address());
         let read = lines(&mut child);
         assert_eq!(next(&read, 1), ["one"]);
-        freeze(&broker.child);
+        broker.freeze();
         signal(&child, "INT");
         let (status, complaint) = ended(child, protocol);
         assert_eq!(status, Some(1), "{complaint}");
@@ -168,7 +168,7 @@ fn new_partitions_of_a_topic_are_read_from_their_start() {
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"0\n").good();
     let flags = ["consume", "-t", "t", "--from-beginning", "-X", "metadata.max.age.ms=100"];
-    let mut child = spawn(&flags, &broker.address);
+    let mut child = spawn(&flags, broker.address());
     let read = lines(&mut child);
     assert_eq!(next(&read, 1), ["0"]);
     run(&broker, &["topics", "alter", "--topic", "t", "--partitions", "3"], b"").good();
@@ -195,7 +195,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
     {
         create(&broker, topic, "1");
         produce(&broker, &["-t", topic], b"1\n2\n3\n4\n5\n").good();
-        let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), &broker.address);
+        let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), broker.address());
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
         // The reader is frozen, so that it does not notice that the topic is missing for a while.
@@ -226,7 +226,7 @@ fn a_member_of_a_deleted_topic_does_not_commit_its_offsets() {
     produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
     // With this interval, the command could commit only at its end. The protocol log would show such a commit.
     let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning", "-X", "auto.commit.interval.ms=600000"];
-    let mut child = spawn(&[&flags[..], &["--debug", "protocol"]].concat(), &broker.address);
+    let mut child = spawn(&[&flags[..], &["--debug", "protocol"]].concat(), broker.address());
     let read = lines(&mut child);
     assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
     run(&broker, &["topics", "delete", "--topic", "t"], b"").good();

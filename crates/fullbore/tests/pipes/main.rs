@@ -1,15 +1,13 @@
 //! Tests of `fullbore produce` and `fullbore consume`, which run as processes: pipes, exit status and messages.
 //! `tests/clients/fullbore.sh` compares their formats with kcat's.
 
-#[path = "../broker/mod.rs"]
-mod broker;
 mod frozen;
 mod gone;
 mod groups;
 mod hangs;
 mod rounds;
 
-use broker::{Broker, complaints};
+use fullbore_tests::{Broker, complaints};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{self, DirEntry};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -44,7 +42,7 @@ impl Ended {
 
 fn start(broker: &Broker, arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
-    command.args(arguments).args(["--bootstrap-server", &broker.address]);
+    command.args(arguments).args(["--bootstrap-server", broker.address()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")
 }
@@ -415,7 +413,7 @@ fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
         );
         let command = typed(&reported);
         run(&broker, &command[..command.len() - 2].iter().map(String::as_str).collect::<Vec<_>>(), b"").good();
-        assert_eq!(command[command.len() - 2..], ["--bootstrap-server".to_owned(), broker.address.clone()]);
+        assert_eq!(command[command.len() - 2..], ["--bootstrap-server".to_owned(), broker.address().to_owned()]);
         produce(&broker, &["-t", "t", "-z", codec], &lines).good();
     }
     let small = ["-X", "max.request.size=1500", "-X", "batch.size=1000"];

@@ -5,8 +5,8 @@
 //! holds their responses until the round's last request has arrived. If a command waits more often than planned, it
 //! sends a request that is in no round.
 
-use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
+use fullbore_tests::Broker;
 use fullbore_wire::api::ApiKey::{self, *};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

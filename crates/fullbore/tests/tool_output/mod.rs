@@ -1,6 +1,6 @@
 //! The exit status and output of a command, as the tests of several tools need them.
 
-use crate::broker::complaints;
+use fullbore_tests::complaints;
 use std::process::Output;
 
 /// The exit status, standard output and standard error.

@@ -11,9 +11,7 @@
 mod controller;
 mod world;
 
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use fullbore_schedules::{Random, each_fault_is_found, run_each_list};
 use world::World;
 
 /// Index of a broker, 0 to 2.
@@ -96,31 +94,30 @@ const FAULTS: [Fault; 12] = [
 ];
 
 /// Maximum number of schedules that are tried to find a planted fault.
-const SCHEDULES_MAX: usize = 40_000;
+const SCHEDULES_MAX: u64 = 40_000;
 
-fn action() -> impl Strategy<Value = Action> {
-    let at = || 0..3usize;
-    let pick = || 0..64usize;
-    prop_oneof![
-        8 => (at(), any::<bool>()).prop_map(|(at, is_acks_all)| Action::Produce { at, is_acks_all }),
-        8 => at().prop_map(|at| Action::Fetch { at }),
-        8 => at().prop_map(|at| Action::Round { at }),
-        16 => pick().prop_map(|pick| Action::Deliver { pick }),
-        2 => pick().prop_map(|pick| Action::Drop { pick }),
-        8 => at().prop_map(|at| Action::Image { at }),
-        2 => at().prop_map(|at| Action::Tick { at }),
-        2 => (0..2 * world::LAG_MS).prop_map(|ms| Action::Pass { ms }),
-        1 => at().prop_map(|at| Action::Kill { at }),
-        2 => at().prop_map(|at| Action::Start { at }),
-        1 => (at(), 1..4usize).prop_map(|(at, lost)| Action::PowerCut { at, lost }),
-        2 => at().prop_map(|at| Action::Fence { at }),
-        3 => at().prop_map(|at| Action::Unfence { at }),
-        2 => at().prop_map(|at| Action::Elect { at }),
-    ]
+fn action(random: &mut Random) -> Action {
+    let at = random.below(3);
+    match random.below(65) {
+        0..8 => Action::Produce { at, is_acks_all: random.one_in(2) },
+        8..16 => Action::Fetch { at },
+        16..24 => Action::Round { at },
+        24..40 => Action::Deliver { pick: random.below(64) },
+        40..42 => Action::Drop { pick: random.below(64) },
+        42..50 => Action::Image { at },
+        50..52 => Action::Tick { at },
+        52..54 => Action::Pass { ms: random.between(0, 2 * world::LAG_MS) },
+        54 => Action::Kill { at },
+        55..57 => Action::Start { at },
+        57 => Action::PowerCut { at, lost: random.between(1, 4) },
+        58..60 => Action::Fence { at },
+        60..63 => Action::Unfence { at },
+        _ => Action::Elect { at },
+    }
 }
 
-fn actions() -> impl Strategy<Value = Vec<Action>> {
-    prop::collection::vec(action(), 1..160)
+fn actions(random: &mut Random) -> Vec<Action> {
+    random.list(1..160, action)
 }
 
 fn run(actions: &[Action], min_insync_replicas: usize, fault: Option<Fault>) -> Result<(), String> {
@@ -131,12 +128,10 @@ fn run(actions: &[Action], min_insync_replicas: usize, fault: Option<Fault>) -> 
     world.end()
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-    #[test]
-    fn random_actions_replicas_keep_their_promises(actions in actions(), min_insync_replicas in 1..4usize) {
-        prop_assert_eq!(run(&actions, min_insync_replicas, None), Ok(()));
-    }
+#[test]
+fn random_actions_replicas_keep_their_promises() {
+    let draw = |random: &mut Random| (random.between(1, 4), actions(random));
+    run_each_list(2000, draw, |min_insync_replicas, actions| run(actions, *min_insync_replicas, None));
 }
 
 /// Returns a schedule that reveals a fault, if random schedules rarely find it.
@@ -204,22 +199,13 @@ fn log_ends_of_an_earlier_epoch_do_not_count() {
 
 #[test]
 fn each_mutation_is_found() {
-    let strategy = actions();
-    let find = |fault| {
-        if let Some(schedule) = schedule(fault) {
-            assert_eq!(run(&schedule, 1, None), Ok(()), "{fault:?} is not what is wrong");
-            return run(&schedule, 1, Some(fault)).err().map(|why| (0, why));
-        }
-        let mut runner = TestRunner::deterministic();
-        (0..SCHEDULES_MAX).find_map(|schedule| {
-            let actions = strategy.new_tree(&mut runner).expect("no rejects").current();
-            run(&actions, 1 + schedule % 2, Some(fault)).err().map(|why| (schedule, why))
-        })
-    };
-    let found = FAULTS.map(|fault| (fault, find(fault)));
-    found.iter().for_each(|found| println!("{found:?}"));
-    let hidden: Vec<_> = found.iter().filter(|(_, found)| found.is_none()).map(|(fault, _)| fault).collect();
-    assert!(hidden.is_empty(), "{hidden:?}");
+    for (fault, schedule) in FAULTS.iter().filter_map(|fault| Some((fault, schedule(*fault)?))) {
+        assert_eq!(run(&schedule, 1, None), Ok(()), "{fault:?} is not what is wrong");
+    }
+    each_fault_is_found(FAULTS.map(|fault| (fault, 0..SCHEDULES_MAX)), |seed, fault| match schedule(fault) {
+        Some(schedule) => run(&schedule, 1, Some(fault)),
+        None => run(&actions(&mut Random::new(seed)), 1 + seed as usize % 2, Some(fault)),
+    });
 }
 
 #[test]

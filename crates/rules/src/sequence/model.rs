@@ -3,7 +3,7 @@
 //! A client counts its records without wrapping, so the model knows which record has a sequence. After any steps, the
 //! log must have each record once, without a gap after the first.
 
-use proptest::prelude::*;
+use fullbore_schedules::{Random, run_each_list};
 
 use super::*;
 
@@ -296,24 +296,20 @@ impl Model {
     }
 }
 
-fn step(window: usize) -> impl Strategy<Value = Step> {
-    let client = 0..CLIENTS;
-    prop_oneof![
-        4 => (client.clone(), 1..=window + window / 2, 1..6).prop_map(|(client, batches, records)| {
-            Step::Send { client, batches, records }
-        }),
-        4 => (client.clone(), 1usize..4, 1..6).prop_map(|(client, batches, records)| {
-            Step::Send { client, batches, records }
-        }),
-        8 => (client.clone(), 0..2 * window).prop_map(|(client, back)| Step::Retry { client, back }),
-        8 => (client.clone(), -40..40, 1..12).prop_map(|(client, skip, records)| {
-            Step::Stray { client, skip, records }
-        }),
-        2 => (client.clone(), 0..9).prop_map(|(client, first)| Step::Bump { client, first }),
-        2 => Just(Step::Restart),
-        2 => (0..2 * window).prop_map(|lost| Step::MakeAgain { lost }),
-        1 => client.prop_map(|survivor| Step::Expire { survivor }),
-    ]
+fn step(window: usize, random: &mut Random) -> Step {
+    let client = random.below(CLIENTS);
+    match random.below(31) {
+        0..4 => {
+            Step::Send { client, batches: random.between(1, window + window / 2 + 1), records: random.between(1, 6) }
+        }
+        4..8 => Step::Send { client, batches: random.between(1, 4), records: random.between(1, 6) },
+        8..16 => Step::Retry { client, back: random.below(2 * window) },
+        16..24 => Step::Stray { client, skip: random.between(-40, 40), records: random.between(1, 12) },
+        24..26 => Step::Bump { client, first: random.between(0, 9) },
+        26..28 => Step::Restart,
+        28..30 => Step::MakeAgain { lost: random.below(2 * window) },
+        _ => Step::Expire { survivor: client },
+    }
 }
 
 fn holds(window: usize, written: bool, steps: &[Step]) {
@@ -328,30 +324,13 @@ fn holds(window: usize, written: bool, steps: &[Step]) {
     model.retry_all();
 }
 
-fn steps(window: usize, count: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step(window), 1..count)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-    #[test]
-    fn window_of_5_agrees_with_the_list(written: bool, steps in steps(5, 120)) {
-        holds(5, written, &steps);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
-    #[test]
-    fn window_of_64_agrees_with_the_list(written: bool, steps in steps(64, 60)) {
-        holds(64, written, &steps);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4))]
-    #[test]
-    fn window_of_1024_agrees_with_the_list(written: bool, steps in steps(1024, 12)) {
-        holds(1024, written, &steps);
+#[test]
+fn window_agrees_with_the_list() {
+    for (window, schedules, steps_max) in [(5, 300, 120), (64, 60, 60), (1024, 4, 12)] {
+        let draw = |random: &mut Random| (random.one_in(2), random.list(1..steps_max, |random| step(window, random)));
+        run_each_list(schedules, draw, |written, steps| {
+            holds(window, *written, steps);
+            Ok(())
+        });
     }
 }

@@ -21,12 +21,6 @@ fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
     rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
 }
 
-fn batch(id: i64, sequence: i32) -> Batch {
-    let mut value = format!("{sequence} ").into_bytes();
-    value.resize(RECORD, b'.');
-    Batch::of(&[value]).from_producer(id, 0, sequence)
-}
-
 /// A partition with flushed and unflushed batches, on a disk that has not lost power yet.
 struct Running {
     disk: Disk,
@@ -43,11 +37,12 @@ impl Running {
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, configs);
         let id = client.init_producer_id();
-        (0..flushed).for_each(|n| assert_eq!(client.produced(TOPIC, 0, &batch(id, n)), i64::from(n)));
+        (0..flushed).for_each(|n| assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, n, RECORD)), i64::from(n)));
         broker.stop();
         broker.restart();
         let mut client = broker.client();
-        (flushed..sent).for_each(|n| assert_eq!(client.produced(TOPIC, 0, &batch(id, n)), i64::from(n)));
+        (flushed..sent)
+            .for_each(|n| assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, n, RECORD)), i64::from(n)));
         broker.kill();
         Some(Running { disk, broker, id, flushed, sent })
     }
@@ -67,13 +62,20 @@ impl Running {
         let found = client.fetch_records(TOPIC, 0);
         assert_eq!(found.len(), kept as usize);
         for (n, record) in (0..).zip(&found) {
-            assert!(record.offset == i64::from(n) && record.value == batch(self.id, n).records[0].value, "record {n}");
+            assert!(
+                record.offset == i64::from(n) && record.value == Batch::numbered(self.id, n, RECORD).records[0].value,
+                "record {n}"
+            );
         }
         if kept > 0 {
-            let last = batch(self.id, kept - 1);
+            let last = Batch::numbered(self.id, kept - 1, RECORD);
             assert_eq!(client.produced(TOPIC, 0, &last), i64::from(kept) - 1, "the last one is known");
         }
-        assert_eq!(client.produced(TOPIC, 0, &batch(self.id, kept)), i64::from(kept), "the next one follows");
+        assert_eq!(
+            client.produced(TOPIC, 0, &Batch::numbered(self.id, kept, RECORD)),
+            i64::from(kept),
+            "the next one follows"
+        );
         kept
     }
 }
@@ -137,7 +139,7 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
         eprintln!("seed {seed}");
         let mut random = Random::new(seed);
         let flushed = random.below(10) as i32;
-        let sent = flushed + random.between(1, 25) as i32;
+        let sent = flushed + random.between(1, 25);
         let Some(running) = Running::start(flushed, sent, &[("segment.bytes", "1048576")]) else { return };
         let segments = running.segments();
         let whole = random.below(segments.len() + 1);

@@ -396,8 +396,8 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_tests::Batch;
     use fullbore_wire::Uuid;
-    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
     use crate::partitions::{Acks, AppendTerms, Origin, Partitions, led_by};
@@ -459,9 +459,7 @@ mod tests {
         let logs = Partitions::open(directory.path(), &broker).expect("opened");
         logs.put_topic("t", Uuid([1; 16]), &led_by(1, 1), &Arc::new(broker.topics.defaults), Origin::New);
         let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let bytes = Batch::at(0, &["v"]).bytes();
         let _ =
             partition.append(&ValidBatch::unchecked(&bytes), AppendTerms::in_turn(Acks::Leader, 0)).expect("appended");
 

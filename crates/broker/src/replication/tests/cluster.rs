@@ -3,15 +3,15 @@
 use crate::node::Node;
 use crate::partitions::Replica;
 use crate::start::Broker;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_control::test_util::{Fault, Memory};
 use fullbore_control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_tests::Batch;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use fullbore_wire::{ErrorCode, Records, Text, Uuid, host_port};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -281,14 +281,7 @@ pub fn bytes_of(replica: &Replica) -> Vec<u8> {
 
 /// Returns a batch of one record.
 pub fn batch(value: &[u8]) -> Bytes {
-    batch_of(&[value])
-}
-
-/// Returns a batch with a record of each of `values`.
-pub fn batch_of(values: &[&[u8]]) -> Bytes {
-    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-    values.iter().for_each(|value| builder.append(1, None, Some(value), &[]));
-    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+    Batch::at(1, &[value]).bytes()
 }
 
 /// Produces one batch and returns its offset.

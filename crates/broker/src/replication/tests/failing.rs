@@ -1,6 +1,7 @@
 //! Tests with brokers that stop, lag, are partitioned and come back.
 
 use super::*;
+use fullbore_tests::Batch;
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -184,7 +185,7 @@ async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_p
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
-    let ten = || batch_of(&[&b"v"[..]; 10]);
+    let ten = || Batch::at(1, &["v"; 10]).bytes();
     produce(&client, "t", 0, -1, ten()).await.expect("acknowledged");
     cluster.stop_one(3).await;
     for _ in 0..2 {

@@ -12,11 +12,11 @@ use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
 use super::*;
 use crate::group::{Committer, Event, Joining, Snapshot};
 use bytes::Bytes;
+use fullbore_schedules::{Random, run_each_list};
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::JoinGroupRequest;
 use fullbore_wire::apis::leave_group::MemberIdentity;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
-use proptest::prelude::*;
 
 const CLIENTS: usize = 8;
 
@@ -56,23 +56,23 @@ enum Action {
     Restart,
 }
 
-fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let client = 0..CLIENTS;
-    let one = prop_oneof![
-        10 => (client.clone(), any::<bool>(), any::<bool>(), any::<bool>())
-            .prop_map(|(client, is_new_metadata, likes_b, has_old_version)|
-                Action::Join { client, is_new_metadata, likes_b, has_old_version }),
-        10 => client.clone().prop_map(|client| Action::Sync { client }),
-        5 => client.clone().prop_map(|client| Action::Heartbeat { client }),
-        2 => client.clone().prop_map(|client| Action::Commit { client }),
-        2 => client.clone().prop_map(|client| Action::Leave { client }),
-        1 => client.clone().prop_map(|client| Action::Remove { client }),
-        2 => client.prop_map(|client| Action::Crash { client }),
-        4 => (0..5000i64).prop_map(|ms| Action::Pass { ms }),
-        1 => (0..i64::from(REBALANCE_MS)).prop_map(|ms| Action::Pass { ms }),
-        1 => Just(Action::Restart),
-    ];
-    prop::collection::vec(one, 1..120)
+fn action(random: &mut Random) -> Action {
+    let client = random.below(CLIENTS);
+    match random.below(38) {
+        0..10 => {
+            let [is_new_metadata, likes_b, has_old_version] = [(); 3].map(|()| random.one_in(2));
+            Action::Join { client, is_new_metadata, likes_b, has_old_version }
+        }
+        10..20 => Action::Sync { client },
+        20..25 => Action::Heartbeat { client },
+        25..27 => Action::Commit { client },
+        27..29 => Action::Leave { client },
+        29 => Action::Remove { client },
+        30..32 => Action::Crash { client },
+        32..36 => Action::Pass { ms: random.between(0, 5000) },
+        36 => Action::Pass { ms: random.between(0, i64::from(REBALANCE_MS)) },
+        _ => Action::Restart,
+    }
 }
 
 /// The state of a client.
@@ -350,16 +350,15 @@ impl World {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
-    #[test]
-    fn random_events_keep_the_groups_promises(actions in actions()) {
+#[test]
+fn random_events_keep_the_groups_promises() {
+    let draw = |random: &mut Random| ((), random.list(1..120, action));
+    run_each_list(3000, draw, |(), actions| {
         let mut world = World::new();
-        for action in actions {
-            world.act(action);
-        }
+        actions.iter().for_each(|action| world.act(*action));
         world.end();
-    }
+        Ok(())
+    });
 }
 
 /// If nothing disturbs the members, they all end up in one stable generation.

@@ -11,10 +11,10 @@
 use super::assignor::Assignor;
 use super::*;
 use crate::group::compacted_log::CompactedLog;
+use fullbore_schedules::{Random, run_each_list};
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
-use proptest::prelude::*;
 
 const CLIENTS: usize = 5;
 const TOPICS: [&str; 3] = ["a1", "a2", "b1"];
@@ -71,23 +71,32 @@ enum Fate {
     Twice,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let client = || 0..CLIENTS;
-    let fate = prop_oneof![8 => Just(Fate::Arrives), 1 => Just(Fate::RequestLost), 2 => Just(Fate::AnswerLost), 1 => Just(Fate::Twice)];
-    prop_oneof![
-        4 => client().prop_map(|client| Step::Join { client }),
-        14 => (client(), fate, any::<bool>()).prop_map(|(client, fate, full)| Step::Heartbeat { client, fate, full }),
-        8 => client().prop_map(|client| Step::Revoke { client }),
-        1 => (client(), any::<bool>()).prop_map(|(client, to_return)| Step::Leave { client, to_return }),
-        1 => client().prop_map(|client| Step::Die { client }),
-        2 => (client(), 0..8u8, prop::option::weighted(0.3, 0..2u8))
-            .prop_map(|(client, topics, regex)| Step::Subscribe { client, topics, regex }),
-        1 => (0..TOPICS.len()).prop_map(|topic| Step::Grow { topic }),
-        1 => (0..TOPICS.len()).prop_map(|topic| Step::Delete { topic }),
-        3 => (1..400i64).prop_map(|ms| Step::Pass { ms }),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Upgrade),
-    ]
+fn step(random: &mut Random) -> Step {
+    let client = random.below(CLIENTS);
+    match random.below(37) {
+        0..4 => Step::Join { client },
+        4..18 => {
+            let fate = match random.below(12) {
+                0..8 => Fate::Arrives,
+                8 => Fate::RequestLost,
+                9..11 => Fate::AnswerLost,
+                _ => Fate::Twice,
+            };
+            Step::Heartbeat { client, fate, full: random.one_in(2) }
+        }
+        18..26 => Step::Revoke { client },
+        26 => Step::Leave { client, to_return: random.one_in(2) },
+        27 => Step::Die { client },
+        28..30 => {
+            let regex = (random.below(10) < 3).then(|| random.between(0, 2));
+            Step::Subscribe { client, topics: random.between(0, 8), regex }
+        }
+        30 => Step::Grow { topic: random.below(TOPICS.len()) },
+        31 => Step::Delete { topic: random.below(TOPICS.len()) },
+        32..35 => Step::Pass { ms: random.between(1, 400) },
+        35 => Step::Restart,
+        _ => Step::Upgrade,
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -486,19 +495,16 @@ impl World {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn random_steps_no_two_clients_read_one_partition(
-        steps in prop::collection::vec(step(), 1..150),
-        range in any::<bool>(),
-        interval_ms in prop_oneof![Just(0), Just(300)],
-    ) {
-        let mut world = World::new(if range { &[Assignor::Range] } else { &[Assignor::Uniform] }, interval_ms);
-        for step in &steps {
-            world.apply(step);
-        }
+#[test]
+fn random_steps_no_two_clients_read_one_partition() {
+    let draw = |random: &mut Random| {
+        let assignors: &[Assignor] = if random.one_in(2) { &[Assignor::Range] } else { &[Assignor::Uniform] };
+        ((assignors, [0, 300][random.below(2)]), random.list(1..150, step))
+    };
+    run_each_list(256, draw, |(assignors, interval_ms), steps| {
+        let mut world = World::new(assignors, *interval_ms);
+        steps.iter().for_each(|step| world.apply(step));
         world.calm_down();
-    }
+        Ok(())
+    });
 }
