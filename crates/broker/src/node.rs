@@ -14,6 +14,7 @@ use fullbore_control::Control;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::unread_responses::UnreadResponses;
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
@@ -52,6 +53,8 @@ pub struct Node {
     pub long_work: LongWork,
     /// Permits and a memory budget for requests with thousands of entries.
     pub wide: WideWork,
+    /// Large responses that their clients have not read yet.
+    pub(crate) unread: Arc<UnreadResponses>,
     /// The memory budget for decompressing batches.
     pub decompression: Decompression,
     /// The APIs that this broker serves, in key order.

@@ -200,6 +200,7 @@ impl Broker {
             loggers,
             long_work: LongWork::default(),
             wide: WideWork::default(),
+            unread: Arc::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.api.fetch_sessions_max),
             reordering: ReorderBuffer::new(&config.reorder, metrics.clone()),

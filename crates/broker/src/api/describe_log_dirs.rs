@@ -3,6 +3,7 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
+use super::wide::ENTRIES_SHORT_MAX;
 use crate::node::Node;
 use crate::partitions::AnyPartition;
 use fullbore_control::{Image, Topic};
@@ -21,6 +22,9 @@ const NOT_KNOWN: i64 = -1;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     let shared = Arc::clone(call.broker);
+    // Many partitions take much memory until the response is encoded, and disks may hang, so such requests take turns.
+    let is_large = request.topics.is_none() && shared.control.image().partition_count() > ENTRIES_SHORT_MAX;
+    let _turn = if is_large { Some(call.broker.wide.listing_turn().await) } else { None };
     // The description reads partitions that are not open from their directories, so it runs on a blocking thread.
     let listener = call.listener;
     let describing = tokio::task::spawn_blocking(move || describe(&shared, listener, request.topics));

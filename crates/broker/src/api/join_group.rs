@@ -2,6 +2,7 @@
 //! the other members, which may take long.
 
 use super::call::{Call, Fault, Reply};
+use super::wide::is_large;
 use crate::groups::Missing;
 use fullbore_rules::group::GroupAnswer;
 use fullbore_rules::group::Joining;
@@ -20,7 +21,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    reply.frame::<JoinGroupRequest>(&response)
+    // The leader's response has the metadata of all members, which are copied only when it is encoded.
+    let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
+    match is_large(bytes) {
+        true => call.broker.wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,
+        false => reply.frame::<JoinGroupRequest>(&response),
+    }
 }
 
 async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> JoinGroupResponse {

@@ -1,6 +1,7 @@
 //! ListTransactions 0-2: lists the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152).
 
 use super::call::{Call, Fault, Reply};
+use super::wide::ENTRIES_SHORT_MAX;
 use crate::groups::TopicRegex;
 use crate::node::Node;
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
@@ -14,6 +15,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
     let _ = call.broker.transactions.prepare(false, []).await;
     let broker = Arc::clone(call.broker);
+    // Many ids take much memory until the response is encoded, so such requests take turns.
+    let is_large = broker.transactions.ids_size().0 > ENTRIES_SHORT_MAX;
+    let _turn = if is_large { Some(call.broker.wide.listing_turn().await) } else { None };
     let listed = move || {
         listed(&broker, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
             error_code,

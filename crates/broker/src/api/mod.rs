@@ -67,6 +67,7 @@ mod offset_for_leader_epoch;
 mod operations;
 mod produce;
 mod push_telemetry;
+mod response_size;
 mod shown;
 #[cfg(test)]
 mod shown_tests;
@@ -127,7 +128,13 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     };
     let reply = Reply { version, correlation_id, listener };
     let completion = match wide::is_measured(&call.reader) {
-        false => dispatch(api, &mut call, reply).await?,
+        false => match response_size::of(&call, api, version) {
+            response_bytes if wide::is_large(response_bytes) => {
+                let bytes = call.reader.remaining() + response_bytes;
+                Box::pin(dispatch_wide(api, &mut call, reply, bytes)).await?
+            }
+            _ => dispatch(api, &mut call, reply).await?,
+        },
         true => Box::pin(dispatch_measured(api, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
@@ -136,13 +143,32 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request as [`dispatch`] does, but runs a wide one apart from the threads that serve connections.
-/// Returns `None` if there is no response.
+/// Measures a request and carries it out, as a wide one if it has many entries or a large response. Returns `None` if
+/// there is no response.
 async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
-    let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {
-        return dispatch(api, call, reply).await;
+    let (measured, body_len) =
+        (wide::measure(&broker.wide, api, &call.reader, reply.version).await?, call.reader.remaining());
+    let response_bytes = match measured {
+        _ if !response_size::is_estimated(api) => 0,
+        None => response_size::of(call, api, reply.version),
+        Some(bytes) => broker.wide.drive(bytes, async { response_size::of(call, api, reply.version) }).await,
     };
+    match measured {
+        None if !wide::is_large(response_bytes) => dispatch(api, call, reply).await,
+        measured => dispatch_wide(api, call, reply, measured.unwrap_or(body_len) + response_bytes).await,
+    }
+}
+
+/// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. Returns `None` if
+/// there is no response.
+async fn dispatch_wide(
+    api: ApiKey,
+    call: &mut Call<'_>,
+    reply: Reply,
+    bytes: usize,
+) -> Result<Option<Completion>, Fault> {
+    let broker = call.broker;
     let _turn = wide::command_turn(&broker.wide, api).await;
     let admitted = broker.wide.drive(bytes, dispatch(api, call, reply)).await?;
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
