@@ -220,9 +220,8 @@ impl Broker {
             partitions,
             space,
         });
-        let space = Arc::clone(&node.space);
+        let (space, admin_addr) = (Arc::clone(&node.space), admin_listener.as_ref().map(|bound| bound.addr));
         apart.spawn(async move { space.watch_writes().await });
-        let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());

@@ -43,8 +43,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-/// Returns about how much memory the response takes. Partitions that are not open count as if they had no producers, and
-/// diskless ones as if they had as many as they may have.
+/// Returns about how much memory the response takes. A partition that is not open counts as one without producers, and
+/// a diskless one as one with the maximum number.
 pub(super) fn room(broker: &Node, request: &DescribeProducersRequest) -> usize {
     let image = broker.control.image();
     let named =

@@ -248,7 +248,7 @@ async fn description_of_a_large_group_needs_a_permit() {
     }
 }
 
-/// Short requests over many connections could fill the memory with responses that nobody reads.
+/// Short requests over many connections could fill the memory with unread responses.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
     let opened = opened().await;

@@ -2,9 +2,9 @@
 //! group's shard, one change after another.
 //!
 //! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
-//! records. A write has the changes of all events until then, so many requests at the same time cost few writes.
-//! Invariant: the log always has the records of some state of the group. If a write fails, its records are written again
-//! together with the next change, which contains only what has changed since.
+//! records. A write has the changes of all events until then, and a burst of requests costs few writes. Invariant: the
+//! log always has the records of some state of the group. If a write fails, its records are written again together with
+//! the next change, which contains only what has changed since.
 
 use super::entry::{Entry, EntryState};
 use super::outbox::Outgoing;

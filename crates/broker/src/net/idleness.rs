@@ -1,8 +1,8 @@
 //! Measures how long a connection waits for its client. A client that waits for the broker is not idle.
 //!
 //! The halves of a connection only set flags, which are polled from time to time. So no clock is read where bytes move,
-//! and the result may be up to an eighth too long. Both halves run in one task, so their flags need no memory ordering. A
-//! client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
+//! and the result may be up to an eighth too long. Both halves run in one task, so their flags need no memory ordering.
+//! A client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
 //! response is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -224,8 +224,8 @@ impl Classic {
         self.detach(member_id)
     }
 
-    /// Takes a member out of the group like [`Classic::take`]. A stable group may stay stable, since the caller attaches
-    /// the member's successor.
+    /// Takes a member out of the group like [`Classic::take`]. A stable group may stay stable, because the caller
+    /// attaches the member's successor.
     fn detach(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);
