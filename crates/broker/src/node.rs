@@ -16,6 +16,7 @@ use fullbore_control::Control;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::unread_responses::UnreadResponses;
 use fullbore_host::wide_work::WideWork;
 use fullbore_wire::Text;
 use fullbore_wire::api::ApiKey;
@@ -46,6 +47,8 @@ pub struct Node {
     pub wide: Arc<WideWork>,
     /// The counters of the broker.
     pub metrics: Metrics,
+    /// Large responses that their clients have not read yet.
+    pub(crate) unread: Arc<UnreadResponses>,
     /// Sends true when the broker stops.
     pub(crate) stop: watch::Sender<bool>,
 }

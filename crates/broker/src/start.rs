@@ -198,9 +198,8 @@ impl Broker {
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let shared = SharedParts { config, control, partitions, metrics, stop };
         let node = Arc::new(node(shared, replication, (groups, transactions), (loggers, space), &listeners));
-        let space = Arc::clone(&node.space);
+        let (space, admin_addr) = (Arc::clone(&node.space), admin_listener.as_ref().map(|bound| bound.addr));
         apart.spawn(async move { space.watch_writes().await });
-        let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.metadata.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());
@@ -388,6 +387,7 @@ fn node(
         space,
         long_work,
         wide,
+        unread: Arc::default(),
         metrics,
         stop,
     }

@@ -5,6 +5,7 @@
 use fullbore_broker::Broker;
 use fullbore_broker::api::room_of;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::wide_work::LARGEST_POLL;
 use fullbore_wire::api::{Request, RequestHeader, encode_request, measure_request, request_reader};
 use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
 use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
@@ -12,11 +13,14 @@ use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::describe_groups::DescribeGroupsRequest;
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
+use fullbore_wire::apis::describe_topic_partitions::DescribeTopicPartitionsRequest;
 use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
 };
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
@@ -31,6 +35,8 @@ const MANY: i32 = 50_000;
 /// How many bytes the broker may allocate for other purposes during the request, such as for the buffers of the
 /// connection.
 const OTHERS_MAX: usize = 512 << 10;
+/// The number of topics in the requests for lists.
+const TOPICS: usize = 400;
 /// The name of a topic that does not exist.
 const TOPIC: Text = Text::from_static("t");
 
@@ -68,18 +74,13 @@ struct Requesting {
 impl Requesting {
     /// Sends a request and compares the memory that it takes with the memory that is reserved for it.
     fn request<R: Request>(&mut self, request: &R, version: i16) {
-        let frame = encode_request(request, version, 1, None).expect("a request");
-        let mut bytes = Vec::new();
-        for part in &frame.parts {
-            let Part::Bytes(part) = part else { panic!("requests are in memory") };
-            bytes.extend_from_slice(part);
-        }
+        let bytes = encoded(request, version);
         let mut reader = request_reader(bytes[4..].to_vec().into());
         let header = RequestHeader::decode(&mut reader).expect("our own header");
         let (api, v) = header.api().expect("an API of ours");
         let size = measure_request(api, &reader, v, None).expect("our own request");
         let room = room_of(size, reader.remaining()).expect("it is wide");
-        drop((frame, reader, header));
+        drop((reader, header));
         let before = HELD.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         self.client.write_all(&bytes).expect("the broker reads");
@@ -92,15 +93,45 @@ impl Requesting {
         }
     }
 
-    fn skip_answer(&mut self) {
+    /// Sends a short request with a large response, and compares as `request` does.
+    fn request_much<R: Request>(&mut self, request: &R, version: i16) {
+        let bytes = encoded(request, version);
+        LARGEST_POLL.store(0, Ordering::SeqCst);
+        let before = HELD.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        self.client.write_all(&bytes).expect("the broker reads");
+        let response_bytes = self.skip_answer();
+        let taken = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        let room = LARGEST_POLL.load(Ordering::SeqCst);
+        let line = format!("{:?}: {taken} of {room} bytes, the response has {response_bytes}", R::KEY);
+        println!("{line}");
+        if room == 0 || taken > room + OTHERS_MAX {
+            self.failures.push(line);
+        }
+    }
+
+    /// Reads a response and returns its length.
+    fn skip_answer(&mut self) -> usize {
         let mut prefix = [0; 4];
         self.client.read_exact(&mut prefix).expect("an answer");
-        let mut left = u32::from_be_bytes(prefix) as usize;
+        let len = u32::from_be_bytes(prefix) as usize;
+        let mut left = len;
         while left > 0 {
             let some = left.min(self.scratch.len());
             left -= self.client.read(&mut self.scratch[..some]).expect("the rest of it");
         }
+        len
     }
+}
+
+fn encoded<R: Request>(request: &R, version: i16) -> Vec<u8> {
+    let frame = encode_request(request, version, 1, None).expect("a request");
+    let mut bytes = Vec::new();
+    for part in &frame.parts {
+        let Part::Bytes(part) = part else { panic!("requests are in memory") };
+        bytes.extend_from_slice(part);
+    }
+    bytes
 }
 
 fn names() -> impl Iterator<Item = Text> {
@@ -111,7 +142,8 @@ fn names() -> impl Iterator<Item = Text> {
 async fn requests_with_many_entries_take_no_more_memory_than_reserved() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let text = format!(
-        "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\nauto.create.topics.enable=false\n",
+        "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\nauto.create.topics.enable=false\n\
+         group.initial.rebalance.delay.ms=0\n",
         directory.path().display()
     );
     let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
@@ -163,5 +195,43 @@ fn request_all(mut requesting: Requesting) -> Vec<String> {
     let resource =
         |resource_name| DescribeConfigsResource { resource_type: of_topic, resource_name, ..Default::default() };
     requesting.request(&DescribeConfigsRequest { resources: names().map(resource).collect(), ..Default::default() }, 1);
+    request_lists(&mut requesting);
     requesting.failures
+}
+
+/// Sends short requests with large responses: about topics with many settings and partitions, and about a large group.
+fn request_lists(requesting: &mut Requesting) {
+    let names = || (0..TOPICS).map(|index| Text::from(format!("topic-{index}")));
+    let topic = |name| CreatableTopic { name, num_partitions: 20, replication_factor: 1, ..Default::default() };
+    let created =
+        CreateTopicsRequest { topics: names().map(topic).collect(), timeout_ms: 60_000, ..Default::default() };
+    requesting.client.write_all(&encoded(&created, 4)).expect("the broker reads");
+    requesting.skip_answer();
+    for in_full in [false, true] {
+        let resource =
+            |resource_name| DescribeConfigsResource { resource_type: 2, resource_name, ..Default::default() };
+        let request = DescribeConfigsRequest {
+            resources: names().map(resource).collect(),
+            include_synonyms: in_full,
+            include_documentation: in_full,
+            ..Default::default()
+        };
+        requesting.request_much(&request, 4);
+    }
+    requesting.request_much(&MetadataRequest { topics: None, ..Default::default() }, 12);
+    requesting.request_much(&DescribeLogDirsRequest { topics: None, ..Default::default() }, 4);
+    let request = DescribeTopicPartitionsRequest { response_partition_limit: 2_000, ..Default::default() };
+    requesting.request_much(&request, 0);
+    let protocol = |name| JoinGroupRequestProtocol { name, metadata: vec![0; 400_000].into(), ..Default::default() };
+    let joining = JoinGroupRequest {
+        group_id: "g".into(),
+        session_timeout_ms: 30_000,
+        rebalance_timeout_ms: 30_000,
+        protocol_type: "consumer".into(),
+        protocols: ["a", "b", "c"].map(|name| protocol(name.into())).to_vec(),
+        ..Default::default()
+    };
+    requesting.client.write_all(&encoded(&joining, 3)).expect("the broker reads");
+    requesting.skip_answer();
+    requesting.request_much(&DescribeGroupsRequest { groups: vec!["g".into()], ..Default::default() }, 3);
 }

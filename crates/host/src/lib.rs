@@ -13,6 +13,7 @@ pub mod memory;
 pub mod metrics;
 mod random;
 pub mod task;
+pub mod unread_responses;
 pub mod wide_work;
 
 pub use random::random_id;

@@ -24,12 +24,18 @@ const KEPT_MAX: usize = BYTES_MAX / 4;
 /// Minimum number of permits, for machines with few processors.
 const PLACES_MIN: usize = 4;
 
+/// The memory of the largest poll of this process, before it is limited to the budget.
+#[cfg(any(test, feature = "test-util"))]
+pub static LARGEST_POLL: AtomicUsize = AtomicUsize::new(0);
+
 /// The permits and the memory for wide requests of one broker.
 pub struct WideWork {
     places: LongWork,
     bytes: Semaphore,
     /// The permit for wide commands, of which only one may run at a time.
     commands: Semaphore,
+    /// The permit for long listings, of which only one may run at a time.
+    listings: Semaphore,
     /// How many bytes polls have used since memory was last returned to the system.
     taken: AtomicUsize,
     /// Returns freed memory to the system. Tests can replace it.
@@ -45,6 +51,7 @@ impl Default for WideWork {
             places: LongWork::with_places(processors.max(PLACES_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
+            listings: Semaphore::new(1),
             taken: AtomicUsize::new(0),
             give_back: memory::give_back,
             #[cfg(any(test, feature = "test-util"))]
@@ -77,6 +84,11 @@ impl WideWork {
         self.commands.acquire().await.expect("never closed")
     }
 
+    /// Waits for the permit for long listings. Another thread makes the list, which takes memory until it is encoded.
+    pub async fn listing_turn(&self) -> SemaphorePermit<'_> {
+        self.listings.acquire().await.expect("never closed")
+    }
+
     /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
     pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
         if is_in_place() {
@@ -87,7 +99,10 @@ impl WideWork {
             let permits = bytes.min(BYTES_MAX) as u32;
             let room = self.bytes.acquire_many(permits).await.expect("never closed");
             #[cfg(any(test, feature = "test-util"))]
-            self.polls.fetch_add(1, Ordering::SeqCst);
+            {
+                self.polls.fetch_add(1, Ordering::SeqCst);
+                LARGEST_POLL.fetch_max(bytes, Ordering::SeqCst);
+            }
             let polled = self.places.poll_once(future.as_mut()).await;
             self.note_taken(permits as usize).await;
             drop(room);

@@ -10,7 +10,7 @@ use fullbore_wire::apis::describe_configs::{
     DescribeConfigsResult, DescribeConfigsSynonym,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Values of Kafka's `ConfigResource.Type`.
 pub(super) const TOPIC: i8 = 2;
@@ -18,7 +18,8 @@ pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
 /// Once the settings in a response reach this size, the remaining resources get an error. A request can name any number
-/// of groups, and even a group that does not exist has settings. Topics do not count, since their number is limited.
+/// of groups, and even a group that does not exist has settings. Topics do not count, since their number is limited and
+/// [`room`] is reserved for them.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all named resources exceed one response: request fewer resources, or single keys.";
@@ -39,6 +40,61 @@ pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> R
     };
     let results = request.resources.iter().map(describe).collect();
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
+}
+
+/// How often a response has the value of an override: in the entry and in a synonym, each decoded and encoded.
+const OVERRIDE_COPIES: usize = 8;
+
+/// Returns about how much memory the response takes. All settings of a topic count as long as those of a topic without
+/// overrides, plus its overrides.
+pub(super) fn room(services: &ClientServices, request: &DescribeConfigsRequest) -> usize {
+    let image = services.metadata.control.image();
+    let of_type = |resource_type, name: &str| {
+        let sample = DescribeConfigsResource { resource_type, resource_name: Text::from(name), ..Default::default() };
+        let found = match resource_type {
+            TOPIC => describe_topic(&services.metadata.config, image.dynamic(), &BTreeMap::new()).ok(),
+            _ => entries(services, &sample).ok(),
+        };
+        let settings = found.into_iter().flatten().map(|entry| memory(&answer(entry, request)));
+        settings.fold(Sample::default(), Sample::with)
+    };
+    let mut samples: HashMap<i8, Sample> = HashMap::new();
+    let mut bytes = 0;
+    for resource in &request.resources {
+        let mut overrides = 0;
+        if resource.resource_type == TOPIC {
+            let Some(topic) = image.topic(&resource.resource_name) else { continue };
+            overrides = topic.overrides.iter().map(|(key, value)| OVERRIDE_COPIES * (key.len() + value.len())).sum();
+        }
+        // A name that does not exist gives no sample.
+        let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();
+        let sample = known.unwrap_or_else(|| of_type(resource.resource_type, &resource.resource_name));
+        samples.insert(resource.resource_type, sample);
+        let keys = resource.configuration_keys.as_deref().unwrap_or_default();
+        let settings = if keys.is_empty() { sample.bytes } else { sample.bytes.min(sample.longest * keys.len()) };
+        bytes += settings + overrides;
+    }
+    bytes
+}
+
+/// The memory of the settings of one resource.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    bytes: usize,
+    longest: usize,
+}
+
+impl Sample {
+    fn with(self, setting: usize) -> Sample {
+        Sample { bytes: self.bytes + setting, longest: self.longest.max(setting) }
+    }
+}
+
+/// Returns about how much memory a setting takes: decoded, in a list that has grown, and encoded.
+fn memory(setting: &DescribeConfigsResourceResult) -> usize {
+    let fixed = size_of::<DescribeConfigsResourceResult>() + size_of::<ConfigEntry>();
+    let synonyms = setting.synonyms.len() * 2 * size_of::<DescribeConfigsSynonym>();
+    2 * (fixed + synonyms + size(setting))
 }
 
 /// Returns the approximate size of a setting in the response.

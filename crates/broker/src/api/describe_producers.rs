@@ -19,6 +19,10 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long a request waits for disks and for the index of diskless topics. Tools wait 10 s for the response.
 const WAIT_MAX: Duration = Duration::from_secs(8);
+/// How many producers a diskless partition remembers at most.
+const DISKLESS_PRODUCERS_MAX: usize = 10_000;
+/// About how much memory a producer takes at most: as it is found, in the response, and encoded.
+const PRODUCER_BYTES: usize = 256;
 /// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
@@ -43,6 +47,20 @@ pub async fn handle(
         topics.push(describe(metadata, hosted, &image, topic, deadline).await);
     }
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
+}
+
+/// Returns about how much memory the response takes. A partition that is not open counts as one without producers, and
+/// a diskless one as one with the maximum number.
+pub(super) fn room(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
+    let image = metadata.control.image();
+    let named =
+        request.topics.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
+    let partitions = topics::named(hosted, &image, named);
+    let producers = partitions.into_iter().map(|partition| match partition {
+        AnyPartition::Classic(replica) => replica.producers_len(),
+        AnyPartition::Diskless(_) => DISKLESS_PRODUCERS_MAX,
+    });
+    producers.sum::<usize>() * PRODUCER_BYTES
 }
 
 async fn describe(

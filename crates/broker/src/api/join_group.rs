@@ -2,8 +2,10 @@
 //! the other members, which may take long.
 
 use super::call::{Call, Fault, Reply};
+use super::wide::is_large;
 use crate::groups::Missing;
 use crate::node::CoordinatorServices;
+use fullbore_host::wide_work::WideWork;
 use fullbore_rules::group::GroupAnswer;
 use fullbore_rules::group::Joining;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
@@ -15,13 +17,23 @@ const TEXT_BYTES_MAX: usize = i16::MAX as usize;
 /// First version whose response may have a null protocol name (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;
 
-pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    services: &CoordinatorServices,
+    wide: &WideWork,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: JoinGroupRequest = call.body(reply.version)?;
     let mut response = join(call, services, &request, reply.version.number).await;
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    reply.frame::<JoinGroupRequest>(&response)
+    // The leader's response has the metadata of all members, which are copied only when it is encoded.
+    let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
+    match is_large(bytes) {
+        true => wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,
+        false => reply.frame::<JoinGroupRequest>(&response),
+    }
 }
 
 async fn join(

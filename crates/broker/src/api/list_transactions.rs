@@ -1,9 +1,11 @@
 //! ListTransactions 0-2: lists the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152).
 
 use super::call::{Call, Fault, Reply};
+use super::wide::ENTRIES_SHORT_MAX;
 use crate::groups::TopicRegex;
 use crate::node::CoordinatorServices;
 use crate::transactions::Transactions;
+use fullbore_host::wide_work::WideWork;
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
 use fullbore_wire::apis::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, ServedPartition, TransactionState as Listed,
@@ -11,10 +13,18 @@ use fullbore_wire::apis::list_transactions::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
-pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    services: &CoordinatorServices,
+    wide: &WideWork,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
     let _ = services.transactions.prepare(false, []).await;
     let transactions = Arc::clone(&services.transactions);
+    // Many ids take much memory until the response is encoded, so such requests take turns.
+    let is_large = transactions.ids_size().0 > ENTRIES_SHORT_MAX;
+    let _turn = if is_large { Some(wide.listing_turn().await) } else { None };
     let listed = move || {
         listed(&transactions, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
             error_code,

@@ -67,6 +67,7 @@ mod offset_for_leader_epoch;
 mod operations;
 mod produce;
 mod push_telemetry;
+mod response_size;
 mod shown;
 #[cfg(test)]
 mod shown_tests;
@@ -128,7 +129,13 @@ pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<(ApiKey, Co
     };
     let reply = Reply { version, correlation_id, listener };
     let completion = match wide::is_measured(&call.reader) {
-        false => dispatch(api, node, &mut call, reply).await?,
+        false => match response_size::of(node, &call, api, version) {
+            response_bytes if wide::is_large(response_bytes) => {
+                let bytes = call.reader.remaining() + response_bytes;
+                Box::pin(dispatch_wide(api, node, &mut call, reply, bytes)).await?
+            }
+            _ => dispatch(api, node, &mut call, reply).await?,
+        },
         true => Box::pin(dispatch_measured(api, node, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
@@ -137,17 +144,36 @@ pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<(ApiKey, Co
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request as [`dispatch`] does, but runs a wide one apart from the threads that serve connections.
-/// Returns `None` if there is no response.
+/// Measures a request and carries it out, as a wide one if it has many entries or a large response. Returns `None` if
+/// there is no response.
 async fn dispatch_measured(
     api: ApiKey,
     node: &Node,
     call: &mut Call<'_>,
     reply: Reply,
 ) -> Result<Option<Completion>, Fault> {
-    let Some(bytes) = wide::measure(&node.wide, api, &call.reader, reply.version).await? else {
-        return dispatch(api, node, call, reply).await;
+    let (measured, body_len) =
+        (wide::measure(&node.wide, api, &call.reader, reply.version).await?, call.reader.remaining());
+    let response_bytes = match measured {
+        _ if !response_size::is_estimated(api) => 0,
+        None => response_size::of(node, call, api, reply.version),
+        Some(bytes) => node.wide.drive(bytes, async { response_size::of(node, call, api, reply.version) }).await,
     };
+    match measured {
+        None if !wide::is_large(response_bytes) => dispatch(api, node, call, reply).await,
+        measured => dispatch_wide(api, node, call, reply, measured.unwrap_or(body_len) + response_bytes).await,
+    }
+}
+
+/// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. Returns `None` if
+/// there is no response.
+async fn dispatch_wide(
+    api: ApiKey,
+    node: &Node,
+    call: &mut Call<'_>,
+    reply: Reply,
+    bytes: usize,
+) -> Result<Option<Completion>, Fault> {
     let _turn = wide::command_turn(&node.wide, api).await;
     let admitted = node.wide.drive(bytes, dispatch(api, node, call, reply)).await?;
     Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
@@ -185,7 +211,7 @@ serve! { |node, call, reply|
     OffsetCommit => Some(offset_commit::admit(call, &node.coordinators, reply).await?),
     OffsetFetch => Some(offset_fetch::admit(call, &node.coordinators, reply).await?),
     FindCoordinator => ready(Box::pin(find_coordinator::handle(call, &node.coordinators, reply)).await?),
-    JoinGroup => ready(join_group::handle(call, &node.coordinators, reply).await?),
+    JoinGroup => ready(join_group::handle(call, &node.coordinators, &node.wide, reply).await?),
     Heartbeat => ready(heartbeat::handle(call, &node.coordinators, reply).await?),
     LeaveGroup => ready(leave_group::handle(call, &node.coordinators, reply).await?),
     SyncGroup => ready(sync_group::handle(call, &node.coordinators, reply).await?),
@@ -208,7 +234,7 @@ serve! { |node, call, reply|
     DescribeConfigs => ready(describe_configs::handle(call, &node.clients, reply)?),
     AlterConfigs => ready(alter_configs::handle(call, &node.clients, reply).await?),
     AlterReplicaLogDirs => ready(alter_replica_log_dirs::handle(call, &node.metadata, reply)?),
-    DescribeLogDirs => ready(describe_log_dirs::handle(call, &node.metadata, &node.partitions, reply).await?),
+    DescribeLogDirs => ready(describe_log_dirs::handle(call, &node.metadata, &node.partitions, &node.wide, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, &node.metadata, reply).await?),
     DeleteGroups => ready(delete_groups::handle(call, &node.coordinators, reply).await?),
     ElectLeaders => ready(Box::pin(elect_leaders::handle(call, &node.metadata, &node.wide, reply)).await?),
@@ -223,7 +249,7 @@ serve! { |node, call, reply|
     DescribeCluster => ready(describe_cluster::handle(call, &node.metadata, reply)?),
     DescribeProducers => ready(Box::pin(describe_producers::handle(call, &node.metadata, &node.partitions, reply)).await?),
     DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, &node.coordinators, reply)).await?),
-    ListTransactions => ready(Box::pin(list_transactions::handle(call, &node.coordinators, reply)).await?),
+    ListTransactions => ready(Box::pin(list_transactions::handle(call, &node.coordinators, &node.wide, reply)).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, &node.coordinators, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, &node.coordinators, reply).await?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, &node.clients, reply)?),

@@ -1,9 +1,10 @@
 //! Wide requests: requests with thousands of entries, such as partitions. Each entry takes time and memory.
 //!
 //! Such a request is measured before it is decoded. It is then decoded, executed and answered apart from the threads
-//! that serve connections. Each poll needs a permit and a share of the memory budget. Fetches of large sessions run the
-//! same way, even if the request itself is short. Work that is long for other reasons is in
-//! [`fullbore_host::long_work`].
+//! that serve connections. So is a short request with a large response, such as a list of all topics.
+//! [`super::response_size`] estimates the response before the request is executed. Each poll needs a permit and a share
+//! of the memory budget. Fetches of large sessions run the same way, even if the request itself is short. Work that is
+//! long for other reasons is in [`fullbore_host::long_work`].
 //!
 //! Memory is reserved before a permit is taken, and nothing is awaited while a permit is held. Memory that is kept
 //! between polls is charged to the connection, which admits one request at a time. Commands to the control plane keep
@@ -21,7 +22,9 @@ const SHORT_BODY: usize = 16 * 1024;
 /// A request with at most this many entries is not wide. It takes a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
 /// About how much memory one entry takes at most: decoded, with its result, and with the encoded result.
-const ENTRY_BYTES: usize = 448;
+pub(super) const ENTRY_BYTES: usize = 448;
+/// A response of at most this size is not wide. It takes as long as [`ENTRIES_SHORT_MAX`] entries of a request.
+const RESPONSE_SHORT_MAX: usize = ENTRIES_SHORT_MAX * ENTRY_BYTES;
 
 /// Returns true if the body is so large that the request may be wide and has to be measured.
 pub fn is_measured(body: &Reader) -> bool {
@@ -45,6 +48,11 @@ pub async fn measure(wide: &WideWork, api: ApiKey, body: &Reader, version: Versi
 pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     let RequestSize { elements, bytes } = size;
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
+}
+
+/// Returns true if a response of this size makes its request wide.
+pub fn is_large(response_bytes: usize) -> bool {
+    response_bytes > RESPONSE_SHORT_MAX
 }
 
 /// Waits until no other wide command of the control plane runs. While such a command runs, it holds several times the

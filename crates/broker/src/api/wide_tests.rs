@@ -2,17 +2,24 @@
 
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
-use fullbore_control::{CreateTopic, Topic};
+use fullbore_control::{CreateTopic, CreateTopics, Topic};
 use fullbore_rules::replica::PartitionRegistration;
-use fullbore_wire::api::Request;
+use fullbore_wire::api::{Request, encode_request};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::describe_groups::DescribeGroupsRequest;
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
+use fullbore_wire::apis::describe_topic_partitions::DescribeTopicPartitionsRequest;
 use fullbore_wire::apis::elect_leaders::ElectLeadersRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Part, Text};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 const FEW: i32 = 1000;
@@ -73,14 +80,15 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let topic =
             |index| MetadataRequestTopic { name: Some(format!("unknown-{index}").into()), ..Default::default() };
         let requested = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
-        assert_eq!(polls(&mut opened, &requested, 9).0, expected, "Metadata of {count}");
+        // The response is estimated in one poll, and made in another.
+        assert_eq!(polls(&mut opened, &requested, 9).0, 2 * expected, "Metadata of {count}");
 
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
         let requested =
             OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
-        // The admission is one poll, and the response another.
-        assert_eq!(polls(&mut opened, &requested, 7).0, 2 * expected, "OffsetFetch of {count}");
+        // The estimate is one poll, the admission another, and the response the last.
+        assert_eq!(polls(&mut opened, &requested, 7).0, 3 * expected, "OffsetFetch of {count}");
     }
 }
 
@@ -157,4 +165,138 @@ async fn wide_command_waits_for_another_and_fetches_do_not() {
     assert_eq!((node.wide.polls(), waiting.is_finished()), (1, false));
     drop(turn);
     assert_eq!(waiting.join().expect("answered").1.responses.len(), MANY as usize);
+}
+
+/// The requests have at most one entry, but the responses have one for each partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_requests_for_many_partitions_need_a_permit() {
+    for (count, needs_permit) in [(FEW, false), (MANY, true)] {
+        let topic = CreateTopic { name: TOPIC.into(), num_partitions: count, ..Default::default() };
+        let mut opened = Opened::with("", CreateTopic { replication_factor: -1, ..topic }).await;
+        let named = MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() };
+        for topics in [None, Some(vec![named])] {
+            let requested = MetadataRequest { topics, ..Default::default() };
+            let (turns, response) = polls(&mut opened, &requested, 9);
+            let listed: usize = response.topics.iter().map(|topic| topic.partitions.len()).sum();
+            assert_eq!((turns > 0, listed), (needs_permit, count as usize), "Metadata of {count}");
+        }
+        let turns = polls(&mut opened, &DescribeLogDirsRequest { topics: None, ..Default::default() }, 4).0;
+        assert_eq!(turns > 0, needs_permit, "DescribeLogDirs of {count}");
+        let requested = DescribeTopicPartitionsRequest { response_partition_limit: MANY, ..Default::default() };
+        assert_eq!(polls(&mut opened, &requested, 0).0 > 0, needs_permit, "DescribeTopicPartitions of {count}");
+    }
+}
+
+/// A topic's settings take several kilobytes, with synonyms and documentation even more.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_for_the_settings_of_many_topics_needs_a_permit() {
+    let mut opened = opened().await;
+    let names = || (0..300).map(|index| format!("t{index}"));
+    let topic = |name| CreateTopic { name, num_partitions: 1, replication_factor: -1, ..Default::default() };
+    let topics = CreateTopics { topics: names().map(topic).collect(), validate_only: false };
+    opened.broker.node().metadata.control.create_topics(topics).await;
+    let mut reserved = Vec::new();
+    for (count, key, in_full, needs_permit) in [
+        (5, None, true, false),
+        (300, Some("retention.ms"), true, false),
+        (300, None, false, true),
+        (300, None, true, true),
+    ] {
+        let resource = |name: String| DescribeConfigsResource {
+            resource_type: 2,
+            resource_name: name.into(),
+            configuration_keys: key.map(|key: &str| vec![Text::from(key)]),
+            ..Default::default()
+        };
+        let requested = DescribeConfigsRequest {
+            resources: names().take(count).map(resource).collect(),
+            include_synonyms: in_full,
+            include_documentation: in_full,
+            ..Default::default()
+        };
+        reserved.push(super::describe_configs::room(&opened.broker.node().clients, &requested));
+        let (turns, response) = polls(&mut opened, &requested, 4);
+        assert_eq!(turns > 0, needs_permit, "{count} topics, {key:?}, {in_full}");
+        assert!(response.results.iter().all(|result| !result.configs.is_empty()));
+    }
+    assert!(reserved[2] < reserved[3] && reserved[1] < reserved[3] / 10, "{reserved:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn description_of_a_large_group_needs_a_permit() {
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
+    let mut opened = Opened::with("group.initial.rebalance.delay.ms=0\n", topic).await;
+    for (group, bytes, needs_permit) in [("small", 1_000, false), ("large", 2_000_000, true)] {
+        let protocol = JoinGroupRequestProtocol {
+            name: Text::from("range"),
+            metadata: vec![0; bytes].into(),
+            ..Default::default()
+        };
+        let requested = JoinGroupRequest {
+            group_id: Text::from(group),
+            session_timeout_ms: 30_000,
+            rebalance_timeout_ms: 30_000,
+            protocol_type: Text::from("consumer"),
+            protocols: vec![protocol],
+            ..Default::default()
+        };
+        let (turns, response) = polls(&mut opened, &requested, 3);
+        assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
+        assert_eq!(turns > 0, needs_permit, "JoinGroup of the leader, {group}");
+        let requested = DescribeGroupsRequest { groups: vec![Text::from(group)], ..Default::default() };
+        assert_eq!(polls(&mut opened, &requested, 3).0 > 0, needs_permit, "DescribeGroups, {group}");
+    }
+}
+
+/// Short requests over many connections could fill the memory with unread responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
+    let opened = opened().await;
+    let names: Vec<String> = (0..1_500).map(|index| format!("t{index}")).collect();
+    let topic = |name: &String| CreateTopic {
+        name: name.clone(),
+        num_partitions: 1,
+        replication_factor: -1,
+        ..Default::default()
+    };
+    let topics = CreateTopics { topics: names.iter().map(topic).collect(), validate_only: false };
+    let node = Arc::clone(opened.broker.node());
+    node.metadata.control.create_topics(topics).await;
+    let resource = |name: &String| DescribeConfigsResource {
+        resource_type: 2,
+        resource_name: Text::from(name.as_str()),
+        ..Default::default()
+    };
+    let request = DescribeConfigsRequest {
+        resources: names.iter().map(resource).collect(),
+        include_synonyms: true,
+        include_documentation: true,
+        ..Default::default()
+    };
+    let frame = encode_request(&request, 4, 1, None).expect("a request");
+    node.unread.limit(12 << 20);
+    let send = || {
+        let mut client = TcpStream::connect(opened.broker.addr()).expect("connected");
+        for part in &frame.parts {
+            let Part::Bytes(part) = part else { panic!("requests are in memory") };
+            client.write_all(part).expect("the broker reads");
+        }
+        client
+    };
+    let mut first = send();
+    while node.unread.bytes() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let one = node.unread.bytes();
+    assert!((6 << 20..12 << 20).contains(&one), "{one}");
+    let mut second = send();
+    let mut got = vec![0; one];
+    second.read_exact(&mut got).expect("the whole response");
+    // The first connection has ended in the middle of its response.
+    let mut got = Vec::new();
+    let _ = first.read_to_end(&mut got);
+    assert!(got.len() < one, "{} of {one} bytes", got.len());
+    while node.unread.bytes() > 0 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -1,11 +1,11 @@
 //! A group, with the requests that wait for its answers.
 
 use super::fresh_parts_id;
+use super::outbox::Outbox;
 use crate::coordinator::{self, Shard, Waiting};
-use fullbore_rules::group::{Change, Effect, Group, GroupAnswer, PartKey, RequestTicket};
+use fullbore_rules::group::{Change, Group, GroupAnswer, PartKey, Protocol, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
@@ -30,8 +30,8 @@ pub(super) struct EntryState {
     pub waiting: Waiting<GroupAnswer>,
     /// How many bytes the group held for its members when this was last updated.
     pub bytes: usize,
-    /// Effects that have not been carried out yet, in order. As long as there are any, a task is writing records.
-    pub outbox: VecDeque<Effect>,
+    /// Effects that have not been carried out yet. As long as there are any, a task is writing records.
+    pub outbox: Outbox,
     /// Records whose write has failed. The next write includes them.
     pub unwritten: Change,
     /// True while a task writes records.
@@ -46,7 +46,7 @@ impl Entry {
             group,
             waiting: Waiting::default(),
             bytes: 0,
-            outbox: VecDeque::new(),
+            outbox: Outbox::default(),
             unwritten: Change::default(),
             is_keeping: false,
             is_gone: false,
@@ -72,14 +72,12 @@ impl EntryState {
         self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     }
 
-    /// Takes the records to write: those whose write has failed, and all those at the front of the outbox.
+    /// Takes the records to write: those whose write has failed, the change in the outbox, and the group's snapshot.
     pub fn take_change(&mut self) -> Change {
         let mut change = std::mem::take(&mut self.unwritten);
-        while let Some(Effect::Keep(_)) = self.outbox.front()
-            && let Some(Effect::Keep(later)) = self.outbox.pop_front()
-        {
-            change.merge(later);
-        }
+        change.merge(self.outbox.take_change());
+        // The snapshot is newer than any record that came with an effect.
+        change.group = self.group.take_snapshot().or(change.group);
         change
     }
 
@@ -92,22 +90,30 @@ impl EntryState {
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {
             return;
         }
-        for effect in &mut self.outbox {
-            if let Effect::Keep(change) = effect {
-                *change = Change::default();
-            }
+        if self.group.protocol() == Protocol::Classic {
+            // A classic group has no parts. Those of its former members become garbage.
+            return self.unwritten.parts.clear();
         }
+        self.outbox.clear_change();
         self.group.renew_parts(fresh_parts_id());
         self.unwritten = self.group.records();
     }
 
     /// Returns the keys of the parts that are not written yet.
     pub fn unwritten_parts(&self) -> Vec<PartKey> {
-        let queued = self.outbox.iter().filter_map(|effect| match effect {
-            Effect::Keep(change) => Some(change),
-            _ => None,
-        });
-        queued.chain([&self.unwritten]).flat_map(|change| change.parts.keys().copied()).collect()
+        self.outbox
+            .change()
+            .into_iter()
+            .chain([&self.unwritten])
+            .flat_map(|change| change.parts.keys().copied())
+            .collect()
+    }
+
+    /// Returns the size of the snapshots that wait to be written.
+    #[cfg(test)]
+    pub fn queued_bytes(&self) -> usize {
+        let of = |change: &Change| change.group.as_ref().map_or(0, |group| group.state.len());
+        self.outbox.change().map_or(0, of) + of(&self.unwritten)
     }
 
     pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {

@@ -2,19 +2,23 @@
 //! group's shard, one change after another.
 //!
 //! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
-//! records. Invariant: the log always has the records of some state of the group. If a write fails, its records are
-//! written again together with the next change, which contains only what has changed since.
+//! records. A write has the changes of all events until then, and a burst of requests costs few writes. Invariant: the
+//! log always has the records of some state of the group. If a write fails, its records are written again together with
+//! the next change, which contains only what has changed since.
 
 use super::entry::{Entry, EntryState};
+use super::outbox::Outgoing;
 use super::{Groups, fresh_parts_id, records, timer};
 use crate::coordinator::{Records, Status};
 use fullbore_host::task;
-use fullbore_rules::group::{Effect, Effects, Event, Group, GroupAnswer};
-use fullbore_wire::ErrorCode;
+use fullbore_rules::group::{Effect, Effects, Event, Group};
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// If the members of a group take more bytes than this, encoding and appending its records is long work.
+const LARGE_BYTES: usize = 512 << 10;
 
 impl Groups {
     /// Passes an event to a group's state machine and carries out the effects.
@@ -56,7 +60,7 @@ impl Groups {
         mut inner: MutexGuard<'_, EntryState>,
         effects: Effects,
     ) {
-        inner.outbox.extend(effects);
+        effects.into_iter().for_each(|effect| inner.outbox.push(effect));
         self.note_bytes(&mut inner);
         if !self.drain_now(entry, &mut inner) {
             inner.is_keeping = true;
@@ -77,44 +81,49 @@ impl Groups {
         if inner.is_keeping {
             return true;
         }
-        while let Some(effect) = inner.outbox.pop_front() {
-            match effect {
-                Effect::Keep(change) => {
-                    inner.outbox.push_front(Effect::Keep(change));
-                    return false;
-                }
-                Effect::Answer(ticket, answer) => inner.answer(ticket, answer),
-                Effect::Report(event) => self.report(&entry.id, &event),
+        while let Some(outgoing) = inner.outbox.pop() {
+            match outgoing {
+                Outgoing::Answer(ticket, answer) => inner.answer(ticket, answer),
+                Outgoing::Report(event) => self.report(&entry.id, &event),
             }
         }
-        true
+        inner.outbox.is_empty()
     }
 
     /// Writes the group's records until the outbox is empty. This is the body of the group's task. Each write is
     /// queued under the group's lock, which orders all writes of the group.
     async fn drain(&self, entry: &Entry) {
         loop {
-            let (requested, change) = {
+            // The tasks of other connections run first, so that requests which came at the same time share the write.
+            tokio::task::yield_now().await;
+            let (requested, change, is_large) = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
                     // Many groups may have no members for a while, so the memory of the outbox is given back.
-                    inner.outbox.shrink_to_fit();
+                    inner.outbox.shrink();
                     return;
                 }
                 inner.is_keeping = true;
-                let change = inner.take_change();
+                let is_large = inner.bytes > LARGE_BYTES;
+                let (change, records) = maybe_in_place(is_large, || {
+                    let change = inner.take_change();
+                    let records = records::change(&entry.id, &change);
+                    (change, records)
+                });
                 if inner.is_gone {
                     // A group that is out of service gets no records. Either it was deleted and gets tombstones, or
                     // another broker serves it.
                     if entry.shard.status() != Status::Serving {
-                        refuse_next(&mut inner);
+                        inner.outbox.refuse_ready();
                     }
                     continue;
                 }
-                let records = Records::Together(records::change(&entry.id, &change));
-                (entry.shard.write(records, std::convert::identity), change)
+                (entry.shard.write(Records::Together(records), std::convert::identity), change, is_large)
             };
+            if is_large {
+                task::in_place(|| entry.shard.flush());
+            }
             if let Err(error) = requested.kept().await.and_then(|kept| kept) {
                 // If writes fail, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
@@ -122,7 +131,7 @@ impl Groups {
                 }
                 let mut inner = entry.lock();
                 inner.put_back(change);
-                refuse_next(&mut inner);
+                inner.outbox.refuse_ready();
             }
         }
     }
@@ -181,14 +190,7 @@ impl Groups {
     }
 }
 
-/// Replaces the answers before the next change by COORDINATOR_NOT_AVAILABLE, because the records that they waited for
-/// could not be written.
-fn refuse_next(inner: &mut EntryState) {
-    for effect in &mut inner.outbox {
-        match effect {
-            Effect::Keep(_) => return,
-            Effect::Answer(_, answer) => *answer = GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
-            Effect::Report(_) => {}
-        }
-    }
+/// Runs work on the calling thread. If it is long, the thread's other tasks continue on another thread meanwhile.
+fn maybe_in_place<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
+    if is_long { task::in_place(work) } else { work() }
 }

@@ -15,6 +15,7 @@ mod expiry;
 mod keep;
 mod load;
 mod offsets;
+mod outbox;
 mod re2;
 mod records;
 mod regex;
@@ -435,7 +436,7 @@ impl Groups {
         let mut effects = Effects::new();
         inner.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);
         self.note_bytes(inner);
-        effects.into_iter().for_each(|effect| inner.outbox.push_back(effect));
+        effects.into_iter().for_each(|effect| inner.outbox.push(effect));
         self.drain_now(entry, inner);
         let mut table = self.table.lock();
         if table.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {

@@ -4,6 +4,7 @@ mod faults;
 mod joins;
 mod leadership;
 mod limits;
+mod static_joins;
 mod transactions;
 
 use super::*;

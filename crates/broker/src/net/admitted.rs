@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use fullbore_host::unread_responses::UnreadResponse;
 use fullbore_wire::api::ApiKey;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -26,6 +27,7 @@ pub(super) struct Owed {
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
+    pub _unread: Option<UnreadResponse>,
 }
 
 /// The fields by which the protocol log shows a request and its response.
@@ -71,6 +73,8 @@ pub(super) enum Ended {
     Fault(#[from] Fault),
     #[error("no bytes were read or written for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
+    #[error("the client did not read a large response, and other responses need its memory")]
+    Unread,
     #[error("the client closed its side, and accepted no response for {0:?}")]
     HungUp(Duration),
 }

@@ -34,7 +34,7 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let queue = Handover::new(broker.metadata.config.network.connection.requests_max);
-    let idleness = Idleness::default();
+    let idleness = Arc::new(Idleness::default());
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
     // Both halves are pinned here, where they are created. A future that is pinned as an argument takes its memory
@@ -72,6 +72,9 @@ pub async fn serve(
         Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(error @ Ended::HungUp(_)) => tracing::debug!(%peer, %error, "connection lost"),
+        Err(Ended::Unread) => {
+            tracing::warn!(%peer, "cannot keep an unread response in memory: the connection is closed; check if its client reads")
+        }
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
         }
@@ -90,6 +93,9 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     tokio::select! {
         max = idle => return Ended::Idle(max),
         () = idleness.ended() => {}
+    }
+    if idleness.is_evicted() {
+        return Ended::Unread;
     }
     let max = idle_max.map_or(HUNG_UP_MAX, |max| max.min(HUNG_UP_MAX));
     idleness.reaches(max).await;

@@ -1,8 +1,8 @@
 //! Measures how long a connection waits for its client. A client that waits for the broker is not idle.
 //!
 //! The halves of a connection only set flags, which are polled from time to time. So no clock is read where bytes move,
-//! and the result may be up to an eighth too long. Both halves run in one task, so the flags need no memory ordering. A
-//! client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
+//! and the result may be up to an eighth too long. Both halves run in one task, so their flags need no memory ordering.
+//! A client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
 //! response is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,6 +24,8 @@ pub struct Idleness {
     has_moved: AtomicBool,
     /// True once the client has ended its side. Most such clients are gone and accept no response.
     has_ended: AtomicBool,
+    /// True once the broker ends the connection, because its unread response takes too much memory.
+    is_evicted: AtomicBool,
     ended: Notify,
 }
 
@@ -40,7 +42,17 @@ impl Idleness {
         self.ended.notify_one();
     }
 
-    /// Waits until [`Idleness::end`] is called.
+    /// Ends the connection, whose response was not read in time. Other connections may call this.
+    pub fn evict(&self) {
+        self.is_evicted.store(true, Relaxed);
+        self.ended.notify_one();
+    }
+
+    pub fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Relaxed)
+    }
+
+    /// Waits until [`Idleness::end`] or [`Idleness::evict`] is called.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }

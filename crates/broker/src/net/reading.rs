@@ -40,7 +40,7 @@ pub(super) async fn read(
     mut client: Client,
     listener: usize,
     queue: &Handover<AdmittedRequest>,
-    idleness: &Idleness,
+    idleness: &Arc<Idleness>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<ReadEnd, Ended> {
     let limits = &broker.metadata.config.network.connection;
@@ -77,11 +77,19 @@ pub(super) async fn read(
             queue.leave(1);
             continue;
         };
+        // The connection may have to wait for its earlier responses, but this one takes memory already.
+        let unread = match (&completion, api) {
+            (_, ApiKey::Produce | ApiKey::Fetch) | (Completion::Later(_) | Completion::Holding(..), _) => None,
+            (Completion::Ready(_), _) => {
+                let connection = Arc::clone(idleness);
+                broker.unread.hold(completion.bytes_held(frame_len), move || connection.evict())
+            }
+        };
         let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
         let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
-        let owed = Owed { api, received, label, _bytes: bytes };
+        let owed = Owed { api, received, label, _bytes: bytes, _unread: unread };
         queue.push(AdmittedRequest { completion, owed });
         worked += received.elapsed();
         if worked > TURN_MAX {

@@ -353,6 +353,14 @@ impl Replica {
         Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers().iter().collect()))
     }
 
+    /// Returns how many idempotent producers an open log remembers. Does not open the log.
+    pub fn producers_len(&self) -> usize {
+        match &self.lock().log {
+            LogState::Open(log) => log.producers().len(),
+            _ => 0,
+        }
+    }
+
     /// Returns the size of the log's segments in bytes. Does not open the log.
     ///
     /// # Errors

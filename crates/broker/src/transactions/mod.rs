@@ -355,6 +355,11 @@ impl Transactions {
         serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
     }
 
+    /// Returns the number of ids and the length of all of them together.
+    pub fn ids_size(&self) -> (usize, usize) {
+        (self.ids.lock().len(), self.room.id_bytes())
+    }
+
     /// Returns the counts of the ids. They are kept up to date, so no pass over the ids is needed.
     pub fn counts(&self) -> TransactionCounts {
         self.tally.counts(self.now_ms())

@@ -42,6 +42,11 @@ impl TransactionsRoom {
         self.0.id_bytes.load(Relaxed).saturating_add(id.len()) <= ID_BYTES_MAX
     }
 
+    /// Returns the length of all ids together.
+    pub fn id_bytes(&self) -> usize {
+        self.0.id_bytes.load(Relaxed)
+    }
+
     /// Takes the share of an id whose transaction has this many partitions.
     pub fn share(&self, id: &str, partitions: usize) -> TransactionShare {
         self.0.partitions.fetch_add(partitions, Relaxed);

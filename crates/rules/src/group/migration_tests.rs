@@ -55,6 +55,9 @@ impl Bench {
                 self.log.write(change.clone());
             }
         }
+        if let Some(snapshot) = self.group.take_snapshot() {
+            self.log.write(Change::whole(snapshot));
+        }
         assert_eq!(self.log.parts_len(), self.log.parts().len());
         if self.group.protocol() == Protocol::Consumer {
             assert_eq!(self.log.records(), self.group.records());

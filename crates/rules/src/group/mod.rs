@@ -94,11 +94,20 @@ impl Group {
         Ok(Group::Consumer(Box::new(Consumer { group, settings })))
     }
 
-    /// Returns all records of the group, for [`Effect::Keep`].
+    /// Returns all records of the group.
     pub fn records(&self) -> Change {
         match self {
             Group::Classic(group) => Change::whole(group.snapshot()),
             Group::Consumer(consumer) => consumer.group.records(),
+        }
+    }
+
+    /// Takes the group's own record, if it must be written and is not part of an [`Effect::Keep`]. That of a classic
+    /// group contains the whole group, so it is encoded only once for all changes that share a write.
+    pub fn take_snapshot(&mut self) -> Option<Snapshot> {
+        match self {
+            Group::Classic(group) => group.take_snapshot(),
+            Group::Consumer(_) => None,
         }
     }
 

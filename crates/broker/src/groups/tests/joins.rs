@@ -16,7 +16,7 @@ impl Opened {
         self.heartbeat_in("g", member_id, member_epoch).await
     }
 
-    fn records(&self) -> Option<Change> {
+    pub(super) fn records(&self) -> Option<Change> {
         self.groups.peek("g", Group::records)
     }
 
@@ -56,16 +56,16 @@ impl Opened {
     }
 
     /// Lets all writes to the topic fail, because too few replicas are in sync.
-    fn fail_writes(&self) {
+    pub(super) fn fail_writes(&self) {
         self.change(|registered| registered.replicas = vec![1, OTHER]);
     }
 
-    fn allow_writes(&self) {
+    pub(super) fn allow_writes(&self) {
         self.change(|registered| registered.replicas = vec![1]);
     }
 }
 
-const TWO_IN_SYNC: &str = "offsets.topic.num.partitions=1\nmin.insync.replicas=2";
+pub(super) const TWO_IN_SYNC: &str = "offsets.topic.num.partitions=1\nmin.insync.replicas=2";
 
 fn parts(found: &ReplayedShard) -> usize {
     found.parts.values().map(|parts| parts.len()).sum()

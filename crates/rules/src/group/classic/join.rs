@@ -165,9 +165,12 @@ impl Classic {
     }
 
     /// Replaces a static member that joins without a member id. From then on, requests with the old id are fenced.
+    ///
+    /// If a snapshot of the stable group is still unsaved, it shows the new id. That is right even if a rebalance
+    /// follows: when the client repeats its JoinGroup after a crash, the rebalance follows again.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
-        let Some((old_id, mut member)) = self.take(old_id) else { return };
+        let Some((old_id, mut member)) = self.detach(old_id) else { return };
         refuse_join(&old_id, member.joining.take(), ErrorCode::FENCED_INSTANCE_ID, effects);
         super::refuse_sync(member.syncing.take(), ErrorCode::FENCED_INSTANCE_ID, effects);
         let was_leader = self.is_leader(&old_id);
@@ -183,7 +186,7 @@ impl Classic {
         }
         let instance_id = joining.instance_id().unwrap_or_default();
         effects.push(Effect::Report(Event::Replaced { instance_id, old: old_id.clone(), new: new_id.clone() }));
-        self.insert(new_id.clone(), member);
+        self.attach(new_id.clone(), member);
         match self.state {
             GroupState::Stable if self.choose_protocol() == self.protocol => {
                 self.take_up_again(new_id, was_leader.then_some(old_id), joining.version, effects);
@@ -199,7 +202,7 @@ impl Classic {
     /// Sends the current generation to a static member that has returned. Before version 9, a client that is named as
     /// the leader would assign again. The response therefore names the old id of such a client as the leader.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
-        effects.push(Effect::Keep(self.keep()));
+        self.keep(effects);
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;
         let Some(member) = self.members.get_mut(id) else { return };
         let Some(ticket) = member.joining.take() else { return };

@@ -1,20 +1,52 @@
 //! The snapshot of a classic group: its generation, its members and their assignments.
 //!
-//! Waiting requests, pending ids and deadlines are not part of it. A snapshot is taken when the group becomes stable or
-//! empty, so the group is restored in one of these states.
+//! Waiting requests, pending ids and deadlines are not part of it. A snapshot is encoded when the caller writes it, so
+//! static members that return at the same time share one. The group is restored as stable or empty.
+//!
+//! Invariant: a snapshot shows the group while it is stable or empty. If the group leaves that state before the write,
+//! the snapshot is encoded first.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
 use crate::group::snapshot::{CLASSIC, Packer, Unpacker, WHOLE};
-use crate::group::{Change, MemberId, Snapshot, SnapshotError};
+use crate::group::{Change, Effect, Effects, MemberId, Snapshot, SnapshotError};
 use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
+/// The part of a group that must still be written.
+#[derive(Debug, Default)]
+pub(super) enum Unsaved {
+    /// Nothing has changed since the last snapshot was taken.
+    #[default]
+    Nothing,
+    /// The snapshot of the group when it is taken. The group is stable or empty.
+    Newest,
+    /// The snapshot of the last stable or empty state, which has ended before it was taken.
+    Former(Snapshot),
+}
+
 impl Classic {
-    /// Returns the group's record, and notes that there is one.
-    pub(super) fn keep(&mut self) -> Change {
+    /// Requests that the group is written before any later effect. The group is stable or empty.
+    pub(super) fn keep(&mut self, effects: &mut Effects) {
         self.was_kept = true;
-        Change::whole(self.snapshot())
+        self.unsaved = Unsaved::Newest;
+        effects.push(Effect::Keep(Change::default()));
+    }
+
+    /// Encodes a snapshot that must still be written. Must be called before the group's state or members change.
+    pub(super) fn retain_unsaved(&mut self) {
+        if matches!(self.unsaved, Unsaved::Newest) {
+            self.unsaved = Unsaved::Former(self.snapshot());
+        }
+    }
+
+    /// Takes the snapshot that must be written; None if nothing has changed since the last one.
+    pub(in crate::group) fn take_snapshot(&mut self) -> Option<Snapshot> {
+        match std::mem::take(&mut self.unsaved) {
+            Unsaved::Nothing => None,
+            Unsaved::Newest => Some(self.snapshot()),
+            Unsaved::Former(snapshot) => Some(snapshot),
+        }
     }
 
     pub(in crate::group) fn snapshot(&self) -> Snapshot {

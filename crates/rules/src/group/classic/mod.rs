@@ -36,6 +36,7 @@ use super::{Effect, Effects, GroupAnswer, GroupState, MemberId, RequestTicket};
 use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;
 use fullbore_wire::{ErrorCode, Text};
+use keep::Unsaved;
 use member::{ClassicGroupMember, NEVER};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -98,8 +99,9 @@ pub struct Classic {
     /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound, so
     /// that it need not search for the new minimum.
     sessions_from: i64,
-    /// True if a snapshot has been taken.
+    /// True if the group was ever written.
     was_kept: bool,
+    unsaved: Unsaved,
     /// Approximate memory of the members and the pending ids, in bytes.
     bytes: usize,
 }
@@ -126,6 +128,7 @@ impl Classic {
             sync_end: None,
             sessions_from: NEVER,
             was_kept: false,
+            unsaved: Unsaved::Nothing,
             bytes: 0,
         }
     }
@@ -165,6 +168,7 @@ impl Classic {
     }
 
     fn enter(&mut self, state: GroupState, now: i64) {
+        self.retain_unsaved();
         self.state = state;
         self.since = now.saturating_add(self.clock_ahead_ms);
     }
@@ -194,6 +198,12 @@ impl Classic {
     }
 
     fn insert(&mut self, id: MemberId, member: ClassicGroupMember) {
+        self.retain_unsaved();
+        self.attach(id, member);
+    }
+
+    /// Adds a member, also to a stable group that stays stable with it.
+    fn attach(&mut self, id: MemberId, member: ClassicGroupMember) {
         for (name, _) in &member.profile.protocols {
             *self.offered.entry(name.clone()).or_default() += 1;
         }
@@ -210,6 +220,13 @@ impl Classic {
     /// Takes the member out of the group and returns it, if it exists. The caller must respond to the member's waiting
     /// requests.
     fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
+        self.retain_unsaved();
+        self.detach(member_id)
+    }
+
+    /// Takes a member out of the group like [`Classic::take`]. A stable group may stay stable, because the caller
+    /// attaches the member's successor.
+    fn detach(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);
         self.joined -= usize::from(member.joining.is_some());

@@ -3,9 +3,13 @@
 //! A client of the model does what a real client may do at that point, or repeats something old. It joins with any id
 //! that it has had, syncs its last known generation, crashes, or returns under its instance id.
 //!
+//! The group's records are written only from time to time, and sometimes the write fails. Responses that come after a
+//! change wait for it.
+//!
 //! After each event, the model checks that no request got two responses, and that all members of a generation got the
 //! same protocol and leader. An assignment must be of the requested generation, and the group's counters must be
-//! correct. At the end time passes, and every request must get its response.
+//! correct. A snapshot must show a group that was stable or empty, whenever it is taken. At the end time passes, and
+//! every request must get its response.
 
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
@@ -52,13 +56,17 @@ enum Action {
     Pass {
         ms: i64,
     },
+    /// The unsaved snapshot is written.
+    Write,
+    /// The write of the unsaved snapshot fails.
+    FailToWrite,
     /// The coordinator is killed and then restored from the last snapshot.
     Restart,
 }
 
 fn action(random: &mut Random) -> Action {
     let client = random.below(CLIENTS);
-    match random.below(38) {
+    match random.below(43) {
         0..10 => {
             let [is_new_metadata, likes_b, has_old_version] = [(); 3].map(|()| random.one_in(2));
             Action::Join { client, is_new_metadata, likes_b, has_old_version }
@@ -71,6 +79,8 @@ fn action(random: &mut Random) -> Action {
         30..32 => Action::Crash { client },
         32..36 => Action::Pass { ms: random.between(0, 5000) },
         36 => Action::Pass { ms: random.between(0, i64::from(REBALANCE_MS)) },
+        37..41 => Action::Write,
+        41 => Action::FailToWrite,
         _ => Action::Restart,
     }
 }
@@ -108,13 +118,41 @@ struct World {
     clients: Vec<Client>,
     reported: HashMap<i32, Reported>,
     kept: Option<Snapshot>,
+    /// The stable or empty state that must be written.
+    owed: Option<Owed>,
+    /// Responses that wait for the write.
+    behind: Vec<(RequestTicket, GroupAnswer)>,
+}
+
+/// The generation and the members of a group. A static member counts by its instance id.
+#[derive(Clone, Debug, PartialEq)]
+struct Owed {
+    generation: i32,
+    members: BTreeSet<Text>,
+}
+
+impl Owed {
+    fn of(group: &Classic) -> Owed {
+        let name = |(id, member): (&MemberId, &ClassicGroupMember)| member.instance_id.clone().unwrap_or(id.clone());
+        Owed { generation: group.generation, members: group.members.iter().map(name).collect() }
+    }
 }
 
 impl World {
     fn new() -> Self {
         let clients = vec![Client::default(); CLIENTS];
         let group = Classic::new(SETTINGS, 0);
-        World { group, now: 0, tickets: 0, requested: BTreeMap::new(), clients, reported: HashMap::new(), kept: None }
+        World {
+            group,
+            now: 0,
+            tickets: 0,
+            requested: BTreeMap::new(),
+            clients,
+            reported: HashMap::new(),
+            kept: None,
+            owed: None,
+            behind: Vec::new(),
+        }
     }
 
     /// Returns the instance id of a client. Half of the clients are static members, and two of them share each id.
@@ -163,6 +201,8 @@ impl World {
             }
             Action::Crash { client } => self.clients[client] = Client::default(),
             Action::Pass { ms } => self.pass(ms),
+            Action::Write => self.write(true),
+            Action::FailToWrite => self.write(false),
             Action::Restart => self.restart(),
         }
         self.follow(effects);
@@ -219,6 +259,8 @@ impl World {
     /// Restarts the broker. All connections break, and clients repeat their requests later.
     fn restart(&mut self) {
         self.requested.clear();
+        self.behind.clear();
+        self.owed = None;
         // Generations that were never stable are not in the snapshot, and their numbers are used again.
         self.reported.clear();
         self.group = match &self.kept {
@@ -248,18 +290,71 @@ impl World {
     fn follow(&mut self, effects: Effects) {
         for effect in effects {
             match effect {
-                Effect::Keep(change) => self.kept = change.group,
+                Effect::Keep(change) => {
+                    assert!(change.is_empty() && matches!(self.group.state, GroupState::Stable | GroupState::Empty));
+                    self.owed = Some(Owed::of(&self.group));
+                }
                 Effect::Report(Event::Replaced { old, new, .. }) => {
                     let reported = self.reported.values_mut().filter(|reported| reported.leader == old);
                     reported.for_each(|reported| reported.leader = new.clone());
                 }
                 Effect::Report(_) => {}
                 Effect::Answer(ticket, answer) => {
-                    let requested = self.requested.remove(&ticket).expect("a ticket is answered once");
-                    self.answered(requested, answer);
+                    if let GroupAnswer::Join(response) = &answer {
+                        self.note_generation(response);
+                    }
+                    match self.owed {
+                        Some(_) => self.behind.push((ticket, answer)),
+                        None => self.deliver(ticket, answer),
+                    }
                 }
             }
         }
+    }
+
+    fn deliver(&mut self, ticket: RequestTicket, answer: GroupAnswer) {
+        let requested = self.requested.remove(&ticket).expect("a ticket is answered once");
+        self.answered(requested, answer);
+    }
+
+    /// Writes the unsaved snapshot, and delivers the responses behind it. If the write fails, they are refused.
+    fn write(&mut self, succeeds: bool) {
+        let snapshot = self.group.take_snapshot();
+        assert_eq!(snapshot.is_some(), self.owed.is_some());
+        if let (Some(snapshot), Some(owed)) = (snapshot, self.owed.take()) {
+            let restored = Classic::restore(snapshot.state.slice(1..), SETTINGS, self.now).expect("ours");
+            assert_eq!(Owed::of(&restored), owed, "a state that was stable or empty");
+            for member in restored.members.values() {
+                let assigned = std::str::from_utf8(&member.assignment).expect("text");
+                assert!(assigned.is_empty() || assigned == owed.generation.to_string(), "{assigned}: {owed:?}");
+            }
+            if succeeds {
+                self.kept = Some(snapshot);
+            }
+        }
+        for (ticket, answer) in std::mem::take(&mut self.behind) {
+            let refused = GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+            self.deliver(ticket, if succeeds { answer } else { refused });
+        }
+    }
+
+    /// Checks a response to JoinGroup against the others of its generation.
+    fn note_generation(&mut self, response: &JoinGroupResponse) {
+        if response.error_code != ErrorCode::NONE {
+            return;
+        }
+        // A client of an old version gets its former member id as the leader's id, so that it does not act as the
+        // leader.
+        let leader = match self.group.members.contains_key(&response.leader) {
+            true => response.leader.clone(),
+            false => self.group.leader.clone().expect("there are members"),
+        };
+        let reported = Reported { protocol: response.protocol_name.clone(), leader, members: Vec::new() };
+        let reported = self.reported.entry(response.generation_id).or_insert(reported);
+        reported.members.push(response.member_id.clone());
+        assert_eq!(Some(&reported.leader), self.group.leader.as_ref(), "one leader");
+        assert_eq!(reported.protocol, self.group.protocol, "one protocol");
+        assert_eq!(response.generation_id, self.group.generation, "one generation");
     }
 
     fn answered(&mut self, requested: SentRequest, answer: GroupAnswer) {
@@ -274,7 +369,7 @@ impl World {
                 ErrorCode::REBALANCE_IN_PROGRESS => {}
                 _ => self.clients[client].generation = -1,
             },
-            (SentRequest::Other, GroupAnswer::Leave(_)) => {}
+            (SentRequest::Other, GroupAnswer::Leave(_)) | (_, GroupAnswer::Refused(_)) => {}
             (requested, answer) => panic!("{requested:?} is answered {answer:?}"),
         }
     }
@@ -290,18 +385,6 @@ impl World {
                 known.id = response.member_id;
                 known.generation = response.generation_id;
                 known.members = response.members.into_iter().map(|member| member.member_id).collect();
-                // A client of an old version gets its former member id as the leader's id, so that it does not act as
-                // the leader.
-                let leader = match self.group.members.contains_key(&response.leader) {
-                    true => response.leader,
-                    false => self.group.leader.clone().expect("there are members"),
-                };
-                let reported = Reported { protocol: response.protocol_name, leader, members: Vec::new() };
-                let reported = self.reported.entry(response.generation_id).or_insert(reported);
-                reported.members.push(known.id.clone());
-                assert_eq!(Some(&reported.leader), self.group.leader.as_ref(), "one leader");
-                assert_eq!(reported.protocol, self.group.protocol, "one protocol");
-                assert_eq!(response.generation_id, self.group.generation, "one generation");
             }
             code => panic!("a join is answered {code}"),
         }
@@ -325,6 +408,7 @@ impl World {
         let deadlines = members.clone().map(|member| member.deadline).chain(group.pending.values().copied());
         assert!(deadlines.min().is_none_or(|first| group.sessions_from <= first));
         assert_eq!(group.join_end.is_some(), group.state == GroupState::PreparingRebalance);
+        let is_settled = matches!(group.state, GroupState::Stable | GroupState::Empty);
         let is_current = matches!(group.state, GroupState::CompletingRebalance | GroupState::Stable);
         if is_current {
             let leader = group.leader.as_ref().expect("a generation has a leader");
@@ -336,6 +420,7 @@ impl World {
         } else {
             assert!(members.clone().all(|member| member.syncing.is_none()), "nobody waits for a leader in vain");
         }
+        assert!(is_settled || !matches!(group.unsaved, Unsaved::Newest), "the snapshot must be encoded before");
         assert!(group.state != GroupState::Empty || (group.members.is_empty() && group.protocol.is_none()));
     }
 
@@ -344,6 +429,7 @@ impl World {
     fn end(&mut self) {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);
+        self.write(true);
         assert!(self.requested.is_empty(), "never answered: {:?}", self.requested);
         assert_eq!((self.group.state, self.group.next_deadline()), (GroupState::Empty, None));
         assert_eq!(self.group.bytes, 0);
@@ -374,6 +460,7 @@ fn undisturbed_members_become_stable() {
         }
         world.act(Action::Pass { ms: 10_000 });
         clients.iter().for_each(|client| world.act(Action::Sync { client: *client }));
+        world.act(Action::Write);
         assert_eq!((world.group.state, world.group.generation), (GroupState::Stable, 1));
         assert_eq!(world.reported[&1].members.len(), members);
         assert!(world.requested.is_empty());

@@ -96,7 +96,7 @@ impl Classic {
             self.leader = None;
             self.give_room_back();
             self.enter(GroupState::Empty, now);
-            effects.push(Effect::Keep(self.keep()));
+            self.keep(effects);
             return;
         }
         self.enter(GroupState::CompletingRebalance, now);

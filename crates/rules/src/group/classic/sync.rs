@@ -57,7 +57,7 @@ impl Classic {
             self.bytes += member.assignment.len();
         }
         self.enter(GroupState::Stable, now);
-        effects.push(Effect::Keep(self.keep()));
+        self.keep(effects);
         let waiting: Vec<(MemberId, RequestTicket)> =
             self.members.iter_mut().filter_map(|(id, member)| Some((id.clone(), member.syncing.take()?))).collect();
         for (id, ticket) in waiting {

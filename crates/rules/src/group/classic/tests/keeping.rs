@@ -105,6 +105,23 @@ fn restored_group_continues_from_its_snapshot() {
 }
 
 #[test]
+fn unsaved_snapshot_taken_in_a_rebalance_shows_the_stable_group() {
+    let mut bench = Bench::new();
+    bench.stable(&[Some("a"), Some("b")]);
+    let request = JoinGroupRequest { group_instance_id: Some("a".into()), ..join_request("", "x") };
+    let new_member_id = Text::from("again");
+    let (client_id, client_host) = ("client", "/127.0.0.1");
+    let joining = Joining { request: &request, version: 3, client_id, client_host, new_member_id: &new_member_id };
+    let mut effects = Effects::new();
+    bench.group.join(joining, RequestTicket(100), bench.now, &mut effects);
+    let stable = bench.group.snapshot();
+    bench.group.leave(&[identity("", Some("b"))], RequestTicket(101), bench.now, &mut effects);
+    assert_eq!((bench.group.state, bench.group.members.len()), (GroupState::PreparingRebalance, 1));
+    assert_eq!(bench.group.take_snapshot(), Some(stable));
+    assert_eq!(bench.group.take_snapshot(), None);
+}
+
+#[test]
 fn a_damaged_snapshot_is_refused() {
     let mut bench = Bench::new();
     bench.stable(&[None, Some("s")]);
