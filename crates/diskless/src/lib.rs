@@ -10,6 +10,7 @@
 //!
 //! Invariant: an acknowledged batch is in the store and in the index.
 
+mod append_clock;
 mod assemble;
 pub mod cache;
 mod change_feed;
