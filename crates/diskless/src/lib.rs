@@ -416,7 +416,7 @@ impl Diskless {
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.ownership.is_verified() {
             false => Some(StoreTrouble::Unverified),
-            true => self.health.lost_for().max(self.counts.failing_for()).map(StoreTrouble::Failing),
+            true => self.health.lost_for().max(self.counts.unusable_for()).map(StoreTrouble::Failing),
         }
     }
 
