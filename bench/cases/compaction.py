@@ -3,8 +3,8 @@ another topic. The records supersede each other.
 
 Keys are random, so every segment keeps some records. While the log is filled, min.compaction.lag.ms forbids compaction.
 The time runs from the removal of that setting until the segments stop changing, at about one record per key. The active
-segment is never compacted. The log is filled and compacted twice. The first time it is alone, which gives the time and
-CPU. The second time it is beside the producer, which runs for as long as the first compaction took.
+segment is never compacted. The log is filled and compacted twice. The first compaction runs alone and gives the
+time and the CPU time. The second runs beside the producer, which sends for as long as the first one took.
 """
 import os, random, string, subprocess, sys, threading, time
 from brokers import FULLBORE, Fullbore, Kafka

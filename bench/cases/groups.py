@@ -1,4 +1,5 @@
-"""Cases of bench/compare about the work of a group coordinator. The clients do nothing else (crates/bench/examples).
+"""Cases of bench/compare about the work of a group coordinator. Their clients, in crates/bench/examples, send only the
+requests that are measured.
 """
 import re
 from brokers import ROOT

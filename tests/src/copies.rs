@@ -108,7 +108,7 @@ pub struct Copied<'a> {
     from: &'a str,
     to: &'a str,
     partitions: usize,
-    /// How long the target's log must get, counted in records and markers.
+    /// How many records and markers the target's log must have for [`Copied::goes_on`] to return.
     expected: Cell<usize>,
 }
 

@@ -1,6 +1,6 @@
 //! A disk that a test can freeze, or copy in the state that a power loss would leave. It is an ext4 file system on a
-//! loop device, and the image is copied. The test decides when the journal is committed. Data that was not flushed is
-//! missing in the copy, or has holes.
+//! loop device. To imitate a power loss, the test copies the device's image. In the copy, data that was not flushed is
+//! missing or has holes. The test decides when the file system commits its journal.
 //!
 //! The machine does not reboot between the two brokers of a test. Therefore the copy gets another boot id
 //! ([`another_boot`]).

@@ -13,7 +13,8 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 /// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings with which a broker changes nothing by itself. The fixtures are older than most expiration times.
+/// Settings that keep a broker from expiring or compacting anything by itself. Without them it would expire much at
+/// once, because the fixtures are older than most expiration times.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",

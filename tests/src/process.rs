@@ -457,8 +457,8 @@ fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "fullbore"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // The name of the profile decides. Debug assertions would be misleading, because `tests/checked` enables them for
-    // tests but not for the binary.
+    // The name of the profile shows whether this is a release build. Debug assertions do not show that, because
+    // `tests/checked` enables them for tests but not for the binary.
     if profile.ends_with("release") {
         command.arg("--release");
     }

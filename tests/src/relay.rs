@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The sender id for connections that are not from a follower.
 const ANYBODY: i32 = 0;
 
-/// State of a link, which decides over the bytes on it.
+/// The state of a link, which decides what happens to the bytes on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Open,

@@ -160,7 +160,7 @@ impl Client {
         assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
     }
 
-    /// Deletes the records before `offset`, which must exist.
+    /// Deletes the records before `offset`. The deletion must succeed.
     pub fn delete_records(&mut self, topic: &str, partition_index: i32, offset: i64) {
         let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
         let topic = DeleteRecordsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };

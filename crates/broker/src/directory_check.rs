@@ -58,7 +58,7 @@ pub enum DirectoryFinding {
         /// True if a broker is running with the newer state.
         lives: bool,
     },
-    /// The directory has partitions of this topic, but the cluster does not know it.
+    /// The directory has partitions of this topic, but the cluster does not know the topic.
     Unknown {
         topic: String,
         id: Uuid,

@@ -1,12 +1,12 @@
 //! Starts and stops the broker, and puts its parts together.
 //!
-//! A start binds the ports, locks the data directory, and opens the control plane, the diskless store and the
-//! partitions. Then it accepts connections. The ports come first, so that a start that finds one taken leaves nothing
-//! behind. Clients that connect early wait in the system's backlog.
+//! When it starts, the broker binds its ports, locks the data directory, and opens the control plane, the diskless
+//! store and the partitions. Then it accepts connections. The ports come first, so that a broker that finds one of them
+//! taken leaves nothing behind. Clients that connect early wait in the system's backlog.
 //!
-//! A stop accepts no more connections and answers the requests that were admitted. Parked batches and waiting group
-//! members are refused. Then the control plane is closed, so that it makes no more decisions. The partitions, which
-//! carry out its decisions, are closed last. The directory stays locked until the end.
+//! When it stops, the broker accepts no more connections and answers the requests that were admitted. It refuses parked
+//! batches and waiting group members. Then it closes the control plane, which makes no more decisions. The partitions,
+//! which carry out these decisions, are closed last. The directory stays locked until the end.
 //!
 //! Nothing is accepted before everything that it needs is open. The control plane and the partitions are closed only
 //! after all admitted requests were answered, or after [`STOP_MAX`].
@@ -50,7 +50,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long a stop waits at most until clients have read their responses.
+/// How long a stopping broker waits at most until clients have read their responses.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// A running broker.

@@ -260,7 +260,7 @@ pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
     broker_keys().filter(|key| key.effect == Effect::Honoured)
 }
 
-/// Returns the row of a broker key.
+/// Returns the row of a broker key; None if there is no such key.
 pub(super) fn broker_key(name: &str) -> Option<&'static Key> {
     static BY_NAME: LazyLock<HashMap<&str, &Key>> =
         LazyLock::new(|| broker_keys().map(|key| (key.name, key)).collect());

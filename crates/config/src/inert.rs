@@ -17,7 +17,7 @@ const METADATA: &str = "has no effect: this broker keeps its metadata itself, wi
 const REMOVED: &str = "has no effect: Kafka 4 removed it too";
 const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
 
-/// The effect of all keys with a prefix. The first prefix that matches counts.
+/// Prefixes of keys, each with the effect of all keys that begin with it. The first prefix that matches counts.
 const FATES: &[(&str, Effect)] = &[
     ("zookeeper.", Nothing(METADATA)),
     ("broker.id.generation.enable", Nothing(METADATA)),

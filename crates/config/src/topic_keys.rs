@@ -164,7 +164,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.local.retention.ms"]),
 ];
 
-/// Returns the row of a topic key.
+/// Returns the row of a topic key; None if there is no such key.
 pub(super) fn topic_key(name: &str) -> Option<&'static Key> {
     TOPIC_KEYS.iter().find(|key| key.name == name)
 }

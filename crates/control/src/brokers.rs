@@ -11,7 +11,8 @@ impl Control {
     ///
     /// # Errors
     /// Fails with BROKER_ID_NOT_REGISTERED if the broker is unknown, and with STALE_BROKER_EPOCH if another process has
-    /// replaced it. Fails with the store's error if the store cannot be used.
+    /// replaced it. Fails with INVALID_REQUEST if the broker reports the loss of the object store, but no other broker
+    /// serves diskless partitions. Fails with the store's error if the store cannot be used.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

@@ -1,9 +1,9 @@
 //! The commands that change the metadata, and the refusal that a caller may get.
 //!
 //! The decisions are in `decide`, and the storage is behind `store`. A caller gets an answer only after the changes are
-//! on disk. A refused command has normally changed nothing. There are two exceptions: REQUEST_TIMED_OUT is also
-//! returned if the outcome is unknown, and a command carried out in pieces keeps the pieces that were committed before
-//! the refusal.
+//! on disk. A refused command has normally changed nothing. There are two exceptions. REQUEST_TIMED_OUT is also
+//! returned if the outcome is unknown. A command that is carried out in pieces, one transaction each (see `pieces`),
+//! keeps the pieces that were committed before the refusal.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -64,7 +64,7 @@ impl OpenError {
             StoreName::Database(database) => {
                 let remedy = match error {
                     StoreError::WentBack(_) => {
-                        "; restore the newest backup, or stop all brokers and run fullbore admin accept-copy to go on without the missing changes"
+                        "; restore the newest backup, or run fullbore admin accept-copy to go on without the missing changes"
                     }
                     _ => "",
                 };

@@ -233,8 +233,9 @@ impl UsedDirectory {
         self.directory.join(FILE)
     }
 
-    /// Overwrites the lines after the head in place, because a full disk has no space for a second file. Also rewrites
-    /// the metadata version and the heartbeat number: a file of an earlier Fullbore has no line for that number.
+    /// Overwrites the lines after the file's first lines, which have the ids and never change. Does so in place,
+    /// because a full disk has no space for a second file. Also rewrites the metadata version and the heartbeat number,
+    /// since a file of an earlier Fullbore has no line for that number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));

@@ -310,9 +310,9 @@ impl Control {
         self.shared.beats.get().cloned()
     }
 
-    /// Registers `listener` for changes of the image. The first call passes the empty image and the current one, and
-    /// this function waits until it returns. After that, the listener receives each image and its successor, before
-    /// readers see the successor. The listener must not block.
+    /// Registers `listener` for changes of the image. First calls the listener with the empty image and the current
+    /// one, and returns when that call has returned. After that, the listener receives each image and its successor,
+    /// before readers see the successor. The listener must not block.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));

@@ -13,27 +13,28 @@ use tokio::time::timeout;
 /// How long a heartbeat waits until its number is written. A write to the page cache normally takes a few microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
-/// The heartbeat thread's end, which requests numbers.
+/// The heartbeat thread's half of the channel, through which it requests numbers.
 pub struct Notes {
     wanted: watch::Sender<u64>,
     written: watch::Receiver<u64>,
 }
 
-/// The writing thread's end.
+/// The writing thread's half of the channel, through which it gets the requests and reports what it has written.
 pub struct NotesToWrite {
     wanted: watch::Receiver<u64>,
     written: watch::Sender<u64>,
 }
 
-/// Creates both ends, for a directory that has the number `noted`.
+/// Creates both halves of the channel, for a directory whose file has the number `noted`.
 pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
     let ((wanted, to_write), (write, written)) = (watch::channel(noted), watch::channel(noted));
     (Notes { wanted, written }, NotesToWrite { wanted: to_write, written: write })
 }
 
 impl Notes {
-    /// Requests the next number, waits until it is written, and returns the newest number in the directory. If an
-    /// earlier write has failed or hangs, requests the same number again and returns without waiting.
+    /// Requests the next number, and waits for at most [`NOTE_MAX`] until it is written. Returns the newest number in
+    /// the directory. If an earlier write has failed or hangs, requests the same number again and returns without
+    /// waiting.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {

@@ -17,7 +17,8 @@ use std::time::Duration;
 const SEEN_MAX: usize = 64;
 /// How many durations of a class must be known before it has a usual time.
 const SEEN_MIN: usize = 8;
-/// The usual time divided by the time after which a second try starts.
+/// A second try starts once a request has taken the usual time divided by this number, which is 2.5 times the usual
+/// time.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Minimum time before a second try starts.
 const WAIT_MIN: Duration = Duration::from_millis(20);

@@ -101,8 +101,8 @@ pub enum OpenDisklessError {
     Objects(#[from] StartObjectsError),
     /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
-        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or stop all brokers and run fullbore admin \
-         accept-copy to go on without the missing records"
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore admin accept-copy \
+         to go on without the missing records"
     )]
     OlderIndex(Lacking),
     /// The index file is an older copy, or its write-ahead log is damaged.

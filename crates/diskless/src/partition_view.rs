@@ -58,7 +58,7 @@ struct KnownRecords {
     unbroken: Range<i64>,
     /// Total bytes of all extents that were ever inserted.
     run_bytes: u64,
-    /// When the last failed read failed, and why. `None` before the first failure.
+    /// The time and the error of the last read that failed. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
     /// When the newest of the answered refreshes was requested. `None` before the first answer.
     refreshed: Option<Instant>,

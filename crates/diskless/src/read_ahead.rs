@@ -71,7 +71,8 @@ impl ReadAhead {
     }
 
     /// Returns the extents of the window that contains `offset`, beginning with the extent that contains it, or none if
-    /// there is no such window. If the caller must now request the next window, its start is returned as well.
+    /// there is no such window. If the caller must now request the next window, also returns the offset at which that
+    /// window starts.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };

@@ -35,8 +35,8 @@ const BUFFER_LEAVES: u64 = 256 << 10;
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time without progress of any request before the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// The store counts as silent after this many times the usual wait for a second try without any progress. The resulting
-/// time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// If no request makes progress for this many times the usual wait for a second try, the store counts as silent. The
+/// resulting time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// How many times the pause before a second try of the same request may be doubled.
 const DOUBLED_MAX: u32 = 8;

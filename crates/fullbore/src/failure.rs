@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The exit status for a command line that cannot be carried out as typed. clap uses the same.
+/// The exit status for a command line that cannot be carried out as typed. clap uses the same status.
 const USAGE: u8 = 2;
 
-/// The exit status of a command that a signal ended. Shells use the same for SIGINT.
+/// The exit status of a command that a signal ended. Shells use the same status for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
 /// A sentence with the error and the next step, and the exit status.

@@ -37,7 +37,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Makes errors use this form as well.
+    /// Makes errors use the form that the flag selects.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }

@@ -71,7 +71,8 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     let beside = path.with_added_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Remove the incomplete file now to free its space. Otherwise the next start would remove it.
+        // Remove the incomplete file now to free its space. Otherwise it would stay until the next start of the
+        // program.
         let _ = fs::remove_file(&beside);
     }
     written

@@ -1,8 +1,8 @@
 //! Limits how often a log line is written. A line that might otherwise be written thousands of times a second appears
 //! at most once a minute.
 //!
-//! Invariant: suppressed lines are counted, and the next line shows how many there were. A line with many causes appears
-//! at most [`CAUSES_MAX`] times a minute and once more.
+//! Invariant: suppressed lines are counted, and the next line shows how many there were. A line with many causes
+//! appears at most [`CAUSES_MAX`] times a minute and once more.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use fullbore_wire::Uuid;
 
-/// Returns a random (version 4) UUID. Its text never starts with a dash, because command line tools would take it for
-/// an option.
+/// Returns a random (version 4) UUID. Its text never starts with a dash, because command line tools would take such a
+/// text for an option.
 pub fn random_id() -> Uuid {
     loop {
         let id = Uuid(uuid::Uuid::new_v4().into_bytes());

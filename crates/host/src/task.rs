@@ -1,8 +1,8 @@
 //! Spawns tasks on the runtime. All tasks should be spawned with the function in this module.
 //!
-//! Tokio compiles the code that polls and cancels a task once for each type of future, and the broker has about
-//! seventy. If the futures are boxed, there is only one type for each type of result. This saves a tenth of the crate's
-//! compile time, and costs one more allocation for each task.
+//! Tokio compiles the code that polls and cancels a task once for each type of future. The broker spawns about seventy
+//! types of futures. If the futures are boxed, there is only one type for each type of result. This saves a tenth of
+//! the crate's compile time, and costs one more allocation for each task.
 //!
 //! [`Apart`] is a second runtime beside the one that serves clients.
 

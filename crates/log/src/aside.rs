@@ -108,7 +108,7 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // Free the space now. Otherwise the broker's next start would remove the file.
+        // Free the space now. Otherwise the file would stay until the broker restarts and removes it.
         let _ = fs::remove_file(&beside);
     }
     copied

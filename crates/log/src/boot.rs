@@ -33,7 +33,7 @@ pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     }
 }
 
-/// Removes the boot id from the directory. The next start then assumes that the ends of the logs may be lost.
+/// Removes the boot id from the directory. A restarted broker then assumes that the ends of the logs may be lost.
 ///
 /// # Errors
 /// Returns the system's error if the file cannot be removed.

@@ -87,8 +87,8 @@ impl Epochs {
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
-        // The first epoch need not be flushed. If a power loss removes the file, the next start derives it from the
-        // batches. Later epochs must be flushed, because an old file would be trusted.
+        // The first epoch need not be flushed. If a power loss removes the file, a restarted broker derives the epoch
+        // from the batches. Later epochs must be flushed, because a restarted broker would trust an old file.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }

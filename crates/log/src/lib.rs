@@ -130,8 +130,8 @@ impl Log {
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
-    /// Writes everything that is still in memory, so that the next start has nothing to recover. The caller must flush
-    /// the files afterwards.
+    /// Writes everything that is still in memory, so that a restarted broker has nothing to recover. The caller must
+    /// flush the files afterwards.
     pub fn finish(&mut self) -> io::Result<()> {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;

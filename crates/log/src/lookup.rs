@@ -92,7 +92,7 @@ impl Log {
         }
         if limit < end_offset {
             match self.recent.find(limit, plan.size).filter(|_| is_active) {
-                // A batch begins at every limit.
+                // The limit is the first offset of a batch, so the read can end at that batch's position.
                 Some(place) => (plan.size, plan.end_offset) = (place.position, limit),
                 None => plan.limit_offset = Some(limit),
             }
@@ -270,8 +270,9 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Calls `look` for each batch at or after the offset whose largest timestamp is at least `timestamp`, until it
-    /// returns a result. Returns that result, or `None` if there is none.
+    /// Searches the batches that have records and end at or after the offset. Calls `look` for each of them whose
+    /// largest timestamp is at least `timestamp`, until it returns a result. Returns that result, or `None` if there is
+    /// none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,

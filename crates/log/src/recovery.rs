@@ -5,8 +5,9 @@
 //! batch can be one of three things:
 //! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. The bytes are
 //!   cut off.
-//! - Damage by a power loss, if the machine has booted since, and either no batch follows or all flushed batches come
-//!   before. The bytes from there on are set aside ([`super::aside`]), and the log ends before them.
+//! - Damage by a power loss, if the machine has booted since the broker's last run, and either no batch follows the
+//!   bytes or all flushed batches are before them. The bytes and everything after them are set aside
+//!   ([`super::aside`]), and the log ends before them.
 //! - Corruption, in all other cases. The partition is not opened, the error names the file and the position, and
 //!   nothing on the disk is changed.
 //!
@@ -241,9 +242,9 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. After a
-    /// clean shutdown, all checksums are verified. Returns true if the segment has control batches. In that case the
-    /// index of aborted transactions must also be rebuilt.
+    /// Reads a whole segment, verifies the checksums from [`TORN_MAX`] bytes before the recovery point on, and rebuilds
+    /// its indexes. After a clean shutdown, all checksums are verified. Returns true if the segment has control
+    /// batches. In that case the index of aborted transactions must also be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -350,7 +351,8 @@ impl Log {
     /// name, and would then hide records. The file of epochs always belongs to this log.
     ///
     /// A client learns of a log start within a segment only after the checkpoint has it. If the file of epochs has a
-    /// larger log start, the file is damaged or its DeleteRecords was not answered, so the file is not used.
+    /// larger log start than the checkpoint, either the file is damaged, or a DeleteRecords was not answered. The file
+    /// is then not used.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -456,7 +458,7 @@ struct Walk {
     unchecked: u64,
     /// True if the last segment may have gaps in its offsets, as other segments may.
     may_have_gaps: bool,
-    /// True if batches are missing in between, because compaction has removed them.
+    /// True if the segment has gaps between its batches, because compaction has removed some.
     has_gaps: bool,
     /// True if the segment has control batches.
     has_markers: bool,

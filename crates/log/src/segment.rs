@@ -166,7 +166,7 @@ impl Segment {
             Stage::Settled => &[Stage::Settled],
             Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
         };
-        // Remove the log file first, since a start removes index files without a log file.
+        // Remove the log file first, since a restarted broker removes index files without a log file.
         let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
             .into_iter()
             .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));

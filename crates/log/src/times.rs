@@ -29,7 +29,7 @@ const DECOMPRESSED_MAX: usize = 64 << 20;
 /// How many bytes of records one search opens before it trusts the headers of further batches. Batches after the first
 /// one are only opened if the headers of those before them have claimed a timestamp that no record has.
 const OPENED_MAX: usize = 64 << 20;
-/// The number of bytes that count at least for an opened batch, for the read and the scan.
+/// An opened batch counts as at least this many bytes, because reading and scanning even a small batch takes time.
 const OPENED_MIN: usize = 64 << 10;
 
 /// How much a search may still open. The timestamps in headers are not checked on every topic, so that a client could
@@ -160,7 +160,7 @@ impl TimePlan {
     }
 
     /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
-    /// or later; `None` if there is none. Without an allowance, the header's timestamp is used.
+    /// or later; `None` if there is none. Once the allowance is used up, returns the values in the header instead.
     fn first_record(
         &self,
         header: &Header,

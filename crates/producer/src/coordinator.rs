@@ -226,7 +226,8 @@ impl TransactionTask {
     ///
     /// # Errors
     /// Returns the [`TransactionError`] that explains why the transaction is not committed. The error is fatal if the
-    /// transaction could not be aborted either.
+    /// transaction could not be aborted either. Also returns an error if the producer cannot get the new epoch that it
+    /// needs after the end.
     async fn end(&mut self, scope: &TransactionScope, wish: Wish) -> Result<(), TransactionError> {
         let is_known = scope.is_started() || self.is_uncertain;
         let ended = match wish {

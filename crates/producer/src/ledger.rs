@@ -191,7 +191,7 @@ impl TransactionLedger {
         self.state.lock().unended.is_empty()
     }
 
-    /// Permits the batches of one transaction to leave, or none with `None`.
+    /// Sets the transaction whose batches may leave. With `None`, no batch may leave.
     pub(crate) fn set_pass(&self, pass: Option<TransactionPass>) {
         let mut state = self.state.lock();
         state.pass = pass;

@@ -415,7 +415,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Returns a batch for another attempt. The pause before it grows with each failure in a row.
+    /// Takes a batch back for another attempt. The pause before the attempt grows with each failure in a row.
     pub(crate) fn set_back(
         self: &Arc<Self>,
         outgoing: Outgoing,

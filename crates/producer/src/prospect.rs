@@ -39,8 +39,8 @@ impl Prospect {
         self.unsent.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns true if the round trip to the leader is long. A record then leaves sooner in another partition than
-    /// after the next acknowledgement of this one.
+    /// Returns true if the round trip to the leader is long. A record that joins another partition then leaves sooner
+    /// than one that waits for the next acknowledgement of this partition.
     #[inline]
     pub(crate) fn is_on_a_long_path(&self) -> bool {
         self.free_at.load(Ordering::Relaxed) > 0

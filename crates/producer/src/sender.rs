@@ -50,8 +50,8 @@ const REORDER: i16 = 14;
 /// more.
 const LANE_FAILURES: u32 = 3;
 
-/// How long the sender waits for a response before it doubts that it will come. It then checks with another broker who
-/// leads.
+/// How long the sender waits for a response before it counts as overdue. The sender then requests metadata from another
+/// broker, to see who leads.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The state of the task.

@@ -168,7 +168,7 @@ pub(crate) struct Window<B> {
     fenced: bool,
     /// The log that batches are for: the topic's id, or zero if topics have no ids.
     log: Uuid,
-    /// True if the log is another one than when this epoch began.
+    /// True if batches are now for another log than when this epoch began.
     renew: bool,
     /// Batches that were settled without a response of their own.
     settled: Vec<(B, Fate)>,
@@ -247,8 +247,9 @@ impl<B> Window<B> {
         self.start_epoch(identity);
     }
 
-    /// Sets the log that batches are for. Returns true if the log is another one, because the topic was recreated. Once
-    /// nothing is in flight, sequences then start again in a new epoch.
+    /// Sets the log that batches are for. Returns true if this is another log than before, because the topic was
+    /// recreated. Unless the producer is transactional, sequences then start again in a new epoch once nothing is in
+    /// flight.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
@@ -500,7 +501,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Gives up those of the batches that wait for a retry for which `unwanted` returns true.
+    /// Among the batches that wait for a retry, gives up those for which `unwanted` returns true.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;
@@ -531,7 +532,7 @@ impl<B> Window<B> {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts that a slot was visited besides that of the batch in question. A test measures the cost with it.
+    /// Counts one visited slot, for a test that measures the cost. The slot of a method's own batch is not counted.
     fn visit(&mut self) {
         #[cfg(test)]
         {

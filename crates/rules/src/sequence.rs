@@ -108,7 +108,7 @@ impl Stamp {
     }
 
     /// Returns true if this is the stamp of an idempotent batch with a sequence. Control batches have the sequence -1,
-    /// so theirs is not valid.
+    /// so their stamps are not valid.
     pub fn is_valid(&self) -> bool {
         self.producer_id >= 0
             && self.producer_epoch >= 0

@@ -103,8 +103,8 @@ impl Clients {
     /// Handles a client's push.
     ///
     /// # Errors
-    /// Returns [`TelemetryRefusal`] if the push is refused. This starts a new interval, unless the push is too early or
-    /// comes after the client's last push.
+    /// Returns [`TelemetryRefusal`] if the push is refused. A refused push also starts a new interval, unless it is too
+    /// early or comes after the client's last push.
     pub fn push(
         &mut self,
         id: u128,

@@ -28,7 +28,7 @@ pub trait Visit {
     fn visit<R: Request>(self) -> Self::Output;
 }
 
-/// The first flexible version of an API that has none.
+/// Stands for the first flexible version of an API that has no flexible versions.
 pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {

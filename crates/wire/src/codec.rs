@@ -223,7 +223,8 @@ pub trait Codec: Sized {
 
 /// Types that can be null, in fields that allow it.
 pub trait NullCodec: Codec {
-    /// Returns the size of null in bytes. Unless the type has another form of null, this is a missing length.
+    /// Returns the size of null in bytes. For most types, null is a length prefix that stands for null, with no value
+    /// after it.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }

@@ -7,11 +7,13 @@
 const DISTANCE_MAX: usize = 3;
 
 /// Returns a text like `; did you mean linger.ms?` with the nearest of the known names, or no text if none is near. A
-/// name is near if at most a quarter of its letters were changed, added, left out or swapped.
+/// name is near if at most a quarter of its letters were changed, added, left out or swapped. At least one letter may
+/// differ, and at most three.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
-        // The lengths alone rule out most names. At least as many letters are different as one name is longer.
+        // Compare the lengths first, since this rules out most names. The distance is at least the difference of the
+        // lengths.
         let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
         (far <= most && far < name.len()).then_some((far, name))
     };

@@ -46,7 +46,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """Kills all members on SIGTERM. A member that is left would try to leave its group at a broker that has ended."""
+    """Kills all members on SIGTERM. A member that survived would try to leave its group at a broker that has ended."""
     STARTING.acquire()  # never released, so that no further member starts
     for process in STARTED:
         process.kill()
@@ -278,7 +278,7 @@ def static(scene, kinds):
 
 
 def pattern(scene, kinds):
-    """A topic is created later and matches the pattern. It is read as well."""
+    """Members subscribe by a pattern. A matching topic that is created later must also be read."""
     kind = kinds[0] | {"topic": None, "pattern": f"^{scene.topic}.*"}
     scene.join(**kind)
     scene.join(**kind)

@@ -86,8 +86,8 @@ public class CommittedOffsets {
         return new TopicPartition(run + topic, partition);
     }
 
-    /** Commits offsets of several groups. `-classic` and `-consumer` commit as members, and `-alone` and others commit
-     * without. */
+    /** Commits offsets of several groups. Members commit for the groups `-classic` and `-consumer`. For all other groups,
+     * a client commits without being a member. */
     static void commit() throws Exception {
         admin.createTopics(List.of(new NewTopic(run + "-a", 3, replicas), new NewTopic(run + "-b", 2, replicas),
             new NewTopic(run + "-gone", 1, replicas))).all().get();

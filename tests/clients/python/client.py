@@ -184,8 +184,8 @@ def big(codec):
 
 @case("an idempotent producer continues after its topic is recreated")
 def made_again():
-    """The topic is recreated. The last one must have the records delivered to it once and in order, and the producer
-    may not have a fatal error."""
+    """The topic is recreated several times while a producer writes to it. The last topic must have the records that
+    were delivered to it, once and in order. The producer may not have a fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})
@@ -464,7 +464,7 @@ def alter_broker():
         alter(of_broker, node, (op.DELETE, "log.retention.ms", None))
     until(lambda: config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "604800000")
     for key, value in [("log.retention.ms", "soon"), ("node.id", "9")]:
-        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # The second is Kafka's (KAFKA-13609).
+        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # Kafka answers with the second code (KAFKA-13609).
         refused(codes, lambda: alter(of_broker, node, (op.SET, key, value)))
 
 

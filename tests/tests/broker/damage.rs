@@ -1,5 +1,6 @@
-//! Files that are not as the broker left them. It truncates a torn tail and rebuilds an index. If a log is damaged in
-//! the middle, its partition is unavailable, and a log line names the file. Other partitions are not affected.
+//! Files that are not as the broker left them. The next start truncates a torn tail and rebuilds an index. If a log is
+//! damaged in the middle, its partition is unavailable, and a log line names the file. Other partitions are not
+//! affected.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, Client};

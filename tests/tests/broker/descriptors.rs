@@ -31,7 +31,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
         client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), (key, value)]);
         produce_anyhow(&mut client);
         broker.refuse_descriptors();
-        // The broker must open new segments, indexes and directories to flush them, and cannot open any.
+        // The broker needs descriptors for new segments and indexes, and to flush directories, but gets none.
         (0..8).for_each(|_| produce_anyhow(&mut client));
         broker.wait_for_stderr("Too many open files");
         broker.allow_descriptors();
@@ -47,7 +47,8 @@ fn a_moment_without_descriptors_disables_no_partition() {
     }
 }
 
-/// A response waits for a flush that needs a descriptor. It is sent after there are descriptors again.
+/// A response waits for a flush that needs a descriptor. Once descriptors are free again, the broker must flush and
+/// send the response.
 #[test]
 fn flush_without_descriptors_is_retried() {
     let broker = Broker::start(&[]);

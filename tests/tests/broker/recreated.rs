@@ -486,7 +486,8 @@ fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_resta
     assert_eq!(client.produced(VICTIM, 0, &one(6)), 0);
 }
 
-/// The state of the diskless topic's producers is carried over, although that of an earlier topic is not known.
+/// The broker does not know the producers of an earlier topic, but it must still carry over those of the diskless
+/// topic.
 #[test]
 fn diskless_topic_after_a_restart_carries_its_producers_to_a_classic_one() {
     let mut broker = Broker::start(&[]);

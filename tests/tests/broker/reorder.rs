@@ -305,8 +305,8 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Responses are sent in the order of requests, so the response to a metadata request must wait for these parked
-/// batches.
+/// Responses are sent in the order of requests, so the response to a metadata request waits for these parked batches.
+/// The broker must time the batches out soon instead of after `fullbore.reorder.wait.ms`.
 #[test]
 fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {

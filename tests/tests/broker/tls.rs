@@ -265,7 +265,8 @@ fn silent_client_is_idle_before_and_after_its_handshake() {
     let secured = Secured::start(&["connections.max.idle.ms=500", "fullbore.ssl.handshake.timeout.ms=600000"]);
     let mut silent = Client::connect(secured.addr());
     let mut shaken = None;
-    // The idle limit applies to the handshake as well, so it may fail on a busy machine and is repeated.
+    // The idle limit also applies during the handshake. On a busy machine the handshake may therefore fail, so the test
+    // repeats it.
     wait_until("a session", SOON, || {
         shaken = Client::try_connect_tls(secured.addr(), &secured.tls(None)).ok();
         shaken.is_some()

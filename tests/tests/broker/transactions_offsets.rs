@@ -71,7 +71,7 @@ impl Producer {
         client.call(request, self.version).topics[0].partitions[0].error_code
     }
 
-    /// Commits offsets as part of the transaction, in the way of the producer's version.
+    /// Commits offsets as part of the transaction. An old client first adds the group to the transaction.
     fn commit(&self, client: &mut Client, group: &str, offsets: &[(i32, i64)]) {
         if self.version == OLD {
             assert_eq!(self.add(client, group), OK);

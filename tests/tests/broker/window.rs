@@ -78,8 +78,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         let mut client = broker.client();
         client.create_topic("window", 1, &[]);
         let mut producer = Producer::new(&mut client, "window", 1);
-        // The response to the first batch is lost, and the others are acknowledged. A producer that keeps to the window
-        // would wait now.
+        // The response to the first batch is lost, and the others are acknowledged. The window is then full, so a
+        // correct producer would not send a new batch.
         let mut lost = broker.client();
         lost.send_produce("window", 0, &producer.batch(0));
         lost.wait_for_answer();
@@ -87,7 +87,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         producer.next = 1;
         producer.write(&mut client, window - 1);
         producer.assert_remembers(&mut client, window);
-        // The producer has left the window, so it gets a duplicate error instead of retrying for ever.
+        // This producer sends one nevertheless. The broker then no longer remembers the first batch, and must answer
+        // its retry with a duplicate error, so that the producer does not retry for ever.
         producer.write(&mut client, 1);
         producer.assert_remembers(&mut client, window);
     }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs the check. Returns true if the data directory is consistent with the database, and the lines about the
-/// directory.
+/// Runs the check and returns its lines about the data directory. The first value is true if none of these lines is
+/// marked as wrong.
 pub fn checked(cluster: &Cluster, sets: &[&str], directory: &Path) -> (bool, String) {
     lines_about(cluster, sets, directory, "data directory ")
 }
 
-/// Runs the check. Returns true if no line that contains `subject` is marked as wrong, and these lines.
+/// Runs the check and returns its lines that contain `subject`. The first value is true if none of these lines is
+/// marked as wrong.
 fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str) -> (bool, String) {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("server.properties");

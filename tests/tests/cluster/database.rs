@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long a change may wait for its database before it fails, given the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(12);
 const CALL: &str = "control.plane.timeout.ms=2000";
-/// How long it may take after the database is back until a change succeeds.
+/// How soon a change must succeed after the database is back.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);

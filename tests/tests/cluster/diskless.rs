@@ -88,7 +88,7 @@ fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
 
 #[test]
 fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
-    // Without its own limit, the request would wait for as long as this call.
+    // With these settings a call of the database may take 30 s. The request must end earlier, by its own limit of 8 s.
     let plan =
         ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=60000", "control.plane.timeout.ms=30000"]);
     let mut shared = shared_by(plan, 1);

@@ -144,7 +144,7 @@ fn read_only_file_system_hands_leadership_over_and_repeats_no_error_line() {
     });
 }
 
-/// Files can be created in the data directory but not in the directories of some partitions. Broker 1 leads some of
+/// Broker 1 can create files in its data directory but not in the directories of some partitions. It leads some of
 /// these partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {

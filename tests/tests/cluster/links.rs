@@ -18,8 +18,8 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition has a leader and broker `id` is in sync with no other broker. It may be the only member
-/// of an ISR.
+/// Waits until each partition has a leader and broker `id` is in sync with no other broker. The broker may still be the
+/// only member of an ISR.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {

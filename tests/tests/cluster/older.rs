@@ -1,5 +1,5 @@
 //! All brokers stop. Then one of them starts with an older copy of its data directory, or with an empty one. The copy
-//! may have been made while the broker ran, by a process that ran on afterwards.
+//! may have been made while the broker ran, and the broker may have continued to run after that.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, serve_refused, wait_until};

@@ -1,5 +1,6 @@
-//! A broker loses power that has the only copy of some transactions' state (`__transaction_state` with one replica).
-//! Its transactions are aborted on all brokers. Transactions of other coordinators continue. Skipped without root.
+//! A broker has the only copy of some transactions' state (`__transaction_state` with one replica), and loses power.
+//! These transactions must be aborted on all brokers, and transactions of other coordinators must continue. Skipped
+//! without root.
 //!
 //! `FULLBORE_POWER_ROUNDS` is the number of rounds (by default 1, in `make soak` 20). Each round prints its seed when
 //! it begins.

@@ -135,7 +135,8 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a directory");
-    // The broker first writes the file under this name. A directory with the same name prevents it.
+    // The broker writes the file `cluster` under this name before it renames it. A directory with this name prevents
+    // the write.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let reported = refusal(new.path(), &sets);

@@ -20,7 +20,7 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // This applies to internal topics as well. With 1, an ISR could shrink to the very broker that stays away.
+    // This setting also applies to internal topics. With 1, an ISR could shrink to the broker that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",

@@ -1,4 +1,4 @@
-//! Transactions across brokers. One id that waits must not delay others.
+//! Transactions across brokers. A transactional id that waits for its coordinator must not delay other ids.
 
 use crate::faults::SOON;
 use fullbore_tests::{Batch, Client, Cluster, Protocol, Transactional, wait_until};

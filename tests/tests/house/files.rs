@@ -35,7 +35,7 @@ pub fn crates() -> Vec<Crate> {
     crates
 }
 
-/// Returns the source files of all crates that contain `word`. Paths are relative to `crates/`.
+/// Returns the paths of the source files that contain `word`, relative to `crates/`.
 pub fn naming(word: &str) -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let (mut directories, mut found) = (vec![crates.clone()], Vec::new());

@@ -76,8 +76,7 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the directories that lead to a file. A file that has a directory of its own name belongs into that
-/// directory.
+/// Returns the directories that lead to a file. If a directory has the file's name, the file belongs to that directory.
 fn directory_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let has_directory = of.files.iter().any(|other| other.path.starts_with(&own));

@@ -3,7 +3,7 @@
 
 use hdrhistogram::Histogram;
 
-/// The largest latency, in microseconds. A longer latency counts as this one.
+/// The largest latency that is recorded, in microseconds. Longer latencies are recorded with this value.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
 /// A distribution of latencies. It takes about 200 KiB, however many latencies there are.

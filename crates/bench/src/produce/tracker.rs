@@ -3,7 +3,7 @@
 //!
 //! Deliveries are polled, and never awaited while sending. The producer notes the time of an acknowledgement, so a
 //! later poll does not change a latency. Invariant: each record sent is counted once, as acknowledged or failed. Memory
-//! is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
+//! is bounded by the producer's buffer.memory, since the tracker drops a batch when it is done.
 
 use crate::measure::{Acknowledged, IntervalCounts, Produced};
 use fullbore_producer::{Delivery, ProduceError};

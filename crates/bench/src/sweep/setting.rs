@@ -125,8 +125,8 @@ impl Setting {
         }
     }
 
-    /// Returns true if the setting defines the work itself, not how it is done. Points that differ in it do not
-    /// compete.
+    /// Returns true if the setting defines the work itself, not how it is done. Points with different values of this
+    /// setting are not compared.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }

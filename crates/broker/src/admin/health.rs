@@ -1,4 +1,4 @@
-//! Decides whether the broker is ready and alive. Slowness is not judged here; the metrics show it.
+//! Decides whether the broker is ready and alive. A slow broker counts as healthy; the metrics show how slow it is.
 //!
 //! Liveness fails only for faults that a restart repairs. Readiness does not fail for faults that hit all brokers at
 //! once, such as an unreachable database or object store. Otherwise clients would have no broker left at all.

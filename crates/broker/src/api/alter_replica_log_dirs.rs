@@ -42,7 +42,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-/// Either the data directory or the object store, depending on the topic.
+/// A location that a request names: the data directory or the object store.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Directory,
@@ -55,7 +55,7 @@ fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option
     let its_own = if topic.config.diskless { Place::Store } else { Place::Directory };
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        // Every broker serves a diskless partition, whatever its registered replicas are.
+        // The registered replicas of a diskless partition do not matter, because other brokers serve it too.
         Some(partition) if its_own == Place::Directory && !partition.replicas.contains(&broker.config.node.id) => {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }

@@ -139,8 +139,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the first element with each key, in order. Otherwise a request could enlarge its response by repeating an
-/// element.
+/// Removes repeated elements: keeps the first one with each key, in order. Otherwise a request could enlarge its
+/// response by repeating an element.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }
@@ -148,7 +148,7 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
 /// Joins elements that have the same key, such as a topic that a request names twice. Each later one is joined to the
 /// first, and the first ones are returned in order.
 ///
-/// This takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
+/// Joining takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -169,7 +169,8 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns a pair for each repeated element, in order: its own position, and that of the first element with its key.
+/// Returns a pair of positions for each repeated element, in order: where it is, and where the first element with the
+/// same key is.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =

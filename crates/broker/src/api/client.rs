@@ -26,8 +26,8 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// Counts the requests of this connection other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// Writes of this client to groups that are still queued. They are appended once the connection has nothing else to
-    /// do.
+    /// The queued writes of this client to groups. They are appended at the latest when the connection has nothing else
+    /// to do.
     pub unwritten: Arc<Unwritten>,
     /// The follower's session, if the client is a broker that replicates from this one.
     pub(super) followed_by: Option<Arc<FollowerSession>>,

@@ -177,7 +177,8 @@ mod tests {
     }
 
     /// A heartbeat waits for the shard, for regular expressions and for the group's lock before it calls the group.
-    /// Meanwhile another member's heartbeat may have seen newer topics.
+    /// Meanwhile another member's heartbeat may have seen newer topics. So the waiting heartbeat must use the topics as
+    /// of the call.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };

@@ -57,7 +57,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteTopicsRequest>(&DeleteTopicsResponse { responses, ..Default::default() })
 }
 
-/// Returns the refusal of a deletion that did not get its turn in time, as in Kafka's controller.
+/// Returns the refusal of a deletion that has waited too long for earlier ones, as in Kafka's controller.
 fn too_many() -> Refusal {
     let message = "Too many deleted topics wait for the removal of their files.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)

@@ -30,7 +30,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         |topic, again| topic.partition_indexes.extend(again.partition_indexes),
     );
     let named = requested.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
-    // A partition that is not open by then gets an error below.
+    // A partition that is not open at the deadline gets an error below.
     let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(call.broker, &image, named))).await;
     let mut topics = Vec::with_capacity(requested.len());
     for topic in requested {

@@ -17,7 +17,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // Version 0 has no type field. It is decoded as 0, so its elections are preferred ones.
+        // A request of version 0 has no type. The field is then decoded as 0, which means an election of preferred
+        // leaders.
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {

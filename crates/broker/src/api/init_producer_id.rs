@@ -1,7 +1,7 @@
 //! InitProducerId 0-5: gives a producer its id and epoch. For a transactional producer, this also ends the open
 //! transaction of its predecessor.
 //!
-//! Version 6 adds two-phase commit, which Kafka has not finished (KIP-939). It is not served.
+//! Version 6 adds two-phase commit, which Kafka has not finished (KIP-939). The broker does not serve this version.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};

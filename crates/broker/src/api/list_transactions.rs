@@ -44,8 +44,8 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
-    // The response contains only the partitions that were served both before and after the listing. The list may lack
-    // ids of any other partition.
+    // `served` in the response contains only the partitions that were served both before and after the listing. The
+    // listed ids may be incomplete for any other partition.
     let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {

@@ -148,8 +148,7 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }
 
-/// Declares which APIs are served and advertised. An API that has an arm is served and advertised. Any other API is
-/// neither.
+/// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.

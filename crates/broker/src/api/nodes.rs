@@ -52,8 +52,8 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
 
 /// Returns the leader of a partition that another broker leads, so that a client with old metadata can go there.
 ///
-/// Returns `None` if this broker leads the partition or the client cannot reach any leader. A diskless partition also
-/// gives `None`, since this broker serves it itself.
+/// Returns `None` if this broker leads the partition or the client cannot reach any leader. Also returns `None` for a
+/// diskless partition, which has no leader.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,

@@ -185,7 +185,7 @@ struct HeldUp {
     behind: Arc<LaterRequests>,
     /// How many requests other than Produce came before this one on the connection.
     from: u64,
-    /// Until when the first later request may be delayed. `None` before it has come.
+    /// Until when the first later request may be delayed. `None` until a later request has come.
     until: Option<tokio::time::Instant>,
 }
 

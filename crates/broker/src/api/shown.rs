@@ -1,9 +1,9 @@
 //! Decides which leader, replicas and ISR of a partition a client sees in its metadata.
 //!
-//! A classic partition is returned as it is registered. A diskless partition has no leader, since every broker serves
-//! it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and their zones
-//! (`broker.rack`). One broker of each zone is shown as an in-sync replica, and the one in the client's zone as the
-//! leader. A client names its zone in its client.id, as for Inkless.
+//! A classic partition is returned as it is registered. A diskless partition has no leader, since every broker that
+//! serves diskless topics serves it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the
+//! live brokers and their zones (`broker.rack`). One broker of each zone is shown as an in-sync replica, and the one in
+//! the client's zone as the leader. A client names its zone in its client.id, as for Inkless.
 
 use super::call::Call;
 use super::nodes;

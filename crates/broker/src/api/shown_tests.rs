@@ -1,5 +1,5 @@
 //! Checks which leaders and replicas of diskless partitions clients see in a cluster. The registered leaders do not
-//! matter, since every broker serves these partitions.
+//! matter, since every broker that serves diskless topics serves these partitions.
 
 use super::leadership_tests::{Opened, TOPIC};
 use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};

@@ -21,8 +21,8 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// Finds a partition of a topic, even if it cannot serve requests at present.
 ///
 /// # Errors
-/// Fails with UNKNOWN_TOPIC_OR_PARTITION if there is no such partition, and with NOT_LEADER_OR_FOLLOWER if only other
-/// brokers serve diskless topics.
+/// Fails with UNKNOWN_TOPIC_OR_PARTITION if there is no such partition, and with NOT_LEADER_OR_FOLLOWER if the topic is
+/// diskless and only other brokers serve such topics.
 pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
         || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
@@ -42,8 +42,9 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If the first
-/// record came after that call, the partition's directory is still being created, and this waits for it.
+/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If the
+/// partition got its first record after that call, another thread may still be creating its directory. This function
+/// waits until the directory is there.
 ///
 /// # Errors
 /// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every
@@ -63,8 +64,8 @@ pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n 
     names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Opens `partitions` as [`AnyPartition::open_all`] does. Other brokers also write to diskless partitions, so their
-/// offsets are then refreshed. Afterwards they are no older than this call.
+/// Opens `partitions` as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless partitions, since
+/// other brokers also write to these. Afterwards the offsets are no older than this call.
 ///
 /// # Errors
 /// Fails if the offsets cannot be refreshed.

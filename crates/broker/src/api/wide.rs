@@ -71,7 +71,7 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
 }
 
 /// Runs a command of the control plane on `entries` entries that a short request implies, such as "all partitions". If
-/// they are as many as those of a wide request, the command runs like one.
+/// there are more entries than in a short request, the command runs like a wide request.
 pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: F) -> F::Output {
     if entries <= ENTRIES_SHORT_MAX {
         return command.await;

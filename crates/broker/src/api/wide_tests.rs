@@ -84,7 +84,8 @@ async fn only_requests_with_many_entries_need_a_permit() {
     }
 }
 
-/// The request has no entries, but the response has one for each partition that needs an election.
+/// The request has no entries, but the response has one for each partition that needs an election. Only many entries
+/// need a permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn election_of_all_partitions_needs_a_permit_if_many_need_one() {
     for (count, needs_permit) in [(FEW, false), (MANY, true)] {

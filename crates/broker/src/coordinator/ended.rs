@@ -92,7 +92,8 @@ mod tests {
         assert_eq!(ended.last.len(), MARKERS_MAX);
     }
 
-    /// With transaction version 2, the producer may already write in the next epoch before the marker comes.
+    /// With transaction version 2, the producer may already write in the next epoch before the marker comes. The marker
+    /// must not end that transaction.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

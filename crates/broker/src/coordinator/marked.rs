@@ -1,5 +1,5 @@
-//! Writes transaction markers into an internal topic. Its coordinator then applies or drops the records of the
-//! transaction.
+//! Writes transaction markers into an internal topic. The coordinator of that topic then applies or drops the records
+//! of the transaction.
 
 use super::PendingWrite;
 use crate::partitions::AppendError;

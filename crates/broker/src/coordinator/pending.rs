@@ -24,8 +24,8 @@ pub struct PendingWrite<T> {
 }
 
 impl Shard {
-    /// Queues a write of records. `callback` is called once they are replicated or have failed, and before the callback
-    /// of the next write. Its result goes to the waiter.
+    /// Queues a write of records. `callback` is called once the records are replicated or have failed, and before the
+    /// callback of the next write. The result of `callback` goes to the caller that waits for the write.
     ///
     /// `callback` must not take a lock that any thread holds while it queues a write. The append begins when a caller
     /// waits or calls [`Shard::flush`], or when the queue is long.

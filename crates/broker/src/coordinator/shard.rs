@@ -66,8 +66,8 @@ pub struct VerifiedProducer {
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// Creates records that are computed only after the callbacks of all earlier writes. They may be many, so the
-    /// iterator makes them one by one.
+    /// Creates records that are computed only after the callbacks of all earlier writes. There may be many records, so
+    /// the iterator makes them one by one.
     ///
     /// Neither `records` nor the iterator may take a lock that any thread holds while it queues a write.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
@@ -87,7 +87,7 @@ pub enum Status {
     Loading,
     /// The shard's log has been read, and requests are served.
     Serving,
-    /// The shard's log could not be read this time. It will be tried again.
+    /// The shard's log could not be read. The broker will try again to load the shard.
     Failed,
     /// Another broker leads the shard's partition.
     Elsewhere,

@@ -197,7 +197,8 @@ async fn dropped_write_is_appended_all_the_same() {
     }
 }
 
-/// Several threads write at the same time, so now and then a caller finds the writer locked by another.
+/// Several threads write at the same time, so now and then a caller finds the writer locked by another. Every write
+/// must still be appended, in the order of its task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");

@@ -1,5 +1,5 @@
-//! Writes that are in the leader's log but not yet on all in-sync replicas. Once they are, their callbacks are called
-//! in the order of the log.
+//! Writes that are in the leader's log but not yet on all in-sync replicas. Once all in-sync replicas have a write, its
+//! callbacks are called, in the order of the log.
 //!
 //! If this broker has the only replica, there are no such writes.
 

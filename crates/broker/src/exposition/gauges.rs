@@ -58,8 +58,8 @@ pub struct Gauges {
     pub groups: [usize; GroupState::ALL.len()],
     /// Number of transactional ids that this broker coordinates, by state.
     pub transactions: TransactionCounts,
-    /// How many records lie at most between the last stable offset and the high watermark of a partition that this
-    /// broker leads.
+    /// The largest number of records between the last stable offset and the high watermark of a partition. Only
+    /// diskless partitions and those that this broker leads count.
     pub stable_lag_max: u64,
     /// Number of committed offsets of all groups.
     pub offsets_held: usize,
@@ -107,7 +107,7 @@ pub struct ReplicationGauges {
     pub under_min_isr: usize,
     /// Number of partitions in the cluster that have no leader.
     pub offline: usize,
-    /// How many records a partition that this broker follows is behind its leader, at most.
+    /// The largest number of records by which a partition that this broker follows is behind its leader.
     pub max_lag: u64,
 }
 

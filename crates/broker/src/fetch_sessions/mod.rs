@@ -1,11 +1,11 @@
 //! Fetch sessions (KIP-227): the broker remembers which partitions a consumer reads, so that neither side has to repeat
 //! them.
 //!
-//! A session has a list of partitions, with the offsets that were last sent for each. Its epoch counts the requests, so
-//! that a lost request is noticed. There are at most `max.incremental.fetch.session.cache.slots` sessions, and at most
-//! [`PARTITIONS_MAX`] partitions in all of them. If a new session exceeds these limits, the session that was unused for
-//! longest is evicted, and its client opens another. If even that one was used recently, the fetch is served without a
-//! session.
+//! A session has a list of partitions, with the offsets that were last sent for each partition. Its epoch counts the
+//! requests, so that a lost request is noticed. There are at most `max.incremental.fetch.session.cache.slots` sessions,
+//! and at most [`PARTITIONS_MAX`] partitions in all of them. If a new session exceeds these limits, the session that
+//! was unused for longest is evicted, and its client opens another. If even that one was used recently, the fetch is
+//! served without a session.
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to pass over the
 //! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
@@ -319,7 +319,7 @@ impl Sessions {
         state.next_epoch = next(epoch);
         session.last_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
         // An earlier request on another connection may still be waiting. It is woken below and then refused, because
-        // this one is later.
+        // the session has now planned a later request.
         let before = state.waiting.take();
         let has_room = state.update(requested);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);

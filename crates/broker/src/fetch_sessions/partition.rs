@@ -74,7 +74,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// Stands for a client that was sent no offsets yet. No partition has these.
+    /// Stands for a client that was sent no offsets yet. No partition has these values.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {

@@ -357,8 +357,8 @@ impl Groups {
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Requests look up offsets by topic id, so they no longer find these. They are removed when the group's
-                // offsets next expire, or when its shard is next loaded.
+                // Requests look up offsets by topic id, so they no longer find the offsets of the deleted topic. These
+                // offsets are removed when the group's offsets next expire, or when its shard is next loaded.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"

@@ -85,8 +85,8 @@ impl EntryState {
 
     /// Puts back the records whose write has failed.
     ///
-    /// The records may include tombstones of members that came and went while nothing could be written. If there are
-    /// too many, all records are written anew, under a new id.
+    /// The records may include tombstones of members that came and went while nothing could be written. If these are
+    /// too many, all records of the group are written anew, under a new id.
     pub fn put_back(&mut self, change: Change) {
         self.unwritten = change;
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {

@@ -2,8 +2,8 @@
 //! group's shard, one change after another.
 //!
 //! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
-//! records. Invariant: the log always has the records of some state of the group. A change whose write has failed is
-//! part of the next one, since that contains only further changes.
+//! records. Invariant: the log always has the records of some state of the group. If a write fails, its records are
+//! written again together with the next change, which contains only what has changed since.
 
 use super::entry::{Entry, EntryState};
 use super::{Groups, fresh_parts_id, records, timer};

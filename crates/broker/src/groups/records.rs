@@ -26,7 +26,7 @@ const NEVER_SAID: i64 = -1;
 pub(super) enum GroupRecord {
     /// A committed offset. `None` if it was deleted.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
-    /// The own record of a group. `None` if the group was deleted.
+    /// A group's own record. `None` if the group was deleted.
     Group { group: Text, snapshot: Option<Snapshot> },
     /// A part of a group. `None` if it was deleted.
     Part { key: PartKey, value: Option<Bytes> },

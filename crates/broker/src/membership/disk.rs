@@ -34,7 +34,7 @@ impl DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the disk, and reports to the control plane if it can no longer be used, or can be used again. The
+    /// Checks the disk, and reports to the control plane if the disk can no longer be used, or can be used again. The
     /// partitions in `urgent` are handed over first.
     pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();

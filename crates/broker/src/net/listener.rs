@@ -162,7 +162,7 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // On a listener at [::], an IPv4 client has a mapped address. It counts as its IPv4 address.
+        // On a listener at [::], an IPv4 client has a mapped address. The client is counted under its IPv4 address.
         let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();

@@ -138,9 +138,9 @@ thread_local! {
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends as much of the parts as the socket accepts at once. They have at most [`COPY_MAX`] bytes of logs, which are
-/// copied. Returns the number of bytes sent, or `None` if a range of a log is not in the page cache. With `more`, the
-/// kernel holds back a short last packet.
+/// Sends as much of the parts as the socket accepts at once. The parts have at most [`COPY_MAX`] bytes of logs, which
+/// are copied. Returns the number of bytes sent, or `None` if a range of a log is not in the page cache. With `more`,
+/// the kernel holds back a short last packet.
 fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {
@@ -390,8 +390,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// Returns a log of `len` bytes and its contents, in which no byte equals its neighbours, and both ends of a
-    /// connection.
+    /// Returns a log of `len` bytes, the contents of that log, and both ends of a connection. In the contents, no byte
+    /// equals its neighbours.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");

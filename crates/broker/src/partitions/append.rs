@@ -43,8 +43,8 @@ const LONG_BYTES: usize = 2 << 20;
 /// How long a request may keep its slot for long work before it queues for another one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
-/// appended ahead of the confirmation. It may take long, because the coordinator waits while markers of the producer's
-/// previous transaction are being uploaded.
+/// appended ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of
+/// the producer's previous transaction are being uploaded.
 const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
@@ -443,9 +443,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for the confirmation of batch number `place`, at most [`CONFIRMATION_WAIT`], because its partition has not
-    /// appended the batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
-    /// confirmation. Returns false if there is no confirmation to wait for.
+    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of batch number `place`, which its partition has not
+    /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
+    /// false if there is no confirmation to wait for.
     async fn await_confirmation(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };

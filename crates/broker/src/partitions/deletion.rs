@@ -2,10 +2,11 @@
 //! the thread, because its client may disconnect before the end.
 //!
 //! The control plane decides on deletions, and the files are removed elsewhere, file.delete.delay.ms later. A topic may
-//! be recreated at once under the same name. Its partition may need a directory name that a deleted partition still
-//! uses. In that case the new partition retires the deleted one, or waits for the thread that is doing so.
+//! be recreated at once under the same name. A partition of the new topic may need a directory name that a deleted
+//! partition still uses. In that case the new partition retires the deleted one, or waits for the thread that is doing
+//! so.
 //!
-//! Pending deletions take memory. When there are too many, further deletions wait ([`Deletion::has_room`]).
+//! Pending deletions take memory. When too many are pending, further deletions wait ([`Deletion::has_room`]).
 //!
 //! If the broker crashes before the thread is done, the control plane still lists the remaining deletions after the
 //! restart.
@@ -33,7 +34,7 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// A counter that wakes the waiters when it increases. This happens when all partitions of a topic are retired, and
+    /// A counter that wakes the waiters when it increases. It increases when all partitions of a topic are retired, and
     /// when the diskless index has no row of a topic any more.
     carried_out: watch::Sender<u64>,
 }

@@ -74,7 +74,8 @@ pub struct Housekeeping {
     /// The value of producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
     producer_limit: ProducerLimit,
-    /// Limits of the lines about work that fails in each round, for example on a disk that has become read-only.
+    /// Limits how often failures are logged that may recur in each round, such as those of a read-only disk. Each kind
+    /// of work has its own limit.
     unwritten_high_watermarks: LogRateLimit,
     unwritten_list: LogRateLimit,
     unremoved: LogRateLimit,
@@ -223,8 +224,8 @@ impl Housekeeping {
         agenda.trimmer.trim_if_due();
     }
 
-    /// Passes failed reads of threads that do not know the partition to the partitions of the files. A file is known by
-    /// its real path, while the path of the data directory may have links.
+    /// Notes failed reads in the partitions that the files belong to. The threads that read these files did not know
+    /// the partitions. A file is known by its real path, while the path of the data directory may have links.
     fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
         for failed in self.log_dir().cold.failed().take() {
             let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };
@@ -354,7 +355,7 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
-/// Removes a file, or a directory with its files. Their blocks are freed even while the files are open.
+/// Removes a file, or a directory with its files. The blocks of a file are freed even if the file is still open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
         .and_then(|found| if found.is_dir() { remove_directory(path) } else { remove_for_good(path) });

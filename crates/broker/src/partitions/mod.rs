@@ -295,8 +295,8 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of partitions of a classic topic that have no replica on this broker. Their producers are
-    /// unknown here, and may begin anywhere in the next topic of the name.
+    /// Handles the deletion of partitions of a classic topic that have no replica on this broker. The producers of
+    /// these partitions are unknown here, and may begin anywhere in the next topic with the same name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -311,9 +311,9 @@ impl Partitions {
     }
 
     /// Handles the deletion of a diskless topic with `count` partitions. If this broker may not know all producers of a
-    /// partition, it leaves partial tails, which let unknown producers begin anywhere in the next topic of the name. A
-    /// broker that does not serve diskless topics knows no producers. One that does may lack the tails of an earlier
-    /// topic of the name.
+    /// partition, it stores partial tails, which let unknown producers begin anywhere in the next topic with the same
+    /// name. A broker that does not serve diskless topics knows no producers. A broker that serves them may lack the
+    /// tails of an earlier topic with that name.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {

@@ -31,7 +31,7 @@ use super::state::{LogState, ReplicaState};
 const FAILING_MAX: Duration = Duration::from_secs(4);
 /// How long after a failure the partition counts as failing without a probe.
 const QUIET: Duration = Duration::from_secs(2);
-/// How much of a range that could not be read a probe reads at most.
+/// Maximum number of bytes that a probe reads from a range of a file that could not be read.
 const RANGE_READ_MAX: usize = 16 << 20;
 
 /// A failure of appends or reads that has not ended yet. It begins with the first error, and a successful append or
@@ -58,7 +58,8 @@ enum FailingUse {
         offset: i64,
         max_bytes: u32,
     },
-    /// This range of a log file cannot be read. Only its reader knew the file, such as a thread that sends a response.
+    /// This range of a log file cannot be read. The failed read came from a thread that does not know the partition,
+    /// such as one that sends a response.
     Range(FileRange),
 }
 

@@ -89,8 +89,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns the end of a follower's log, from which it fetches. If the topic's settings require that the records
-    /// before it are flushed first, returns the flush to wait for as the inner error.
+    /// Returns the end of a follower's log, from which it fetches. If the topic's settings require that this log is
+    /// flushed first, the inner result is an error that contains the flush to wait for.
     ///
     /// # Errors
     /// Fails with [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.

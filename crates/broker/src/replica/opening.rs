@@ -291,8 +291,8 @@ impl Replica {
 
     /// Refuses a log that ends below the checkpointed high watermark, for example because an old copy of its directory
     /// was restored. If this broker led with such a log, the replicas that have the missing records would be truncated.
-    /// So the log is refused if another replica in the ISR or ELR has them. It is used as it is if there is no such
-    /// replica, or if this broker is in neither ISR nor ELR.
+    /// So the log is refused if another replica in the ISR or ELR has them. The log is used as it is if there is no
+    /// such replica, or if this broker is in neither ISR nor ELR.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -347,8 +347,8 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition at once if the deleted partition of its name has left producer tails. They
-    /// are then on the disk before the first record. Returns false if the log could not be created.
+    /// Creates the log of a new partition at once if the deleted partition of its name has left producer tails. The
+    /// tails are then on the disk before the first record. Returns false if the log could not be created.
     fn keep_tails(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.carried_tails.has(&self.key()) {
@@ -361,8 +361,8 @@ impl Replica {
         }
     }
 
-    /// Makes sure that the directory's name is free for this partition. Retires older partitions of the name, and sets
-    /// aside the directory of any other topic.
+    /// Makes sure that the directory's name is free for this partition. Retires older partitions with this name, and
+    /// sets aside the directory of any other topic.
     fn clear_the_way(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;

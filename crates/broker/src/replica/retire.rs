@@ -75,7 +75,7 @@ impl Replica {
             self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
-            // A later topic of the name does not use the directory, because the deleted topic's id is in it.
+            // A later topic with this name does not use the directory, because the deleted topic's id is in it.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
@@ -104,7 +104,8 @@ impl Replica {
     }
 
     /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
-    /// is known to belong to this topic. Keeps a directory with records whose topic id is lost, under another name.
+    /// is known to belong to this topic. If the directory has records but its topic id is lost, it is kept under
+    /// another name.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open {

@@ -88,9 +88,9 @@ pub struct LeaderFetcher {
     id: FetcherId,
     sender: UnboundedSender<FetcherEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
-    /// The partitions that the next fetch must include. It first removes those of `to_be_forgotten` from the session.
-    /// If a partition is in this list twice, its second entry is skipped. So is a partition that is not followed any
-    /// more.
+    /// The partitions that the next fetch must include. The leader removes those of `to_be_forgotten` from the session
+    /// before it reads this list. If a partition is in the list twice, its second entry is skipped. A partition that is
+    /// no longer followed is skipped too.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// When partitions that have failed are included in a fetch request again.

@@ -42,8 +42,9 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task until the first answer or wait. A request that does not have to wait is
-    /// then answered without a task switch. Returns the rest, which the caller must run, or `None` if nothing is left.
+    /// Carries out effects on the caller's task, up to the first answer or the first effect that has to wait. A request
+    /// that does not have to wait is then answered without a task switch. Returns the rest, which the caller must run,
+    /// or `None` if nothing is left.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,

@@ -1,8 +1,8 @@
 //! Flushes commits to the disk before they are answered (`fullbore.transaction.flush`).
 //!
 //! A commit flushes the records of its transaction in the partitions that this broker leads. One fsync of a file serves
-//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. They
-//! flush before they answer Produce ([`crate::replica`]).
+//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. Those
+//! brokers flush before they answer Produce ([`crate::replica`]).
 //!
 //! The records and offsets of a transaction are on the disk before its commit is. The commit is on the disk before any
 //! marker is written. All markers are on the disk before the transaction is recorded as complete.
@@ -57,8 +57,8 @@ impl Transactions {
         }
     }
 
-    /// Flushes a state that was stored, if the broker flushes and later steps rely on that state. These are commits
-    /// and, with transaction version 1, the begin of a transaction.
+    /// Flushes a state that was stored, if commits are flushed and later steps rely on this state. Later steps rely on
+    /// a commit and, with transaction version 1, on the begin of a transaction.
     ///
     /// In version 1 the producer keeps its epoch. If the begin were lost, the markers of the previous commit would also
     /// commit the records of the new transaction.

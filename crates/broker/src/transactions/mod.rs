@@ -199,8 +199,8 @@ impl Transactions {
     }
 
     /// Passes an event to an id, which is created if it is unknown. The event gets the ticket that the answer will use.
-    /// If a connection sends the answer, `behind` is its [`Unwritten`]. It carries out the remaining effects after the
-    /// response.
+    /// If a connection sends the answer, `behind` is the [`Unwritten`] of that connection, which carries out the
+    /// remaining effects after the response.
     ///
     /// # Errors
     /// Returns the error of a shard that is not serving here. Fails with COORDINATOR_NOT_AVAILABLE if there are too

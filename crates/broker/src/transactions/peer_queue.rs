@@ -35,8 +35,9 @@ impl<T> PeerQueue<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first `wanted` items. There are at most `count_max`, and their total size is at most `size_max`. The
-    /// first item is taken even if it is larger than that. Unwanted items before and among them are dropped.
+    /// Takes the first items for which `wanted` returns true, at most `count_max` of them and at most `size_max` in
+    /// total size. The first item is taken even if it is larger than `size_max`. Unwanted items before and among them
+    /// are dropped.
     ///
     /// Returns `None` if no item is left. The task that sends must then end.
     pub fn take(

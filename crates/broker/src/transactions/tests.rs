@@ -192,6 +192,7 @@ async fn transaction_with_unflushable_records_is_not_committed() {
 }
 
 /// This is the state after a power loss: the index still has its commits, but the log with the ids has lost its end.
+/// The open transactions must be aborted.
 #[tokio::test]
 async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     let directory = tempfile::tempdir().expect("temporary directory");

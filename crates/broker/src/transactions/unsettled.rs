@@ -1,5 +1,5 @@
-//! Resolves transactions whose state may be lost. A power loss may have truncated logs. At a start, records of
-//! `__transaction_state`, or the whole topic, may be missing. The broker then aborts the undecided transactions and
+//! Resolves transactions whose state may be lost. A power loss may have truncated logs. When the broker starts, records
+//! of `__transaction_state`, or the whole topic, may be missing. The broker then aborts the undecided transactions and
 //! fences earlier clients.
 //!
 //! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,

@@ -3,8 +3,8 @@
 //!
 //! Questions for the same broker share a request. Each queue has one request in flight, and the next one carries
 //! everything that was queued meanwhile. If the previous transaction of a producer is not over, the producer delays the
-//! response for the whole request. Its next question therefore goes to a separate queue for such producers, so that
-//! others do not have to wait behind it.
+//! response for the whole request. The next question about this producer therefore goes to a separate queue for such
+//! producers, so that others do not have to wait behind it.
 //!
 //! Each question gets an answer, from the response or because its request failed, as long as its sender still waits.
 
@@ -134,7 +134,8 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the answer for each transaction, in the order of the request. `sizes` has the number of partitions of each.
+/// Returns the answer for each transaction, in the order of the request. `sizes` has the number of partitions of each
+/// transaction.
 ///
 /// # Errors
 /// Returns an error if the response is about other partitions.

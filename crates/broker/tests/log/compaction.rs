@@ -298,7 +298,8 @@ proptest! {
     }
 }
 
-/// This is the remedy that docs/troubleshooting.md gives for a damaged segment.
+/// As docs/troubleshooting.md recommends, the operator moves away a damaged segment and those after it. The log must
+/// open without them, although it has gaps.
 #[test]
 fn compacted_log_without_its_last_segment_opens_after_a_kill() {
     let mut world = World::new(400, 1 << 20, false);

@@ -74,8 +74,8 @@ impl Directory {
 
     /// Crashes, but does not open a partition again.
     pub fn kill(&mut self) {
-        // A killed process has no threads left, but the threads of a dropped broker go on. This waits until they no
-        // longer use the directory.
+        // A killed process has no threads left, but the threads of a dropped broker go on. This call waits until those
+        // threads no longer use the directory.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }

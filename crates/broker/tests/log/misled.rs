@@ -87,7 +87,7 @@ fn time_index_entry_with_a_wrong_time_skips_no_record() {
     check(&mut directory);
 }
 
-/// Retention uses the last entry. After the cut, that entry is too old.
+/// Retention uses the last entry. After the cut, that entry is too old, so the index must be rebuilt.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
@@ -121,7 +121,7 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
 }
 
 /// The list names the logs that have not been recovered since a crash. Here the last stop was clean, but the list
-/// cannot be read.
+/// cannot be read. The log must then be recovered as after a crash.
 #[test]
 fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut directory = Directory::new();

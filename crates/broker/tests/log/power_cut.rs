@@ -171,7 +171,7 @@ fn segments_after_a_hole_are_set_aside_each_time() {
     assert_eq!(offset(&partition, &plain(1, &value)), 3);
 }
 
-/// A file is missing or empty, although a later file is complete.
+/// A file is missing or empty, although a later file is complete. The log must then end before the lost file.
 #[test]
 fn segment_that_ends_too_early_counts_as_a_hole() {
     for lost in ["the file", "everything in it"] {
@@ -213,7 +213,8 @@ fn segment_missing_after_a_kill_is_named_and_the_log_opens_without_the_later_one
     assert_eq!(read_all(&directory.crash(), 0).len(), 3);
 }
 
-/// After the power loss, brokers start and end without opening the partition.
+/// After the power loss, brokers start and end without opening the partition. When it is opened at last, the damage
+/// must still count as an effect of the power loss.
 #[test]
 fn partition_first_opened_later_is_still_truncated_after_a_power_loss() {
     for stops in [true, false] {
@@ -282,7 +283,7 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
 }
 
 /// The power loss has destroyed records that were flushed. New records then get the same offsets. They are not flushed,
-/// although the old checkpoint covers these offsets.
+/// although the old checkpoint covers these offsets. If a kill tears the last one, it must be truncated.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut directory = Directory::new();

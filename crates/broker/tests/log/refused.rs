@@ -1,5 +1,5 @@
 //! A batch is refused because of the partition's role. The role then changes, and later batches of the same producer
-//! arrive.
+//! arrive. They must get the same error until the first one is appended.
 
 use std::sync::Arc;
 

@@ -371,7 +371,8 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written.
+/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written. It
+/// must still be able to follow the next leader.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -388,7 +389,8 @@ fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
 }
 
-/// The disk becomes full while a log is truncated, so its epochs cannot be written.
+/// The disk becomes full while a log is truncated, so its epochs cannot be written. Once there is space, the next fetch
+/// must truncate the log.
 #[test]
 fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     let mut cluster = Cluster::new(2, |_| {});

@@ -68,7 +68,8 @@ fn active_segment_past_retention_is_removed_and_offsets_continue() {
     assert_eq!(offset(&partition, &idempotent(5, 0, 1, 1)), 4);
 }
 
-/// The windows are so large that not every new segment has a snapshot of the producers.
+/// The windows are so large that not every new segment has a snapshot of the producers. Segments after the newest
+/// snapshot must still be removed once their records are deleted, and the producers must survive a crash.
 #[test]
 fn segments_after_the_newest_snapshot_are_retired_their_producers_survive_a_crash() {
     let mut directory = directory().with(|config| config.producer_state_batches_to_retain = 10_000);

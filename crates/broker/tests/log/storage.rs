@@ -64,7 +64,8 @@ fn full_disk_refuses_batches_until_there_is_space() {
     assert_eq!(read_all(&directory.restart(), 0).len(), next as usize + 10);
 }
 
-/// Records behind a hole are copied before they are truncated, but here the disk has no space for the copy.
+/// Records behind a hole are copied before they are truncated, but here the disk has no space for the copy. The log
+/// must be refused unchanged until there is space.
 #[test]
 fn records_that_cannot_be_set_aside_are_refused_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {

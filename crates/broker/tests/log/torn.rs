@@ -139,7 +139,8 @@ fn damaged_last_batch_is_refused_if_it_was_flushed() {
     assert_eq!(fs::read(directory.file(SEGMENT)).expect("read"), bytes, "nothing is changed");
 }
 
-/// A later write begins in the middle of a flushed page. A power loss may then tear the whole page.
+/// A later write begins in the middle of a flushed page. A power loss may then tear the whole page, so damage to
+/// flushed records must be truncated and set aside.
 #[test]
 fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut directory, bytes) = flushed_and_damaged();

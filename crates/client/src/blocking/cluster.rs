@@ -231,7 +231,8 @@ impl Cluster {
     }
 
     /// Sends these requests, each with a weight, to the broker at `address`. The requests in flight weigh at most
-    /// `weight_max` together. Returns the responses in order, and also the error if one ended the sequence early.
+    /// `weight_max` together. Returns the responses in order. If an error ended the sequence early, also returns the
+    /// error.
     pub(crate) fn call_each_at<R: Request>(
         &mut self,
         address: &str,

@@ -307,8 +307,8 @@ mod tests {
             // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // If the client closes the connection, this reads the end of the stream. If it only stops using it, this
-            // times out.
+            // If the client closes the connection, this reads the end of the stream. If the client only stops using the
+            // connection, this times out.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)

@@ -66,8 +66,8 @@ impl KeptConnection {
     }
 
     /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together, and a
-    /// heavier request is sent alone. Returns the responses in order, and also the error if one ended the sequence
-    /// early.
+    /// heavier request is sent alone. Returns the responses in order. If an error ended the sequence early, also
+    /// returns the error.
     pub(crate) fn call_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,

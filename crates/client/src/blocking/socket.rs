@@ -45,7 +45,7 @@ impl Socket {
     }
 
     /// Returns true if a new connection to `address` would reach the same peer as this socket, which was opened to the
-    /// address `own`. With TLS both hosts must be equal, because listeners that share an address by SNI differ only in
+    /// address `own`. With TLS both texts must be equal, because listeners that share an address by SNI differ only in
     /// the name.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {

@@ -419,8 +419,8 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
-                // If the response is empty before the end of the log, this does not prove that the partition can be
-                // read.
+                // A response with records proves that the partition can be read, and so does one at the end of the log.
+                // An empty response before the end of the log does not.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
@@ -562,8 +562,8 @@ impl<S: Sink> Fetcher<S> {
     }
 }
 
-/// Turns cursors with their next offsets into the topics of a fetch. With `read_on` there are no offsets in it, because
-/// the leader knows them from the session.
+/// Turns cursors with their next offsets into the topics of a fetch. With `read_on`, the topics have no offsets,
+/// because the leader knows these from the session.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
     partition_bytes: u32,

@@ -33,7 +33,8 @@ const TICK: Duration = Duration::from_millis(20);
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The pause for deleted topics, and for partitions that a broker has refused for at least this time.
+/// The pause before the leader is looked up again if the topic was deleted, or if a broker has refused the partition
+/// for at least this time.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
@@ -190,7 +191,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The caller gets the error, so its notice is not shown as well.
+                // The caller gets the error, so it is not also shown as a notice.
                 let text = error.to_string();
                 self.progress.take_back(&text);
                 Err(error)
@@ -199,7 +200,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, looks for these as well.
+    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, the same look-up also
+    /// covers the topics of that check.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -346,7 +348,7 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
-                // The next round passes the partition on, once the connection is there.
+                // The partition stays idle as long as a connection to its leader is being opened.
                 Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
                 Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
                 Some(None) => {
@@ -376,7 +378,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if the cursor's start or end is still unknown, so that the leader must return it.
+    /// Returns true if the cursor's start or end is still unknown, and so must be requested from the leader.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -425,8 +427,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the error of a cursor that starts past its end. Such a cursor is never fetched, so no broker would
-    /// refuse it.
+    /// Returns the error of a cursor that starts past its end, or `None` for any other cursor. A cursor past its end is
+    /// never fetched, so no broker would refuse it.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })

@@ -50,7 +50,8 @@ impl Assignor {
         }
     }
 
-    /// Returns the assignor that has this name in the protocol, or this class name in Java.
+    /// Returns the assignor that has this name in the protocol, or this class name in Java. Returns `None` for any
+    /// other name.
     pub fn named(name: &str) -> Option<Assignor> {
         let short = name.rsplit('.').next().unwrap_or(name);
         let class = |assignor: Assignor| match assignor {
@@ -64,7 +65,7 @@ impl Assignor {
     /// Returns the partitions of each member. `counts` has the number of partitions of each existing topic.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
-        // Static members come first, sorted by name, because member ids change at each start.
+        // Static members come first, sorted by name, because the id of a static member changes each time it starts.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
         let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();

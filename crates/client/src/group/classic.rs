@@ -33,8 +33,9 @@ const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// The oldest version of assignments. Every client reads it, and later versions add nothing.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// How long an assignment must stay empty to count as final. Until then other members may still give up partitions for
-/// this one. A reader with a blocked output gives them up within a minute, and a session ends sooner.
+/// How long an assignment must stay empty to count as final. Until then, other members may still give up partitions
+/// that this member will get. A member whose reader has a blocked output gives up partitions within a minute, and the
+/// session of a failed member ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// The first version of JoinGroup in which a member gets an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;

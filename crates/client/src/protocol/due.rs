@@ -131,7 +131,7 @@ impl<T> Due<T> {
 /// Decodes the body of a response to `R`.
 ///
 /// # Errors
-/// Returns [`ProtocolError::Decode`] if the bytes are no such response.
+/// Returns [`ProtocolError::Decode`] if the bytes are not a response to `R`.
 pub fn decode<R: Request>(frame: Bytes, version: i16) -> Result<R::Response, ProtocolError> {
     let decoded = api::decode_response::<R>(frame, version);
     decoded.map(|(_, response)| response).map_err(|source| ProtocolError::Decode { api: R::KEY.name(), source })

@@ -262,7 +262,8 @@ impl Cluster {
     /// Returns an open connection that leads to the same peer as `address`, if there is one. A broker that has two
     /// names thus needs only one connection.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // This does not wait for a connection that another task is opening, because that task may wait for this one.
+        // This does not wait for a connection that another task is opening. That task may itself be waiting for the
+        // connection that this task opens.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();

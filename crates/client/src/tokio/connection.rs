@@ -86,8 +86,9 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Returns the connection of `known` that leads to the same peer as a new connection to `address` would. With TLS
-    /// the hosts must also be equal, because listeners that share an address by SNI differ only in the name.
+    /// Returns the connection of `known` that leads to the same peer as a new connection to `address` would, or `None`
+    /// if there is none. With TLS it must have been opened to the same text, because listeners that share an address by
+    /// SNI differ only in the name.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
@@ -247,8 +248,8 @@ impl Inner {
     }
 }
 
-/// Returns the entry of `known` that has the same peer as a new connection would, which `resolved` looks up. Returns
-/// `None` if no entry has this peer, or if the look-up takes longer than `within`.
+/// Returns the entry of `known` with the peer that a new connection would have. `resolved` looks up the addresses of
+/// that peer. Returns `None` if no entry has this peer, or if the look-up fails or takes longer than `within`.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,

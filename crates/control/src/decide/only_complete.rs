@@ -42,7 +42,8 @@ impl OnlyCompletePartitions {
     }
 }
 
-/// Returns the partitions of the image of which the broker has the only complete replica.
+/// Returns the partitions of the image of which the broker `id` has the only complete replica; `None` if there are
+/// none.
 pub fn only_complete_replicas(image: &Image, id: i32) -> Option<OnlyComplete> {
     let mut found = OnlyCompletePartitions::of(id);
     for topic in image.topics().filter(|topic| !topic.config.diskless) {

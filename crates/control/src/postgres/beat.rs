@@ -55,8 +55,8 @@ struct Beating<K, B> {
     behind: Arc<B>,
     received: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. It is separate from `vain`, because the outage before
-    /// the restore may just have used up that limit.
+    /// Limits the warning about an older copy of the database. It is not `vain`, which limits the warnings about failed
+    /// heartbeats: the outage before a restore would suppress the warning about the copy.
     went_back: LogRateLimit,
 }
 

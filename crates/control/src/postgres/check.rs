@@ -21,7 +21,7 @@ use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, 
 
 /// The `server_version_num` of the oldest PostgreSQL version that is supported.
 const OLDEST: i64 = 130_000;
-/// The check reports a difference between the two clocks if it is longer than this.
+/// The check reports a difference between the database's clock and this machine's clock if it is longer than this.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// A single result of the check.
@@ -73,7 +73,7 @@ pub enum Finding {
         topics: u64,
     },
     Broker(BrokerFound),
-    /// Partitions have no leader, and other brokers than the one that is about to start have to bring them back.
+    /// Partitions have no leader, and only other brokers can bring them back, not the broker that is about to start.
     Offline {
         count: u64,
         /// The name of one of the partitions.
@@ -81,7 +81,7 @@ pub enum Finding {
         /// False if the whole cluster is down.
         has_live_broker: bool,
     },
-    /// Partitions have no leader until the broker starts on whose machine the check runs.
+    /// Partitions have no leader. They stay offline until the broker `node_id` starts, on whose machine the check runs.
     OfflineUntilStart {
         count: u64,
         /// The name of one of the partitions.
@@ -103,7 +103,7 @@ pub struct BrokerFound {
 }
 
 impl Finding {
-    /// Returns true if a broker cannot use the database because of this finding, or should not. Also returns true if
+    /// Returns true if the finding is a reason not to start a broker with this database. Also returns true if
     /// partitions of a running cluster are offline.
     pub fn is_wrong(&self) -> bool {
         match self {

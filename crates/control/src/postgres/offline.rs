@@ -33,8 +33,8 @@ impl Offline {
 }
 
 /// Returns findings about the partitions without a leader. A diskless partition needs no leader. `starting` is the
-/// broker on whose machine the check runs, and its own partitions are reported apart if it is down. Blocks for about
-/// twice the settings' time limit at most.
+/// broker on whose machine the check runs. If that broker is down, the partitions that wait for it are in a finding of
+/// their own. Blocks for about twice the settings' time limit at most.
 pub fn find_offline(settings: &PlaneSettings, starting: Option<i32>) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -62,7 +62,8 @@ async fn look_up(server: &Server, starting: Option<i32>) -> Result<Vec<Finding>,
     let (mut offline, mut waiting) = (Offline::default(), Offline::default());
     for row in next(&mut answers)? {
         let (replicas, isr, elr) = (ids(&row, 3)?, ids(&row, 4)?, ids(&row, 5)?);
-        // If both are empty, every replica has to report its log end first.
+        // With an empty ISR and an empty ELR, the partition gets a leader only after every replica has reported its log
+        // end.
         let wanted = if isr.is_empty() && elr.is_empty() { replicas } else { [isr, elr].concat() };
         let waits = starting.is_some_and(|id| wanted.contains(&id));
         let kind = if waits { &mut waiting } else { &mut offline };

@@ -227,7 +227,8 @@ pub struct ClassicTails {
     pub index: i32,
     /// The last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Unknown producers with ids below this bound may have written as well. 0 if there are no such producers.
+    /// Producers that are not in `last_records`, but have ids below this bound, may also have written to the partition.
+    /// 0 if there are no such producers.
     pub unknown_below: i64,
 }
 

@@ -109,7 +109,8 @@ impl Shared {
         let answers = state.answers(outcomes);
         if state.others_commit {
             // If another broker has already committed a batch, the batch is a duplicate and has no row in the answer.
-            // The batches that are parked behind it are released all the same, because it has left the queue.
+            // Batches that are parked behind the duplicate must also be released, because the duplicate has left the
+            // queue.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));

@@ -303,8 +303,8 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let received = Arc::new(Notify::new());
     let _registration = watch.partition.register(&received);
     loop {
-        // While batches are parked, another refresh follows after the next commit in the change feed or at the end of
-        // the interval. It follows even if this one is not answered.
+        // The next refresh follows after a commit in the change feed, when the wait of a parked batch ends, or after
+        // the interval. It follows even if the present refresh is not answered in time.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

@@ -1,8 +1,8 @@
 //! Turns failures of the index and of the store into the errors that readers get.
 //!
 //! A failure is logged here, at a limited rate. Batches whose bytes are missing or stay wrong are reported as lost,
-//! together with the next offset. A consumer stands still there, unless it skips them, as `fullbore consume` does with
-//! `--skip-bad-batches`.
+//! together with the next offset. A consumer cannot get past lost batches unless it skips them, as `fullbore consume`
+//! does with `--skip-bad-batches`.
 
 use fullbore_rules::commit::{BatchRun, PackedBatch};
 

@@ -308,8 +308,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // An earlier attempt may have gone to a deleted topic, but this refusal is wrong whatever its
-                    // outcome was, unless the batches before it stay in that topic.
+                    // An earlier attempt to send the batch may have gone to a deleted topic, but its outcome does not
+                    // matter. This refusal is wrong, unless the batches before this one stay in a deleted topic.
                     if !is_behind_hole {
                         world.wrong(|| format!("{} is next, and is out of order", name()));
                     }
@@ -330,8 +330,9 @@ impl PartitionProducer {
         }
     }
 
-    /// Returns true if the batch before this one was acknowledged in a deleted topic, and a still earlier one in
-    /// `topic`. The answer to the earlier one was lost, so it was written again. The partition misses the one between.
+    /// Returns true if the batch before batch `at` was acknowledged in a deleted topic, but a batch before both of them
+    /// in `topic`. The answer to that first batch was lost, so the producer sent it again, to the new topic. The
+    /// partition of `topic` therefore lacks the batch in between.
     fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
         let epoch = self.batches[at].epoch;
         let is_in_topic = |batch: &ProducerBatch| match batch.fate {

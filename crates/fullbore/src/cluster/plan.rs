@@ -450,8 +450,8 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// A directory of an older version has no object store. Its running brokers have none either, and nor does a broker
-    /// that is added to them.
+    /// The cluster was created by an older version, so its running brokers have no object store. A broker that is added
+    /// to them must not have one either.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));

@@ -117,7 +117,7 @@ impl Outlet {
         self.lock().written.clone()
     }
 
-    /// Removes the positions of partitions that are no longer read.
+    /// Keeps only the positions of partitions for which `keep` returns true. The others are no longer read.
     pub fn retain(&self, keep: impl Fn(&TopicPartition) -> bool) {
         self.lock().written.retain(|place, _| keep(place));
     }

@@ -74,7 +74,8 @@ pub(super) struct Progress {
     topic_id: Uuid,
     /// The serial number of the target that the copier follows.
     serial: u64,
-    /// True after a failure or a loss. The position of every partition must then be read from the group again.
+    /// True after a failure, or after the group has removed this member. The position of every partition must then be
+    /// read from the group again.
     is_stale: bool,
     /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
     failures: (u32, u32),
@@ -125,7 +126,7 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
-            // The command has not failed if a transaction is aborted, because the next start copies its records.
+            // An aborted transaction is not a failure of the command, because the next start copies its records.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::remark(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"

@@ -241,7 +241,7 @@ impl Sink for IntakeSink {
     }
 
     fn skip_to(&mut self, offset: i64) {
-        // The new position is committed even if no record follows. Otherwise the next start would report the same
+        // The new position is committed even if no record follows. Otherwise a restarted copier would report the same
         // deletion again.
         self.chunk.next = self.chunk.next.max(offset);
         let position = self.take();

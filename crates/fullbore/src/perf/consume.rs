@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// The client id if no property names one. Kafka's tool has the same.
+/// The client id if no property names one. It is that of Kafka's tool.
 const CLIENT_ID: &str = "perf-consumer-client";
 
 /// Read a topic at full speed and print the lines of kafka-consumer-perf-test.

@@ -136,7 +136,7 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
 
 /// Warns the user if the brokers behind the relay advertise other addresses, because clients then bypass the relay.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // If the brokers do not respond, there is no report. Clients will notice that themselves.
+    // If the brokers do not respond, there is no warning, because clients will notice this themselves.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::remark(detour);

@@ -23,11 +23,11 @@ use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The client id if no property names one. Kafka's tool has the same.
+/// The client id if no property names one. It is that of Kafka's tool.
 const CLIENT_ID: &str = "perf-producer-client";
 /// The window counts as the limit of the rate if it was full for at least this share of the time.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// If only a duration is given, the transactional id begins with this prefix. Kafka's tool has the same.
+/// If only a duration is given, the transactional id begins with this prefix, as in Kafka's tool.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
 /// How long the abort of the last transaction may take after the user has stopped the command.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
@@ -234,7 +234,7 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
-        // The output has no reader, so there is no report.
+        // The run ended because its output lost its reader, which is not a failure.
         None if outcome.stopped && output::is_lost() => Ok(()),
         None if !outcome.stopped => Ok(()),
         Some(failed) if !outcome.stopped => Err(Failure::new(failed)),

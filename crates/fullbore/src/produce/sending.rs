@@ -273,7 +273,7 @@ impl<'a> Sending<'a> {
         let mut requested = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
-            // After an error no stop can follow, so this never ends the wait.
+            // An error means that no stop can follow, so the wait for `event` has no limit.
             if requested.wait_for(|requested| *requested).await.is_err() {
                 std::future::pending::<()>().await;
             }

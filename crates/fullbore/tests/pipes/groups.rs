@@ -457,8 +457,8 @@ fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record is sent every 50 ms until the test is over. Before the second member joins, this lasts longer than
-        // the timeout.
+        // A record is sent every 50 ms until the test is over. The second member joins when this has lasted for longer
+        // than the first member's timeout.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });
@@ -482,8 +482,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // The output of a partition is shorter than a chunk. A large number of records may therefore be consumed after the
-    // output is closed.
+    // The output of a partition is shorter than a chunk. The first member may therefore have read many records that it
+    // has not yet written when the rebalance closes its output.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();

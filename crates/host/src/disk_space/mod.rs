@@ -372,8 +372,8 @@ impl DiskSpace {
         }
     }
 
-    /// Completes the reserve if possible, and returns true if it is complete. If it is still incomplete, first waits
-    /// until no writer has a permit.
+    /// Returns true if the reserve is complete. If it is not, waits until no writer has a permit, and then tries to
+    /// complete it. The reserve stays incomplete while a call of [`DiskSpace::freeing`] uses a released part.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;

@@ -1,7 +1,8 @@
 //! Reads of files that the disk has refused. The threads that read do not know the partition, for example while a
 //! response is sent, so the broker collects the failures here.
 //!
-//! Invariant: at most [`KEPT_MAX`] failures are kept. A failure that comes again is then noted later.
+//! Invariant: at most [`KEPT_MAX`] failures are kept. Further ones are dropped. If their cause persists, they are noted
+//! when a later read fails.
 
 use parking_lot::Mutex;
 use std::fs::File;

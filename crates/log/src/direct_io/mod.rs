@@ -55,7 +55,8 @@ impl Default for DirectReads {
 }
 
 impl DirectReads {
-    /// Returns the ghosts. Each read from the disk is reported to them.
+    /// Returns the list of file ranges that were dropped from the page cache. Each read from the disk is reported to
+    /// it.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts
     }

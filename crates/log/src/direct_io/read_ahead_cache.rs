@@ -95,8 +95,8 @@ impl ReadAheadCache {
     }
 
     /// Returns true if there is a free slot. If all slots are in use, first removes one whose reader has gone on to the
-    /// next piece. If there is none, removes the slot that has been idle for longest, but only if that is at least
-    /// [`IDLE`].
+    /// next piece. If there is no such slot, removes the slot that has been idle for longest, provided that it was idle
+    /// for at least [`IDLE`].
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;

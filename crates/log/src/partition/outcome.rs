@@ -159,8 +159,9 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer. The wait for the store and the replicas ends at `deadline`, and the wait in the reorder
-    /// buffer ends with `others_are_held_up`. A batch that fails to become durable is counted.
+    /// Waits for the answer. The wait for the object store and the replicas ends at `deadline`. The wait in the reorder
+    /// buffer ends as soon as `others_are_held_up` completes, since other requests then wait behind this one. If a
+    /// written batch does not become durable, this is counted as an error.
     ///
     /// # Errors
     /// Returns [`AppendError`] if the batch is not acknowledged. If it is in the leader's log, it may be lost.

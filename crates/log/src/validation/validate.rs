@@ -246,7 +246,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// Returns the bytes to append, and true if they are the client's own.
+    /// Returns the bytes to append, and true if they are the bytes that the client sent.
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();

@@ -152,7 +152,8 @@ impl Core {
         self.set_back_for(outgoing, setback, why, self.config.retry_backoff, now);
     }
 
-    /// Returns a batch for another attempt. The first pause is about `first`, and it grows with each failure in a row.
+    /// Takes a batch back for another attempt. The batch fails instead if no retries are left, or if its records
+    /// already have their results. The first pause is about `first`, and it grows with each failure in a row.
     fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });

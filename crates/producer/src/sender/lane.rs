@@ -17,7 +17,7 @@ pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A connection to a broker.
 pub(super) struct ProduceLane {
     pub(super) connection: Connection,
-    /// The number of the connection. No other connection of this producer to the broker ever has the same.
+    /// The number of the connection. No other connection of this producer to the broker ever gets the same number.
     pub(super) path: u64,
     pub(super) pipe: SharedPipe,
     writing: Option<BoxFuture<()>>,

@@ -101,8 +101,8 @@ impl Lanes {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// Returns the connection with the least in flight that can take another request. Connections in `tried`, a set of
-    /// bits, are left out.
+    /// Returns the connection with the least in flight that can take another request, or `None` if none can.
+    /// Connections in `tried`, a set of bits, are left out.
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())

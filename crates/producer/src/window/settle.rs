@@ -13,7 +13,8 @@ impl<B> Window<B> {
         self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.holes > 0)
     }
 
-    /// Starts a new epoch if the old one cannot go on. Does nothing while a batch is in flight.
+    /// Starts a new epoch if the old one cannot go on. With transactions, settles the waiting batches instead. Does
+    /// nothing while a batch is in flight.
     pub(super) fn settle(&mut self) {
         if self.in_flight > 0 {
             return;
@@ -73,8 +74,8 @@ impl<B> Window<B> {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles the batches that wait to be sent again, because no new epoch begins before the transaction ends. If only
-    /// the topic was recreated, the epoch has not failed.
+    /// Settles the batches that wait to be sent again, because no new epoch begins before the transaction ends. If the
+    /// topic was recreated and no batch waits, the epoch can go on.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);
@@ -157,7 +158,7 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in the present log, so only another log stays in the field. That log counts as
+            // No attempt of the batch is in the present log, so `maybe_in` keeps only another log. That log counts as
             // gone, but it may still turn out to be the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);

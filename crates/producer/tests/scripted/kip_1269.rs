@@ -134,8 +134,8 @@ async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_orig
         fake.lock().says[0].retain = window as i32;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
-        // The response to the first of many has an error, and the others are acknowledged. The response to the second
-        // attempt is held back.
+        // The first of many batches is written, but its response has an error. The others are acknowledged. The
+        // response to the second attempt of the first batch is held back.
         let gate = fake.clone();
         let mut tries = 0;
         fake.script(move |seen| {

@@ -242,7 +242,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let last = seen.last().unwrap().connection;
     let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
     assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
-    // The broker offers striping again.
+    // The broker puts batches in order again, so a partition may use all connections.
     fake.lock().says[0].reorder = 63;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 1, first + 400..first + 600).await).await;

@@ -32,7 +32,7 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// Minimum number of heartbeats that a broker sends in the longest time that does not count as a gap.
+/// A broker sends at least this many heartbeats in the longest time that does not count as a gap.
 const BEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker
@@ -113,7 +113,8 @@ mod tests {
         assert!(detector.is_dead(&SILENT, 59_000));
     }
 
-    /// If the timeout is below 2 s, heartbeats every 500 ms would count as gaps.
+    /// If the timeout is below 2 s, heartbeats every 500 ms would have gaps between them, so the interval must be
+    /// shorter.
     #[test]
     fn short_timeout_heartbeats_are_no_gaps() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {

@@ -45,7 +45,7 @@ const FULL_MS: i64 = 1_000;
 const ROOM_MIN_MS: i64 = 5_000;
 /// Maximum time for which a disk must have ample room before the broker reports it, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
-/// How soon after a report of room a disk must fill up again, in ms, for the next wait to be twice as long.
+/// If a disk fills up again within this time after a report of room, in ms, the next wait is twice as long.
 const SOON_MS: i64 = 60_000;
 
 /// Watches a broker's disk, and decides when to report its state.
@@ -69,7 +69,7 @@ impl Default for RoomWatch {
 impl RoomWatch {
     /// Returns the report that is due at `now_ms` of a monotonic clock, if any. `is_full` is the broker's state in the
     /// metadata, and a report stays due until the metadata shows it. `is_missed` returns true if a partition has too
-    /// few replicas in sync without this broker. It is called only if its result matters.
+    /// few replicas in sync without this broker. `is_missed` is called only if its result matters.
     pub fn report(
         &mut self,
         now_ms: i64,

@@ -25,9 +25,9 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone
-    /// whose name and a dash are at the beginning of `name`. None if no zone or more than one matches. Kafka Connect
-    /// and Streams append such suffixes to the configured client.id.
+    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone for
+    /// which `name` begins with the zone's name and a dash. Kafka Connect and Streams append such suffixes to the
+    /// configured client.id. None if no zone or more than one matches.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));
@@ -183,7 +183,8 @@ mod tests {
         }
     }
 
-    /// During an upgrade, a cluster has brokers of two versions.
+    /// During an upgrade, a cluster has brokers of two versions. Both must choose the same brokers, so the expected
+    /// values never change.
     #[test]
     fn the_choice_is_the_same_in_every_version() {
         let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);

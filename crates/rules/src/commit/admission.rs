@@ -8,7 +8,7 @@
 //! The bytes of the batches are not here, and nothing waits here.
 //!
 //! Invariants: within each epoch, the pending batches of a producer have consecutive sequences. Once a batch fails, no
-//! later batch of its producer stays pending, and none is taken for the first of an unknown producer
+//! later batch of its producer stays pending, and none is accepted as if it were the first batch of an unknown producer
 //! ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
@@ -305,8 +305,8 @@ mod tests {
         deleted.producers.tails()
     }
 
-    /// The missing batches were refused while the topic did not exist. The client has at most five batches in flight
-    /// then.
+    /// The missing batches were refused while the topic did not exist. A later batch must not wait for them, because it
+    /// takes one of the five places for batches in flight.
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     /// The producer begins a new epoch at another broker, while a batch of the older epoch still waits here for a slow
-    /// store.
+    /// store. Further batches are checked against the newer epoch.
     #[test]
     fn later_epoch_is_committed_older_pending_batches_do_not_count() {
         let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
@@ -344,7 +344,8 @@ mod tests {
         assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
     }
 
-    /// The producer resends its pending batches to another broker, and then sends the next ones here.
+    /// The producer resends its pending batches to another broker, which commits them. When the producer sends its next
+    /// batches here, they must count as the next ones.
     #[test]
     fn pending_batches_are_committed_elsewhere_the_next_follows_the_committed_ones() {
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
@@ -398,7 +399,7 @@ mod tests {
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 
-    /// A batch that has waited is refused with UNKNOWN_PRODUCER_ID, which is fatal for librdkafka's producer.
+    /// If the batch waited in vain, it would get UNKNOWN_PRODUCER_ID, which is fatal for librdkafka's producer.
     #[test]
     fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);

@@ -188,8 +188,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Decides on a batch whose object was committed before. Its extent shows that the batch was appended. Without an
-/// extent, the present state decides.
+/// Decides on a batch whose object was committed before. An extent with the batch shows that the batch was appended.
+/// Without such an extent, the present state decides.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {

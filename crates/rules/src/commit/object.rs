@@ -1,4 +1,4 @@
-//! Objects that are to be committed, and the verdicts on their batches.
+//! Uploaded objects that are to be committed, and the verdicts on their batches.
 
 use fullbore_wire::ErrorCode;
 

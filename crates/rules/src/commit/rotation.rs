@@ -59,7 +59,7 @@ impl ActiveObject {
 pub enum Close {
     /// At once.
     Now,
-    /// At this time, unless something happens before.
+    /// At this time, unless the object grows or an upload ends before.
     At(Duration),
 }
 
@@ -199,7 +199,8 @@ mod tests {
         assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Some(Close::Now));
     }
 
-    /// A flood of full objects uses up the limit of early PUTs.
+    /// A flood of full objects uses up the limit of early PUTs. An object that ends a transaction has a limit of its
+    /// own.
     #[test]
     fn flood_of_full_objects_one_that_ends_a_transaction_is_closed_early() {
         let mut rotation = rotation(10);

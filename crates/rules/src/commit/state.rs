@@ -62,8 +62,8 @@ impl PartitionState {
     }
 
     /// Lets the producers of a deleted partition with the same name continue from its final state, `tails`. If the new
-    /// partition `is_written`, the caller will read its state from rows. These may lack a producer that has written, so
-    /// any unknown producer is assumed to have written.
+    /// partition `is_written`, the caller will read its state from rows. The rows may lack a producer that has written,
+    /// so any unknown producer is assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -108,8 +108,8 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if another marker with transaction version 1 was appended after this one was queued. This marker
-    /// may then be a late copy, which would end the next transaction of the same epoch.
+    /// Returns true if another marker with transaction version 1 was appended after this one was queued. The queued
+    /// marker may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, verified, .. } = marker;
         let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);

@@ -170,7 +170,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
 }
 
 /// A broker hangs with a marker in its object, so the coordinator has another broker write the marker. With transaction
-/// version 1, the late copy looks like the marker of the next transaction.
+/// version 1, the late copy looks like the marker of the next transaction, but must not end it.
 #[test]
 fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {

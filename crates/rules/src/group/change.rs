@@ -1,8 +1,8 @@
 //! The records of a group, and those that an event has changed.
 //!
-//! Each group has one record under its own id. That of a classic group contains the whole group. That of a group of the
-//! consumer protocol contains its epochs. Its members, their assignments and its regular expressions have records of
-//! their own, the *parts*. So an event writes about as many bytes as it has changed.
+//! Each group has one record under its own id. In a classic group, this record contains the whole group. In a group of
+//! the consumer protocol, it contains the epochs. The members, their assignments and the regular expressions then have
+//! records of their own, the *parts*. So an event writes about as many bytes as it has changed.
 //!
 //! Replay: the last record of each key counts. The key of a part has an id that the group's record contains as well.
 //! Parts whose id is in no group's record are garbage.

@@ -1,4 +1,4 @@
-//! The effects of an event, which the caller carries out in order.
+//! The effects of an event on a group, which the caller carries out in order.
 //!
 //! Invariant: no client sees an effect that comes after an [`Effect::Keep`] before the records are written.
 

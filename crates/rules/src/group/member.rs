@@ -1,4 +1,5 @@
-//! Identities of members in either protocol, of joining members, and of clients that commit offsets.
+//! Identities of group members in the classic and the consumer protocol, of joining members, and of clients that commit
+//! offsets.
 
 use fullbore_wire::apis::join_group::JoinGroupRequest;
 use fullbore_wire::{ErrorCode, Text};

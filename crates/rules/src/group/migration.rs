@@ -84,9 +84,9 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Returns a group without members that has the same protocol and continues after the same generation or epoch. It
-    /// replaces a group whose code has panicked. The former members are refused, so they rejoin. Their records become
-    /// garbage, because the group's parts get a new random id, `parts_id`.
+    /// Returns a group without members that has the same protocol and continues after the same generation or epoch. The
+    /// new group replaces a group whose code has panicked. The former members are refused, so they rejoin. Their
+    /// records become garbage, because the group's parts get a new random id, `parts_id`.
     pub fn emptied(&self, parts_id: Uuid, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),

@@ -344,7 +344,8 @@ fn member_that_waits_in_a_migration_rejoins() {
     assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }
 
-/// Clients choose their own names, and an id may be longer than any text in a response.
+/// Clients choose their own names, and an id may be longer than any text in a response. The group must still be
+/// restored.
 #[test]
 fn group_with_a_long_member_id_is_restored_from_its_records() {
     let long = Text::from("i".repeat(40_000));

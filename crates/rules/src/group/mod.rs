@@ -10,7 +10,7 @@
 //! called.
 //!
 //! Times are in milliseconds since 1970, from a monotonic clock. The exception is the time since which a group is
-//! empty. This is from the wall clock, which may be set.
+//! empty. That time is from the wall clock, which may be set.
 
 mod change;
 pub mod classic;

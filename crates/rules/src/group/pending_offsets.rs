@@ -4,9 +4,9 @@
 //! The caller keeps the valid offsets, and knows when a transaction ends. The same rules are used for clients' requests
 //! and for the replay of a log.
 //!
-//! Invariant: calls come in the order of the log, and each pending offset is in both maps. If an offset is committed
-//! both with and without a transaction, the later commit in the log wins, whenever the transaction ends. Kafka's
-//! `OffsetMetadataManager` has the same rule.
+//! Invariant: calls come in the order of the log, and each pending offset is in both `by_key` and `by_producer`. If an
+//! offset is committed both with and without a transaction, the later commit in the log wins, whenever the transaction
+//! ends. Kafka's `OffsetMetadataManager` has the same rule.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,14 +1,14 @@
 //! The value of a group's own record. It has a version, and bytes that begin with the protocol. The fields of the
 //! other records are packed in the same way (see [`super::Change`]).
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and the memory for them
-//! is limited by their length.
+//! Invariant: bytes from a disk are checked like bytes from a socket. Invalid bytes cause an error and never a panic,
+//! and the length of the bytes limits the memory that they take.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// The version of a layout that contains the whole group. All classic groups have it, and the groups of the consumer
-/// protocol that 0.1.0 has written.
+/// The version of a layout that contains the whole group. The records of all classic groups have this version, and so
+/// do those that 0.1.0 wrote for groups of the consumer protocol.
 pub(super) const WHOLE: i64 = 1;
 /// The version of a layout that contains a group of the consumer protocol without its parts.
 pub(super) const WITH_PARTS: i64 = 2;

@@ -20,8 +20,8 @@ pub struct Position {
     pub last_epoch: Option<i32>,
 }
 
-/// Returns where the newest epoch ends that is not after `epoch`. If there is none, `epoch` ends where the log's first
-/// epoch starts.
+/// Returns the log's newest epoch that is not after `epoch`, and the offset at which it ends. If there is no such
+/// epoch, returns `epoch` with the offset at which the log's first epoch starts, or `log_end` if the log has none.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -34,7 +34,7 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
 pub enum Divergence {
     /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs diverge. This is the leader's newest epoch that both logs may have, and its end.
+    /// The logs diverge. Contains the leader's newest epoch that both logs may have, and its end.
     At(EpochEnd),
     /// The follower's log is longer than the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,

@@ -9,8 +9,8 @@ use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistra
 /// State that a broker has while it leads a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
-    /// The first of the consecutive epochs in which this broker leads. Its log has not been truncated since this epoch
-    /// began.
+    /// The first of the consecutive epochs in which this broker leads. The broker's log has not been truncated since
+    /// this epoch began.
     pub since_epoch: i32,
     /// The offset at which the log ended when the epoch began.
     pub epoch_start_offset: i64,

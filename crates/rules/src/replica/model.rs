@@ -180,7 +180,8 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed, and the third broker does not have the record.
+/// The second leader does not know yet that the record is committed, and the third broker does not have the record. So
+/// the third broker must not join the ISR.
 #[test]
 fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;
@@ -191,7 +192,8 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader misses the epoch of another leader, under which the third broker has truncated its log.
+/// A leader misses the epoch of another leader, under which the third broker has truncated its log. The longer log end
+/// that it knows of that broker must not count.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

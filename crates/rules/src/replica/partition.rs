@@ -83,8 +83,9 @@ impl Partition {
     /// Applies the partition's newest metadata. Metadata that is not newer than the last changes nothing, so a
     /// requested change of the ISR stays requested.
     ///
-    /// A new leader epoch resets the state of the followers even if this broker stays the leader. It may have missed
-    /// metadata of another leader's epoch, in which a follower truncated its log. Kafka keeps the state in this case.
+    /// A new leader epoch resets the state of the followers even if this broker stays the leader. This broker may have
+    /// missed metadata of another leader's epoch, in which a follower truncated its log. Kafka keeps the state in this
+    /// case.
     pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
@@ -172,7 +173,8 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Records how far a follower has fetched. If the follower may join the ISR, this is proposed. For leaders only.
+    /// Records how far a follower has fetched, and proposes to add the follower to the ISR if it may join. For leaders
+    /// only.
     ///
     /// # Errors
     ///

@@ -450,7 +450,8 @@ fn records_are_deleted_once_every_replica_in_sync_has_deleted_them() {
     assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
 
-/// When a follower changes its connection, its fetches may arrive over both connections.
+/// When a follower changes its connection, its fetches may arrive over both connections, and an older one may come
+/// last.
 #[test]
 fn overtaken_acknowledgement_changes_nothing() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);

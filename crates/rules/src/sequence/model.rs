@@ -62,7 +62,8 @@ struct Client {
     epoch: i16,
     /// The number of the next record in this epoch. Its sequence is this number modulo 2^31.
     next: i64,
-    /// The position in the model's list from which the broker knows this epoch; None if it has no state of it.
+    /// The position in the model's list from which the broker knows this epoch; None if the broker has no state of the
+    /// epoch.
     known_from: Option<usize>,
     /// The epoch of the client's last batch on the deleted partition, and the number of the next record. None once the
     /// client writes to the recreated partition.

@@ -10,8 +10,8 @@
 //!
 //! If the buffer is full, the batch that is furthest ahead makes room for a nearer one. So no batch is refused while
 //! another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were refused,
-//! its error could be queued after the response to the other batch. But that response waits for the nearer batch to be
-//! resent.
+//! its error could be queued behind the response to the farther batch. But that response would wait until the client
+//! resends the nearer batch, which it does only after the error.
 //!
 //! Invariant: a producer never has more batches than the limit, and no two of them have the same first sequence. Each
 //! batch leaves the buffer once, when it is appended, refused or expired.

@@ -32,9 +32,8 @@ pub(super) struct ProducerTail {
 }
 
 impl ProducerTail {
-    /// Returns true if the producer may continue with this batch. This is its next batch, or an earlier one whose
-    /// response was lost. A batch after the next one has overtaken it, because the next one was refused while the topic
-    /// did not exist.
+    /// Returns true if the producer may continue with this batch. This must be its next batch, or an earlier one whose
+    /// response was lost. A later batch has overtaken the next one, which was refused while the topic did not exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
@@ -58,7 +57,7 @@ impl ProducerTails {
         self
     }
 
-    /// Sets when the state was taken over. It expires some time after that.
+    /// Sets when the state was taken over. The state expires some time after that.
     pub fn since(self, now_ms: i64) -> ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }

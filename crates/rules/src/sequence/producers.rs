@@ -1,8 +1,8 @@
-//! The producers of a partition: decides on their batches, and remembers the last batches of each.
+//! The producers of a partition: decides on their batches, and remembers the last batches of each producer.
 //!
 //! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
-//! Invariant: each producer without an open transaction is in the order of idleness once, and no producer with one is.
+//! Invariant: `idle` contains each producer without an open transaction once, and no producer that has an open one.
 //! Producers without an open transaction never exceed the limit. If a producer has no batches, its epoch began with a
 //! marker or another batch without a sequence, and it has written no sequence in that epoch.
 
@@ -233,8 +233,8 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the state taken over from the deleted partition, without the producers that have written here. It
-    /// records that the state of forgotten producers may be missing.
+    /// Returns the state taken over from the deleted partition, without the producers that have written here. The
+    /// result records that the state of forgotten producers may be missing.
     pub(super) fn tails_to_keep(&self) -> ProducerTails {
         let mut tails = self.predecessor.clone();
         tails.may_lack_below(self.forgotten_below);
@@ -310,7 +310,8 @@ impl Producers {
         count
     }
 
-    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each.
+    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each forgotten
+    /// producer.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
             if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {

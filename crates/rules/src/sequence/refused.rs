@@ -4,12 +4,12 @@
 //! client resends it with the same sequence. Later batches may already be in flight, and may arrive when the reason has
 //! passed. They must not get OUT_OF_ORDER_SEQUENCE_NUMBER, because clients would assume that a batch was lost.
 //! librdkafka then begins a new epoch for all partitions (librdkafka#4953). So a batch after a refused one gets the
-//! same error. It is also not taken for the first batch of an unknown producer.
+//! same error. Such a batch is also not taken for the first one of an unknown producer.
 //!
 //! A batch that follows a known producer's writes is appended in any case.
 //!
-//! Invariant: the state has at most one refused batch of each producer, which is the earliest of its newest epoch, for
-//! [`KEPT`]. A partition has at most [`REFUSED_MAX`] of them.
+//! Invariant: at most one refused batch of each producer is remembered, for [`KEPT`]. It is the earliest one of the
+//! producer's newest epoch. A partition has at most [`REFUSED_MAX`] of them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -83,7 +83,8 @@ impl RefusedBatches {
         }
     }
 
-    /// Records that a producer has written `stamp`. Its refused batch is forgotten, unless it comes after `stamp`.
+    /// Records that a producer has written `stamp`. Forgets the producer's refused batch, unless that batch comes after
+    /// `stamp`.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {
             self.by_producer.remove(&stamp.producer_id);

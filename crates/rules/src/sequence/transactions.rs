@@ -77,7 +77,7 @@ pub struct TransactionsSeen {
     /// How many producers had been remembered until then.
     remembered: u64,
     /// The number of the producer, and the offset of the last marker that ended a transaction of its epoch without
-    /// raising it. `None` if the producer was unknown.
+    /// raising the epoch. `None` if the producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -324,7 +324,7 @@ impl Producers {
     /// Records the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
     /// marker ends no transaction.
     ///
-    /// When Kafka starts, it ignores such a marker. It then does not know a producer whose other batches are all
+    /// When Kafka starts, it ignores such a marker. Kafka then does not know a producer whose other batches are all
     /// removed.
     pub fn note_emptied_marker(
         &mut self,

@@ -39,7 +39,7 @@ fn open_transaction_refuses_a_plain_batch_and_continues_with_the_next() {
 }
 
 /// The coordinator's confirmation of a batch may arrive late. By then, the transaction's marker may have been forgotten
-/// together with its producer.
+/// together with its producer. The batch must then be verified again.
 #[test]
 fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer() {
     let mut producers = Producers::bounded(2);
@@ -66,7 +66,8 @@ fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer()
     assert!(!has_ended(&producers, known));
 }
 
-/// The marker and the batch have the same epoch, and the partition did not know that epoch before the marker.
+/// The marker and the batch have the same epoch, and the partition did not know that epoch before the marker. With
+/// version 1, the batch may belong to the ended transaction.
 #[test]
 fn batch_verified_before_a_version_1_marker_that_raises_the_epoch_may_be_of_the_ended_transaction() {
     let mut producers = Producers::default();

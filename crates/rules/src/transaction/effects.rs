@@ -1,4 +1,4 @@
-//! The effects of an event, which the broker carries out in order.
+//! The effects of an event on a transactional id, which the broker carries out in order.
 //!
 //! Invariant: no effect waits for an earlier [`Effect::Persist`] in the same list. The outcome of the append is another
 //! event.

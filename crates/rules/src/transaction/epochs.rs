@@ -141,7 +141,8 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 ///
 /// For a client of TV1, known partitions are written again, where Kafka responds at once. This is because the
 /// coordinator may have been replaced without knowing it. If it confirmed a partition at once, a record of the next
-/// transaction could get into a transaction that its successor has decided. Both transactions have the same epoch.
+/// transaction could get into a transaction that the new coordinator has already decided. Both transactions have the
+/// same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,

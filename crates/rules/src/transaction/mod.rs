@@ -150,7 +150,7 @@ impl Transaction {
         self.offer(Request::AddPartitions(ticket, request), turn);
     }
 
-    /// Handles an EndTxn. It never waits.
+    /// Handles an EndTxn. The request never waits for a pending transition.
     pub fn end_txn(&mut self, request: EndTxn, ticket: RequestTicket, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Gone(code) => Request::EndTxn(ticket, request).refuse(code, turn),

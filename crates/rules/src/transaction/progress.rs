@@ -78,8 +78,9 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. They then get their
-    /// responses together with it. Stops at the first waiting request of another kind.
+    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. One append then
+    /// serves all of them. Stops at the first waiting request that cannot share the record, such as one of another
+    /// kind.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing

@@ -119,7 +119,7 @@ pub enum ControlError {
     /// The record is malformed.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The key is null or too short, with fewer than 4 bytes. This is its length.
+    /// The key is null or too short, with fewer than 4 bytes. Contains the length of the key.
     #[error("a control record's key has {0} bytes instead of 4")]
     Key(usize),
     /// The version in the key is negative.
@@ -128,7 +128,7 @@ pub enum ControlError {
     /// The record is not a marker, but has this type.
     #[error("a control record of type {0} is not a marker of a transaction")]
     Type(ControlType),
-    /// The value is null or too short, with fewer than 6 bytes. This is its length.
+    /// The value is null or too short, with fewer than 6 bytes. Contains the length of the value.
     #[error("a marker's value has {0} bytes instead of 6")]
     Value(usize),
     /// The version in the value is negative.
@@ -141,7 +141,8 @@ pub enum ControlError {
 pub struct EndTransactionMarker {
     /// The producer id.
     pub producer_id: i64,
-    /// The producer epoch of the transaction's records. With `transaction.version` 2, it is higher (KIP-890).
+    /// The producer epoch of the transaction's records. With `transaction.version` 2, the marker has a higher epoch
+    /// than the records (KIP-890).
     pub producer_epoch: i16,
     /// True for a commit, false for an abort.
     pub is_commit: bool,

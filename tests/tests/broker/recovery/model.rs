@@ -47,9 +47,9 @@ impl One {
 /// The state of a batch in a damaged file. The checksum covers neither the offset nor the leader epoch.
 #[derive(PartialEq)]
 enum Found {
-    /// Only the leader epoch may differ. Nothing else shows such a change, so the batch is served.
+    /// At most the leader epoch differs. The broker cannot notice that, so it must serve the batch.
     Whole,
-    /// Only the leader epoch and the offset may differ. The value is the offset in the file.
+    /// The offset differs, and perhaps the leader epoch. The value is the offset in the file.
     At(i64),
     Damaged,
 }

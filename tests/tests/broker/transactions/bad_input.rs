@@ -148,8 +148,8 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
-/// Requests of version 4 and later, which only brokers send. Two kinds are left out because Kafka never responds to
-/// them: without a transaction, or with the same one twice.
+/// AddPartitionsToTxn of version 4 and later, which only brokers send. Two kinds of requests are left out because Kafka
+/// never responds to them: those without a transaction, and those with the same transaction twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);

@@ -73,7 +73,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
-        // If the namespace cannot be removed now, its lock file stays, and the next start removes it.
+        // If the namespace cannot be removed now, its lock file stays. The next link with this name then removes the
+        // namespace.
         if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
             let _ = std::fs::remove_file(&self.lock);
         }

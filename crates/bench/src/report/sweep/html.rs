@@ -131,7 +131,7 @@ fn columns(plots: usize) -> usize {
     }
 }
 
-/// Returns the scale of a figure. Latencies share one.
+/// Returns the scale of a figure. All plotted latencies share one scale.
 fn scale(points: &[PointResult], index: usize) -> Scale {
     let is_latency = PLOTTED_LATENCIES.contains(&index);
     let shared: &[usize] = if is_latency { &PLOTTED_LATENCIES } else { &[index] };
@@ -153,8 +153,8 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the name of the marks that have no interval because they are one run each. Returns `None` if a plot has no
-/// such marks.
+/// Returns the name of marks without an interval, each of which stands for a single run. Returns `None` if a plot has
+/// no such marks.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()

@@ -40,7 +40,7 @@ const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Stands for an unknown offset. The client then keeps its previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// For sessions that read ahead, a response counts as full once less than one part in `FULL_SHARE` of its size limit is
+/// In a session that reads ahead, a response counts as full once less than its size limit divided by this number is
 /// left.
 const FULL_SHARE: usize = 8;
 /// Memory that a pending fetch takes, apart from its lists of partitions.
@@ -224,7 +224,8 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // Registers with the partitions again, because the topic of the lost partition may have been recreated.
+            // One of the partitions was deleted. The fetch registers with all partitions again, because the topic may
+            // have been recreated.
             register(broker, plan, &waiter)?;
         }
         // The waiter was registered before this read, so an append after the read still wakes this task.

@@ -1,4 +1,4 @@
-//! Another broker leads the groups' partition of the topic for a while.
+//! Tests in which another broker leads the groups' partition of `__consumer_offsets` for a while.
 
 use super::*;
 use crate::coordinator::{Coordinator, MarkedCoordinator};
@@ -290,7 +290,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     opened.replicate("g", 3).await;
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
-    // A commit is in flight when another broker is elected. It is refused, although its record may survive.
+    // A commit is in flight when another broker is elected. The commit is refused, although its record may survive.
     let mut third = std::pin::pin!(opened.request("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);

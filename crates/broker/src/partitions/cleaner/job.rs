@@ -293,8 +293,8 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The transaction that the last judged batch has aborted, if some of the transaction's data is left. `None` after
-    /// any other batch.
+    /// The aborted transaction that ends with the last batch that was read, if some of the transaction's data is left.
+    /// `None` if that batch is not such a marker.
     ended: Option<AbortedTransaction>,
     /// The last batch without its records, if it was not written to the output. The flag is true if the batch had no
     /// records before this cleaning either.

@@ -138,8 +138,8 @@ impl Cleaner {
         }
     }
 
-    /// Returns true if this thread must end because there are more threads than configured. It is then no longer
-    /// counted.
+    /// Returns true if this thread must end because there are more threads than configured. If so, removes the thread
+    /// from the count.
     fn is_too_many(&self) -> bool {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();

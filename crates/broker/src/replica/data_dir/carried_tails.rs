@@ -82,7 +82,8 @@ struct LeftTails {
 
 impl CarriedTails {
     /// Stores the tails of a classic partition that was deleted in the image of version `deleted_at`. Does nothing if
-    /// there are tails of a later partition of the name, because a partition may be retired long after its deletion.
+    /// there are tails of a later partition with the same name, because a partition may be retired long after its
+    /// deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
@@ -116,8 +117,8 @@ impl CarriedTails {
     }
 
     /// Removes and returns the tails of the last partition of this name, for the partition that follows it. `past` is
-    /// the last deleted topic of the name, if the metadata still lists one. If this process may lack the tails of that
-    /// topic, returns partial tails, with which unknown producers may begin anywhere.
+    /// the last deleted topic with this name, if the metadata still lists one. If this process may lack the tails of
+    /// that topic, returns partial tails, with which unknown producers may begin anywhere.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -167,7 +168,7 @@ impl CarriedTails {
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the tails of the oldest entry. Its name is kept, so that its producers may begin
+    /// Frees memory by dropping the tails of the oldest entry. The entry keeps its name, which lets its producers begin
     /// anywhere. If the entries without tails take more than half of [`BYTES_MAX`], or no entry has tails, forgets the
     /// oldest entry completely instead. Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {
@@ -316,7 +317,8 @@ mod tests {
         assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
     }
 
-    /// A thousand partitions with two hundred producers each are deleted.
+    /// A thousand partitions with two hundred producers each are deleted. Their tails exceed the budget, so those of
+    /// the oldest partitions are dropped.
     #[test]
     fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let carried_tails = CarriedTails::default();

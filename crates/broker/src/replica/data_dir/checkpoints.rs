@@ -2,10 +2,10 @@
 //!
 //! The file formats are in [`fullbore_log::files`]. As in Kafka, an entry is found by the topic's name and the
 //! partition's number, and a new topic may reuse a name. Therefore the entries of a deleted partition are removed from
-//! the files before the next partition of the name creates its directory ([`Checkpoints::purge`]).
+//! the files before the next partition with the same name creates its directory ([`Checkpoints::purge`]).
 //!
 //! Locks: a writer holds `writing` while it collects the offsets and writes them, so that an old log start never
-//! replaces a newer one. It locks partitions meanwhile, so a thread that has locked a partition must not take
+//! replaces a newer one. The writer locks partitions meanwhile, so a thread that has locked a partition must not take
 //! `writing`. The thread that applies metadata takes `entries`. No thread holds that lock across blocking calls, except
 //! `finish` at shutdown.
 
@@ -155,8 +155,8 @@ impl Checkpoints {
         self.entries.lock().forget(key);
     }
 
-    /// Removes the entries of a deleted partition from the files. This must happen before a new partition of the name
-    /// creates its directory.
+    /// Removes the entries of a deleted partition from the files. This must happen before a new partition with the same
+    /// name creates its directory.
     ///
     /// # Errors
     /// Fails with an I/O error if the files cannot be written. The caller must not create the directory then.

@@ -141,8 +141,8 @@ impl Cleanings {
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
         // A deletion first removes the log and then calls `forget`. If the log is gone, `forget` may have run already,
-        // and a new entry would affect the next topic of the name. If the log is still there, `forget` runs later and
-        // removes the entry.
+        // and a new entry would affect the next topic with the same name. If the log is still there, `forget` runs
+        // later and removes the entry.
         if has_gone() {
             return;
         }
@@ -189,7 +189,7 @@ impl Cleanings {
         self.log_failure(self.purge(key));
     }
 
-    /// Removes a deleted partition from the checkpoint file. This must happen before a new partition of the name
+    /// Removes a deleted partition from the checkpoint file. This must happen before a new partition with the same name
     /// creates its directory, since otherwise the new records would count as clean. A cleaning could then remove a
     /// tombstone before the older value of its key, and the value would come back.
     ///
@@ -202,8 +202,8 @@ impl Cleanings {
         if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
     }
 
-    /// Waits until no thread compacts a deleted partition. A cleaning writes files by name, and the next topic of the
-    /// name may use the same file names.
+    /// Waits until no thread compacts a deleted partition. A cleaning writes files by name, and the next topic with the
+    /// same name may use the same file names.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
             // Without this lock, a `pause` that has just called `over` but does not wait yet would miss the

@@ -4,7 +4,7 @@
 //! metadata, its directories stay, because their records may still be wanted.
 //!
 //! Invariant: a directory is renamed only under the lock, and only if its topic id is that of the deleted topic. A new
-//! partition of the name calls [`LogDir::retire_leftover`] before it creates its directory.
+//! partition with the same name calls [`LogDir::retire_leftover`] before it creates its directory.
 
 use std::collections::HashMap;
 use std::fs;

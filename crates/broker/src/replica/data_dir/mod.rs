@@ -72,7 +72,7 @@ pub struct LogDir {
 
 impl LogDir {
     /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. Their producers may
-    /// begin anywhere in a new partition of the name. The reason is that further topics of that name may have come and
+    /// begin anywhere in a new partition with the same name, because further topics with this name may have come and
     /// gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {

@@ -1,7 +1,7 @@
 //! The task that reads responses and passes each to the handler of its request.
 //!
 //! The task also ends the connection if a request has no response within request.timeout.ms. Every later response would
-//! have to wait for that one.
+//! have to wait for the overdue one.
 
 use super::shared::ConnectionState;
 use super::socket::Reading;

@@ -13,8 +13,8 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Creates the topic on a broker with the settings `file`. Returns if the topic is diskless, and its value of
-/// `diskless.enable`.
+/// Creates the topic on a broker with the settings `file`. Returns true if the topic is diskless, together with the
+/// value of its override `diskless.enable`.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
     assert!(!topic.overrides.contains_key(INKLESS));
@@ -282,8 +282,8 @@ fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     }
 }
 
-/// A classic topic has the same replicas for comparison. Its leader changes each time, while the diskless partition
-/// stays the same.
+/// A diskless and a classic partition have the same replicas. Their brokers stop, fail and come back. The classic
+/// partition's leader changes, but the registration of the diskless partition must stay as it was.
 #[test]
 fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();

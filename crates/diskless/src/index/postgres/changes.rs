@@ -6,8 +6,8 @@
 //! row and holds the lock until it commits. The committed numbers therefore have no gap.
 //!
 //! A poll reads the counters before the rows. If a row changes in between, this poll returns it, and so does the next
-//! one. If two brokers change a row between two polls, the row names only the later one. It is returned because of that
-//! change.
+//! one. If two brokers change a row between two polls, the row names only the broker that changed it last. That change
+//! is enough for the poll to return the row.
 //!
 //! Invariant: a change committed before a call is returned by that call or an earlier one.
 

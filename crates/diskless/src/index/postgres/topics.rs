@@ -83,7 +83,8 @@ fn enter_classic(
     before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
-    // The lock makes brokers do this one at a time, and waits for a deletion of the topic.
+    // With this lock, only one broker at a time does this. If another transaction deletes the topic, the lock is
+    // granted after it.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
@@ -152,7 +153,7 @@ fn lock_partitions(which: &str) -> String {
 }
 
 /// Copies rows from predecessors to partitions that are about to be deleted, for producers that have not written to
-/// these partitions. `answers` are the answers to [`lock_partitions`].
+/// these partitions. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
@@ -184,9 +185,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Returns the statements that delete these partitions. A partition with records becomes the predecessor of the next
-/// partition of its name. The rows of its own predecessor are left for the GC. If some producers of the deleted
-/// partition were forgotten, it leaves a [`forgotten_row`].
+/// Returns the statements that delete these partitions. A partition with records and producer rows becomes the
+/// predecessor of the next partition of its name. The rows of its own predecessor are left for the GC. If some
+/// producers of the deleted partition were forgotten, it leaves a [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(

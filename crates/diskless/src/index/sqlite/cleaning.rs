@@ -58,12 +58,12 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Deletes the partitions that a query finds. A partition with records becomes the predecessor of the next partition of
-/// its name.
+/// Deletes the partitions that a query finds. A partition with records and producer rows becomes the predecessor of the
+/// next partition of its name.
 ///
 /// Before a partition is deleted, rows of its own predecessor are copied to it, for producers that have not written to
-/// it. The other rows of that predecessor are left for the GC. If some producers of the deleted partition were
-/// forgotten, it leaves a [`forgotten_row`].
+/// it. A call begins no more copies after [`CARRIED_FOR`]. The other rows of that predecessor are left for the GC. If
+/// some producers of the deleted partition were forgotten, it leaves a [`forgotten_row`].
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;

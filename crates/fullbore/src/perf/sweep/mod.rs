@@ -236,7 +236,7 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
 /// though the report is written.
 fn verdict(results: &Results, directory: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
-        // The output has no reader, so there is no report.
+        // The sweep ended because its output lost its reader, which is not a failure.
         return Ok(());
     }
     if results.interrupted {

@@ -75,7 +75,7 @@ pub(super) struct World {
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// The number after that of the last record that delivery.timeout.ms has failed.
+    /// All records with smaller numbers have a result, at the latest since their delivery.timeout.ms has passed.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,

@@ -13,8 +13,8 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeSet;
 
 /// The assignors that are built into clients. A conversion may lose the additional bytes that they put into an
-/// assignment. Kafka refuses a conversion that would lose such bytes. It is allowed here, because librdkafka's
-/// `cooperative-sticky` adds such bytes.
+/// assignment. Kafka refuses a conversion that would lose such bytes. Fullbore allows the conversion, because
+/// librdkafka's `cooperative-sticky` adds such bytes.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
@@ -43,8 +43,8 @@ impl Classic {
         self.prepare_rebalance(reason, now, effects);
     }
 
-    /// Converts the group to the consumer protocol, while all its members still use the classic one. During a
-    /// rebalance, the partitions that a member claims count as well as its assignment.
+    /// Converts the group to the consumer protocol, while all its members still use the classic one. A member keeps the
+    /// partitions of its assignment and, during a rebalance, also those that it claims.
     ///
     /// # Errors
     ///

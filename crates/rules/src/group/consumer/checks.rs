@@ -1,4 +1,4 @@
-//! Checks a heartbeat and its epochs, in the same order as Kafka.
+//! Checks a member's heartbeat and the epochs in it, in the same order as Kafka.
 
 use super::member::{ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, TopicIdPartition};
 use super::{ConsumerGroupSettings, GroupRefusal};

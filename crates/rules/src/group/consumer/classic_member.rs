@@ -10,9 +10,9 @@ pub struct ClassicMember {
     pub session_timeout_ms: i32,
     /// The member's assignors in the order of its preference, each with its encoded subscription.
     pub protocols: Vec<(Text, Bytes)>,
-    /// When the member is fenced if it has not rejoined.
+    /// The time at which the member is fenced, unless it has rejoined by then.
     pub join_by: Option<i64>,
-    /// When the member is fenced if it has not sent a SyncGroup.
+    /// The time at which the member is fenced, unless it has sent a SyncGroup by then.
     pub sync_by: Option<i64>,
 }
 

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 const PART_VERSION: u8 = 1;
 
 impl ConsumerGroup {
-    /// Returns the records that have changed since the last call; None if there are none. They must be written before a
-    /// response may show the change.
+    /// Returns the records that have changed since the last call; None if there are none. The records must be written
+    /// before a response may show the change.
     pub fn take_change(&mut self) -> Option<Change> {
         if !std::mem::take(&mut self.unsaved.is_dirty) {
             return None;

@@ -79,12 +79,12 @@ pub struct ConsumerGroupMember {
     pub target: PartitionSet,
     /// The member's state in the classic protocol; `None` if it uses the consumer protocol.
     pub classic: Option<ClassicMember>,
-    /// When the member is fenced if it sends no heartbeat, in milliseconds since 1970.
+    /// The time, in milliseconds since 1970, at which the member is fenced unless it sends a heartbeat before.
     pub session_by: i64,
     /// When the member's next heartbeat is expected, by the interval that it was given last; `i64::MAX` if it was given
     /// none.
     pub expected_by: i64,
-    /// When the member is fenced if it has not given up the partitions being revoked.
+    /// The time at which the member is fenced, unless it has given up the partitions in `revoking` by then.
     pub revoke_by: Option<i64>,
 }
 

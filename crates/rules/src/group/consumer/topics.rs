@@ -3,10 +3,11 @@
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
 
-/// The sum of the hashes of all subscribed topics. It is stored, so its computation never changes.
+/// The sum of the hashes of all subscribed topics. The sum is stored, so every version of the program must compute it
+/// in the same way.
 pub(super) type TopicsHash = i64;
 
-/// The subscribed topics that exist: the id and the number of partitions of each.
+/// The subscribed topics that exist, each with its id and its number of partitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SubscribedTopics {
     by_name: BTreeMap<Text, (Uuid, i32)>,

@@ -63,7 +63,7 @@ enum Fault {
     NeverTicks,
 }
 
-/// How many transactions a schedule has committed, and how many with records it has aborted.
+/// How many transactions a schedule has committed, and how many transactions with records it has aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outcome {
     committed: usize,

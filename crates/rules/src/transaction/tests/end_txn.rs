@@ -192,7 +192,8 @@ fn record_without_a_former_id_a_client_without_an_id_is_no_retry() {
     assert_eq!(end(Some(&before), &end_txn, false, Option::None, 500), mapping);
 }
 
-/// The epochs are used up (`generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete`).
+/// The epochs are used up (`generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete`),
+/// so the next transaction gets another producer id.
 #[test]
 fn transaction_ends_with_the_last_epoch_the_next_has_a_new_id() {
     for (state, is_commit) in [(Ongoing, true), (Ongoing, false), (Empty, false), (CompleteAbort, false)] {

@@ -178,7 +178,7 @@ fn open_transaction_ends_a_cleaning_before_its_segment() {
     assert!(0 < end_of_clean && end_of_clean <= first, "{end_of_clean}");
     let others = rows.range(end_of_clean..).filter(|(_, row)| row.0 == 250).count();
     assert!(others > 10, "what follows is as it was");
-    // After the transaction has ended, the rest can be cleaned.
+    // After the transaction has ended, the rest of the log can be cleaned.
     end(&partition, 7, 0, true);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW) {}

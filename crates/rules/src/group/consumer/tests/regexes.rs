@@ -40,7 +40,8 @@ fn expression_removed_with_its_last_member_is_resolved_again() {
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
 
-/// The topics change after the expressions are matched, but before the group handles the request.
+/// The topics change after the expressions are matched, but before the group handles the request. The older result must
+/// not replace a newer one.
 #[test]
 fn match_of_an_older_topics_version_replaces_no_newer_one() {
     let mut stage = Stage::new();
