@@ -14,6 +14,9 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
+/// The journal's size in MiB and its first block. Files lie behind it, so that a commit does not write behind a part
+/// that [`Disk::lose_end_of`] has made unreadable. The image would grow again, and that part would be read as zeros.
+const JOURNAL: &str = "size=4,location=4096";
 
 /// A disk image with its mounted file system. Dropping it unmounts the file system.
 pub struct Disk {
@@ -25,7 +28,7 @@ impl Disk {
     pub fn make() -> Option<Disk> {
         let disk = Disk { directory: tempfile::tempdir().expect("a temporary directory") };
         File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
-        if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
+        if run("mkfs.ext4", &["-q", "-F", "-b1024", "-J", JOURNAL], &[&disk.image()]) && disk.mount() {
             return Some(disk);
         }
         // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests were

@@ -61,7 +61,15 @@ impl OpenError {
     pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
         let file = match store.into() {
             StoreName::File(file) => file,
-            StoreName::Database(database) => return Self::Database { database, reason: error.to_string() },
+            StoreName::Database(database) => {
+                let remedy = match error {
+                    StoreError::WentBack(_) => {
+                        "; restore the newest backup, or run fullbore admin accept-copy to go on without the missing changes"
+                    }
+                    _ => "",
+                };
+                return Self::Database { database, reason: format!("{error}{remedy}") };
+            }
         };
         match error {
             StoreError::Full => Self::Full { file },

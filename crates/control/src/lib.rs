@@ -86,7 +86,9 @@ pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
 pub use lock::DirectoryLock;
 pub use node::{Endpoint, RegisteredBroker};
-pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, find_offline, migrate};
+pub use postgres::{
+    AcceptedCopy, BrokerFound, Finding, Migrated, UnusableDatabase, accept_copy, check, find_offline, migrate,
+};
 pub use postgres::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 pub use reporting::{CHANGES, shown};
 pub use resources::ConfiguredResource;

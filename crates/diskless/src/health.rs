@@ -105,7 +105,7 @@ impl StoreHealth {
 
     fn probed(&self, outcome: Result<(), ObjectError>) {
         match &outcome {
-            Ok(()) => self.counts.put_succeeded(),
+            Ok(()) => self.counts.probe_succeeded(),
             Err(_) => self.counts.put_failed(),
         }
         let mut probes = self.state.lock();

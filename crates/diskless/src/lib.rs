@@ -10,6 +10,7 @@
 //!
 //! Invariant: an acknowledged batch is in the store and in the index.
 
+mod append_clock;
 mod assemble;
 pub mod cache;
 mod change_feed;
@@ -100,8 +101,8 @@ pub enum OpenDisklessError {
     Objects(#[from] StartObjectsError),
     /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
-        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
-         on without the missing records", FILE = index::NOTED_CHANGES
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore admin accept-copy \
+         to go on without the missing records"
     )]
     OlderIndex(Lacking),
     /// The index file is an older copy, or its write-ahead log is damaged.
@@ -420,7 +421,7 @@ impl Diskless {
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.ownership.is_verified() {
             false => Some(StoreTrouble::Unverified),
-            true => self.health.lost_for().max(self.counts.failing_for()).map(StoreTrouble::Failing),
+            true => self.health.lost_for().max(self.counts.unusable_for()).map(StoreTrouble::Failing),
         }
     }
 

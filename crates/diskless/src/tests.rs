@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use super::pipeline::Refreshed;
 use super::*;
-use fullbore_config::{BrokerConfig, Properties};
+use fullbore_config::{BrokerConfig, Properties, TimestampType};
 use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
@@ -233,6 +233,22 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     refreshing.await.expect("no panic").expect_err("it is deleted");
     assert_eq!(broker.index.kept(), [0, 0, 0]);
     assert!(broker.diskless.services.pipeline.known(number, |_| ()).is_none());
+}
+
+#[tokio::test]
+async fn clock_of_the_broker_is_behind_the_databases_records_get_the_later_time() {
+    let mut broker = ByHand::new();
+    Arc::make_mut(&mut broker.config).message_timestamp_type = TimestampType::LogAppendTime;
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    let (now_ms, hour_ms) = (fullbore_host::files::now_ms(), 3_600_000);
+    let newest = |broker: &mut ByHand| broker.index.with_store(|store| store.partitions()[0].max_timestamp);
+    assert_eq!(broker.append(Stamp::NONE, now_ms).await, Ok(0));
+    assert_eq!(newest(&mut broker), now_ms);
+    broker.diskless.services.index.clock().saw(now_ms + hour_ms, Duration::ZERO);
+    assert_eq!(broker.append(Stamp::NONE, now_ms).await, Ok(1));
+    let dated = newest(&mut broker);
+    assert!((now_ms + hour_ms..now_ms + 2 * hour_ms).contains(&dated), "{} ms", dated - now_ms);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_broker::{DirectoryFinding, check_directory};
 use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
-use fullbore_control::{Finding, Migrated, check, find_offline, migrate};
+use fullbore_control::{AcceptedCopy, Finding, Migrated, accept_copy, check, find_offline, migrate};
 use std::path::PathBuf;
 
 /// The key that names the database. All keys about the database begin with it.
@@ -50,6 +50,16 @@ enum AdminCommand {
   fullbore admin migrate --config server.properties
   fullbore admin migrate --control-plane postgres://fullbore@db:5432/fullbore --json")]
     Migrate(DatabaseArgs),
+    /// Accept an older copy of a database whose newest state is lost, so that the brokers start on it.
+    ///
+    /// Stop all brokers first. What was changed since the copy stays lost: records of diskless topics, and changes of
+    /// topics and settings. Classic records of topics that the copy does not know are deleted when the brokers start,
+    /// so move their directories away if you need them. Of other partitions, the replica with the longest log leads, so
+    /// start all brokers together. --json prints {"version_before", "version_now"}.
+    #[command(after_help = "Examples:
+  fullbore admin accept-copy --config server.properties
+  fullbore admin accept-copy --control-plane postgres://fullbore@db:5432/fullbore --json")]
+    AcceptCopy(DatabaseArgs),
 }
 
 /// Flags that name the database.
@@ -118,6 +128,7 @@ pub fn run(admin: &Admin) -> Result<(), Failure> {
     match &admin.action {
         AdminCommand::Check(database) => run_check(database),
         AdminCommand::Migrate(database) => run_migrate(database),
+        AdminCommand::AcceptCopy(database) => run_accept_copy(database),
     }
 }
 
@@ -181,6 +192,22 @@ fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
         line(&format!("The schema already has version {now}, which this Fullbore needs."));
     } else {
         line(&format!("The schema was upgraded from version {before} to {now}."));
+    }
+    Ok(())
+}
+
+fn run_accept_copy(database: &DatabaseArgs) -> Result<(), Failure> {
+    database.format.choose();
+    let settings = database.settings()?;
+    let AcceptedCopy { before, now } =
+        accept_copy(&settings).map_err(|error| Failure::new(format!("{settings:?}: {error}")))?;
+    if database.format.json {
+        line(&object([("version_before", before.to_string()), ("version_now", now.to_string())]));
+    } else {
+        line(&format!(
+            "The copy, which ends at version {before}, was accepted as version {now}. All later changes of topics, settings and \
+             diskless records are lost. Start all brokers now."
+        ));
     }
     Ok(())
 }

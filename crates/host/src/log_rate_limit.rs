@@ -1,13 +1,17 @@
 //! Limits how often a log line is written. A line that might otherwise be written thousands of times a second appears
 //! at most once a minute.
 //!
-//! Invariant: suppressed lines are counted, and the next line shows how many there were.
+//! Invariant: suppressed lines are counted, and the next line shows how many there were. A line with many causes
+//! appears at most [`CAUSES_MAX`] times a minute and once more.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// Minimum time between two lines.
 const EVERY: Duration = Duration::from_secs(60);
+
+/// Maximum number of causes that are distinguished.
+const CAUSES_MAX: usize = 8;
 
 /// The limit for one kind of log line.
 #[derive(Debug, Default)]
@@ -30,6 +34,44 @@ impl LogRateLimit {
     }
 }
 
+impl LogRateLimit {
+    /// Returns true if no line was due within the last minute.
+    fn is_idle(&self) -> bool {
+        self.last.lock().0.is_none_or(|at| at.elapsed() >= EVERY)
+    }
+}
+
+/// The limit for a kind of log line that has several causes. The first line of a new cause is written at once.
+#[derive(Debug, Default)]
+pub struct CauseRateLimit {
+    causes: Mutex<Vec<(String, LogRateLimit)>>,
+    /// The limit for causes that are not in the list because it is full.
+    others: LogRateLimit,
+}
+
+impl CauseRateLimit {
+    /// Decides as [`LogRateLimit::due`], for each cause by itself. Causes that differ only in words with digits or
+    /// slashes, such as the names of objects, are the same.
+    pub fn due(&self, cause: &str) -> Option<u64> {
+        let is_common = |word: &&str| !word.contains(|byte: char| byte.is_ascii_digit() || byte == '/');
+        let cause = cause.split_whitespace().filter(is_common).collect::<Vec<_>>().join(" ");
+        let mut causes = self.causes.lock();
+        if let Some((_, limit)) = causes.iter().find(|(known, _)| *known == cause) {
+            return limit.due();
+        }
+        if causes.len() == CAUSES_MAX {
+            causes.retain(|(_, limit)| !limit.is_idle());
+        }
+        if causes.len() == CAUSES_MAX {
+            return self.others.due();
+        }
+        let limit = LogRateLimit::default();
+        let due = limit.due();
+        causes.push((cause, limit));
+        due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +83,21 @@ mod tests {
         assert_eq!([line.due(), line.due(), line.due()], [None; 3]);
         line.last.lock().0 = Instant::now().checked_sub(EVERY);
         assert_eq!(line.due(), Some(3));
+    }
+
+    #[test]
+    fn new_cause_is_due_at_once_and_each_is_limited() {
+        let line = CauseRateLimit::default();
+        assert_eq!(line.due("cannot write /a/1f: No space left (os error 28)"), Some(0));
+        assert_eq!(line.due("cannot write /a/2f: No space left (os error 28)"), None, "another object");
+        assert_eq!(line.due("cannot write /a/2f: Read-only file system (os error 30)"), Some(0));
+        assert_eq!(line.due("cannot write /a/3f: No space left (os error 28)"), None);
+        let causes = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        assert_eq!(causes.iter().filter(|cause| line.due(cause).is_some()).count(), CAUSES_MAX - 2 + 1);
+        for (_, limit) in line.causes.lock().iter() {
+            limit.last.lock().0 = Instant::now().checked_sub(EVERY);
+        }
+        assert_eq!(line.due("cannot write /a/4f: No space left (os error 28)"), Some(2));
+        assert_eq!(line.due("x"), Some(0), "the others are a minute old");
     }
 }

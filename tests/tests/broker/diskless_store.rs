@@ -76,6 +76,28 @@ fn failed_store_is_named_by_readyz_until_it_responds() {
     assert!(ready().ends_with("\nok\n"), "{}", ready());
 }
 
+/// Returns how long the store has failed, as `/readyz` reports it.
+fn failing_seconds(broker: &Broker) -> Option<u64> {
+    let ready = broker.admin_page("/readyz");
+    let (_, rest) = ready.split_once("the object store fails, ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+#[test]
+fn uploads_fail_for_another_reason_within_a_minute_it_is_logged() {
+    let s3 = S3::start();
+    let broker = start(&on(&s3, &["diskless.produce.max.upload.attempts=1"]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    for (status, code) in [(403, "AccessDenied"), (503, "SlowDown"), (507, "InsufficientStorage")] {
+        s3.every("PUT", S3Fault::Status(status, code));
+        assert_eq!(client.produce(TOPIC, 0, &batch(-1, 0)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        wait_until(code, SOON, || {
+            broker.stderr().lines().any(|line| line.contains("cannot upload an object") && line.contains(code))
+        });
+    }
+}
+
 #[test]
 fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     let s3 = S3::start();
@@ -246,7 +268,7 @@ fn idle_broker_sends_no_put() {
 fn full_store_is_an_error_until_space_is_free() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let storage = format!("diskless.storage={}", disk.path().join("objects").display());
-    let broker = Broker::start(&[&storage]);
+    let broker = Broker::start(&[&storage, "fullbore.admin.listener=127.0.0.1:0"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
@@ -261,7 +283,14 @@ fn full_store_is_an_error_until_space_is_free() {
         assert!(next < 1000, "8 MiB hold more than 100 MB");
     };
     assert_eq!(refused, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, next, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    // Probes of the store succeed meanwhile, because objects can be read and deleted.
+    wait_until("/readyz has the time since the first refusal", SOON, || {
+        assert_eq!(
+            client.produce(TOPIC, 0, &Batch::numbered(id, next, LEN)).error_code,
+            ErrorCode::KAFKA_STORAGE_ERROR
+        );
+        failing_seconds(&broker) > Some(6)
+    });
     std::fs::remove_file(ballast).expect("deleted");
     produce(&mut client, id, next);
     assert_reads(&broker, next + 1);

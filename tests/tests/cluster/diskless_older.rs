@@ -2,9 +2,10 @@
 //! refuses to start on it. A broker with a new directory starts, and overwrites no object.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
-use fullbore_tests::{Batch, Cluster, ClusterPlan, serve_refused, wait_until};
+use fullbore_tests::{Batch, Cluster, ClusterPlan, binary, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
 use tempfile::TempDir;
 
@@ -12,6 +13,7 @@ use crate::diskless::{TOPIC, shared_by};
 use crate::faults::ALL;
 
 const CALL: &str = "control.plane.timeout.ms=2000";
+const CLASSIC: &str = "classic";
 const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// Produces a record until the broker acknowledges it.
@@ -54,13 +56,68 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     cluster.postgres().swap();
     let line = refused(cluster, 1);
     assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
-    assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
+    assert!(line.contains("fullbore admin accept-copy"), "it names the remedy: {line}");
     // Without the file `diskless-counter` the broker cannot notice the loss, and starts.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);
     produced(cluster, 1, "other");
     assert_eq!(texts(cluster, 1), ["before", "other"]);
+}
+
+/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen.
+#[test]
+fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
+    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    cluster.create(CLASSIC, 1, 3, &[]);
+    let classic = |cluster: &mut Cluster, text: &str| {
+        wait_until("it is written", BACK_MAX, || {
+            ALL.iter().any(|id| {
+                cluster.broker(*id).client().produce(CLASSIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
+            })
+        });
+    };
+    produced(cluster, 1, "before");
+    classic(cluster, "before");
+    cluster.postgres().copy();
+    produced(cluster, 2, "since");
+    classic(cluster, "since");
+    let url = cluster.sets_of(1).iter().find_map(|set| set.strip_prefix("control.plane=")).expect("set").to_owned();
+    let accept = || {
+        let run = Command::new(binary()).args(["admin", "accept-copy", "--control-plane", &url]).output();
+        let output = run.expect("the binary starts");
+        let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
+        (output.status.success(), printed.concat())
+    };
+    let (is_done, printed) = accept();
+    assert!(!is_done && printed.contains("stop all brokers"), "{printed}");
+    ALL.iter().for_each(|id| cluster.broker(*id).stop());
+    cluster.postgres().swap();
+    assert!(refused(cluster, 1).contains("fullbore admin accept-copy"));
+    for id in ALL {
+        fs::remove_file(cluster.broker(id).data_dir().join("diskless-counter")).expect("removed");
+    }
+    let line = refused(cluster, 2);
+    assert!(line.contains("does not know version") && line.contains("fullbore admin accept-copy"), "{line}");
+    wait_until("the last heartbeats are old", BACK_MAX, || {
+        let (is_done, printed) = accept();
+        assert!(is_done || printed.contains("stop all brokers"), "{printed}");
+        is_done
+    });
+    ALL.iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.wait_for_brokers(&ALL);
+    for id in ALL {
+        assert_eq!(texts(cluster, id), ["before"], "broker {id}");
+    }
+    produced(cluster, 2, "other");
+    assert_eq!(texts(cluster, 1), ["before", "other"]);
+    classic(cluster, "other");
+    wait_until("all classic records are read", BACK_MAX, || {
+        let read = cluster.consume(CLASSIC);
+        read.iter().map(|record| record.value.clone()).collect::<Vec<_>>() == ["before", "since", "other"]
+    });
 }
 
 /// The brokers have new directories, so they cannot know of the changes that the copy lacks.

@@ -10,8 +10,9 @@
 //!   for partitions, and `record` the JSON form of changes.
 //! - `heartbeat` has the second connection, with heartbeats and notifications of new commits.
 //! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` returns what the
-//!   database knows of a broker's data directory.
+//!   database knows of a broker's data directory. `accept` accepts an older copy.
 
+mod accept;
 mod check;
 mod heartbeat;
 mod of_directory;
@@ -38,6 +39,7 @@ use fullbore_db::postgres::{DatabaseConnection, PostgresSession, QueryError, Ser
 use fullbore_db::{CommitError, StoreError};
 use read::Since;
 
+pub use accept::{AcceptedCopy, accept_copy};
 pub use check::{BrokerFound, Finding, check};
 pub use heartbeat::Heartbeats;
 pub use of_directory::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
@@ -79,6 +81,8 @@ pub enum UnusableDatabase {
     Older(i64),
     #[error("it was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version")]
     Newer(i64),
+    #[error("broker {0} sent a heartbeat within the last seconds; stop all brokers, and try again after 10 s")]
+    InUse(i32),
     #[error("{0}")]
     Store(#[from] StoreError),
 }

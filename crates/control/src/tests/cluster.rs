@@ -171,8 +171,8 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     database.run(other_nonce);
     let reported = refused(directory.path(), 1, &database.url());
     assert!(
-        reported.ends_with(&format!(
-            "the database does not know version {}: it was set back to an older state, or it is another database",
+        reported.contains(&format!(
+            "the database does not know version {}: it was set back to an older state, or it is another database; restore",
             seen.number
         )),
         "{reported}"

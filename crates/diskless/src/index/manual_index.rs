@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::owner::{IndexOwner, IndexRequest, Progress, RETRY, RUNS_CLEARED, carry_out};
 use super::{CommitAnswer, Index, IndexStore, UploadedObject};
+use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
 thread_local! {
@@ -66,6 +67,7 @@ pub struct ManualIndex<S> {
     rung: Arc<Notify>,
     stopping: AtomicBool,
     changes: Arc<watch::Sender<usize>>,
+    clock: Arc<AppendClock>,
     is_tidy: bool,
 }
 
@@ -75,10 +77,11 @@ impl<S: IndexStore> ManualIndex<S> {
         IS_HERE.set(true);
         let (requests, received) = channel();
         let changes = Arc::new(watch::Sender::new(0));
-        let owner = IndexOwner::requesting(requests, Arc::clone(&changes), watch::channel(false).1);
+        let clock = index.store.append_clock();
+        let owner = IndexOwner::requesting(requests, Arc::clone(&changes), watch::channel(false).1, Arc::clone(&clock));
         let rung = Arc::clone(&owner.rung);
         let stopping = AtomicBool::new(false);
-        (owner, ManualIndex { index, received, rung, stopping, changes, is_tidy: false })
+        (owner, ManualIndex { index, received, rung, stopping, changes, clock, is_tidy: false })
     }
 
     /// Waits for the next request. Returns [`Turn::Idle`] if none arrives for a while.
@@ -103,7 +106,8 @@ impl<S: IndexStore> ManualIndex<S> {
     /// Carries out a request and answers it.
     pub fn carry_out(&mut self, OtherTurn(request): OtherTurn, now_ms: i64) {
         self.is_tidy = false;
-        carry_out(&mut self.index, request, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
+        let progress = Progress { stopping: &self.stopping, changes: &self.changes, clock: &self.clock };
+        carry_out(&mut self.index, request, now_ms, &progress);
     }
 
     /// Calls `work` with the storage back end, without going through the index.

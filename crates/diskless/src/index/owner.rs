@@ -26,6 +26,7 @@ use super::{
     ClassicTails, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
     UploadedObject,
 };
+use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
@@ -101,6 +102,7 @@ pub struct IndexOwner {
     moves: Arc<Semaphore>,
     /// Gets true if the thread has panicked.
     panicked: watch::Receiver<bool>,
+    clock: Arc<AppendClock>,
     /// Notified after each request, for tests that run without the thread.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
@@ -125,23 +127,29 @@ impl IndexOwner {
         let changes = Arc::new(watch::Sender::new(0));
         let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
         let (failure, panicked) = watch::channel(false);
-        let work = move || run_guarded(index, received, &Progress { stopping: &until, changes: &made }, &failure);
+        let clock = index.store.append_clock();
+        let of_thread = Arc::clone(&clock);
+        let work = move || {
+            run_guarded(index, received, &Progress { stopping: &until, changes: &made, clock: &of_thread }, &failure)
+        };
         let thread = thread::Builder::new().name("diskless-index".into()).spawn(work)?;
-        let owner = IndexOwner::requesting(requests.clone(), changes, panicked);
+        let owner = IndexOwner::requesting(requests.clone(), changes, panicked, clock);
         Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
-    /// Creates a handle that sends to `requests`.
+    /// Creates a handle that sends to `requests`. `clock` is that of the index.
     pub(super) fn requesting(
         requests: Sender<IndexRequest>,
         changes: Arc<watch::Sender<usize>>,
         panicked: watch::Receiver<bool>,
+        clock: Arc<AppendClock>,
     ) -> IndexOwner {
         IndexOwner {
             requests,
             changes,
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
             panicked,
+            clock,
             #[cfg(test)]
             rung: Arc::default(),
         }
@@ -163,6 +171,11 @@ impl IndexOwner {
     /// Waits until the thread ends. Returns true if it has panicked.
     pub async fn ended(&self) -> bool {
         self.panicked.clone().wait_for(|panicked| *panicked).await.is_ok()
+    }
+
+    /// Returns the clock that dates appended records.
+    pub fn clock(&self) -> &AppendClock {
+        &self.clock
     }
 
     /// Commits objects; see [`Index::commit`].
@@ -313,6 +326,7 @@ impl Drop for IndexThread {
 pub(super) struct Progress<'a> {
     pub stopping: &'a AtomicBool,
     pub changes: &'a watch::Sender<usize>,
+    pub clock: &'a AppendClock,
 }
 
 fn partitions(count: i32) -> usize {
@@ -370,7 +384,7 @@ pub(super) fn carry_out<S: IndexStore>(
         // A commit does not expire producers. The GC does, and records in the state of each partition which ids may
         // have expired.
         IndexRequest::Commit(objects, answer) => {
-            drop(answer.send(index.commit(&objects, now_ms)));
+            drop(answer.send(index.commit(&objects, progress.clock.at(now_ms))));
         }
         // If the caller has given up, the read is skipped. It would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
@@ -463,7 +477,7 @@ mod tests {
         index.store.move_log_start(partition, 1).expect("moved");
         let beside = SqliteIndex::open(directory.path()).expect("opened");
         let (requests, received) = channel();
-        let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
+        let (stopping, changes, clock) = (AtomicBool::new(false), watch::Sender::new(0), AppendClock::default());
         // The next group of requests is queued before the previous one is answered, so the queue is never empty.
         let request_for_many = || {
             (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
@@ -472,7 +486,8 @@ mod tests {
             answered
         };
         thread::scope(|scope| {
-            scope.spawn(|| run(index, received, &Progress { stopping: &stopping, changes: &changes }));
+            let progress = Progress { stopping: &stopping, changes: &changes, clock: &clock };
+            scope.spawn(move || run(index, received, &progress));
             let (mut first, began) = (request_for_many(), Instant::now());
             while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
                 let second = request_for_many();

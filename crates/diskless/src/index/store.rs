@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use fullbore_rules::commit::{
     AppendedBatch, AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState,
@@ -17,6 +18,7 @@ use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX
 use fullbore_wire::Uuid;
 
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
+use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
 /// How long after a failed DELETE an object is returned again, in ms.
@@ -196,6 +198,12 @@ pub trait IndexStore: Send {
     /// Returns a [`StoreError`] if the index cannot be read.
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
+    }
+
+    /// Returns the clock that dates the records and producers of this broker. It follows the clock of a database that
+    /// several brokers share.
+    fn append_clock(&self) -> Arc<AppendClock> {
+        Arc::default()
     }
 
     /// Returns the id of the object store that has the objects of the index, and whether that store is in use.

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 
 use super::ObjectError;
 
+/// How long after the last refusal for lack of space the store still counts as full. Producers retry much sooner.
+const FULL_FOR: Duration = Duration::from_secs(10);
+
 /// The counts of requests since the broker started.
 #[derive(Debug, Default)]
 pub struct StoreCounts {
@@ -33,6 +36,9 @@ pub struct StoreCounts {
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
+    /// The first and the last PUT of an object that was refused because the disk is full. A probe cannot clear them,
+    /// because its object may still fit.
+    full: Option<(Instant, Instant)>,
 }
 
 /// The counts at one moment, with the bytes of batches that wait for a commit.
@@ -65,10 +71,30 @@ impl StoreUse {
     }
 }
 
+impl FailingSince {
+    /// Returns when the disk refused the first object, or `None` if it has not refused any for a while.
+    fn full_since(&self) -> Option<Instant> {
+        self.full.filter(|(_, last)| last.elapsed() < FULL_FOR).map(|(first, _)| first)
+    }
+}
+
 impl StoreCounts {
-    /// Records that a PUT or a probe succeeded. This clears the failures of PUTs and GETs.
+    /// Records that a PUT succeeded. This clears the failures of PUTs and GETs.
     pub fn put_succeeded(&self) {
         *self.failing.lock() = FailingSince::default();
+    }
+
+    /// Records that a probe succeeded. This clears the failures of PUTs and GETs, but a store may still be full.
+    pub fn probe_succeeded(&self) {
+        let mut failing = self.failing.lock();
+        (failing.put, failing.get) = (None, None);
+    }
+
+    /// Records that a PUT of an object failed because the disk is full.
+    pub fn refused_as_full(&self) {
+        let (mut failing, now) = (self.failing.lock(), Instant::now());
+        let first = failing.full_since().unwrap_or(now);
+        failing.full = Some((first, now));
     }
 
     /// Records that a GET succeeded. Failures of PUTs are not cleared, because the store may still refuse every PUT.
@@ -102,6 +128,13 @@ impl StoreCounts {
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
+    /// Returns how long the store has not accepted objects, or `None` if it does. Unlike [`StoreCounts::failing_for`],
+    /// this includes a full disk, whose objects can be read and deleted.
+    pub fn unusable_for(&self) -> Option<Duration> {
+        let full = self.failing.lock().full_since().map(|since| since.elapsed());
+        full.max(self.failing_for())
+    }
+
     /// Returns the current counts.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -115,5 +148,30 @@ impl StoreCounts {
             get_failures: now(&self.get_failures),
             uncommitted_bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn full_store_answers_probes_the_time_since_the_first_refusal_stays() {
+        let counts = StoreCounts::default();
+        for _ in 0..20 {
+            counts.put_failed();
+            counts.refused_as_full();
+            sleep(Duration::from_secs(1)).await;
+            counts.probe_succeeded();
+        }
+        assert_eq!(counts.failing_for(), None, "it is not lost, since its objects can be read");
+        assert_eq!(counts.unusable_for(), Some(Duration::from_secs(20)));
+        sleep(FULL_FOR).await;
+        assert_eq!(counts.unusable_for(), None, "nothing was refused for a while");
+        counts.refused_as_full();
+        counts.put_succeeded();
+        assert_eq!(counts.unusable_for(), None);
     }
 }

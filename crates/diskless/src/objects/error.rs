@@ -62,6 +62,9 @@ pub enum ObjectError {
     /// The store cannot be verified at the moment.
     #[error("cannot verify the object store yet: {0}")]
     Unverified(String),
+    /// The disk of the directory is full. Objects can still be read and deleted.
+    #[error("the object store fails: {0}")]
+    Full(String),
     /// The request failed for any other reason. Another attempt may succeed.
     #[error("the object store fails: {0}")]
     Unavailable(String),
@@ -70,7 +73,8 @@ pub enum ObjectError {
 impl ObjectError {
     /// Returns true if another attempt may succeed.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unverified(_) | ObjectError::Short { .. })
+        use ObjectError::{Full, Short, Unavailable, Unverified};
+        matches!(self, Unavailable(_) | Unverified(_) | Full(_) | Short { .. })
     }
 
     /// Converts the error of a PUT. Not found means that the bucket or the directory is missing, which counts as a
@@ -79,6 +83,7 @@ impl ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
         let words = words(&error);
         match error {
+            _ if is_full(&error) => ObjectError::Full(words),
             NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. } => ObjectError::Denied(words),
             _ if is_refusal(&error.to_string()) => ObjectError::Denied(words),
             _ => ObjectError::Unavailable(words),

@@ -120,7 +120,10 @@ impl Objects {
         let objects = Objects { directory, checks_every, requests_metadata, pace, ..below };
         match objects.verified_at_start().await {
             Ok(()) => Ok(objects),
-            Err(error) if error.is_retriable() && !(is_directory && matches!(error, ObjectError::Unavailable(_))) => {
+            Err(error)
+                if error.is_retriable()
+                    && !(is_directory && matches!(error, ObjectError::Unavailable(_) | ObjectError::Full(_))) =>
+            {
                 tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
                 Ok(objects)
             }

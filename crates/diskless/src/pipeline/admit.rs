@@ -113,7 +113,7 @@ pub struct Offered {
     pub bytes: Bytes,
     /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// The time of the append by the broker's clock, in ms. -1 if the timestamps of the producer are used.
+    /// The time of the append by the index's clock, in ms. -1 if the timestamps of the producer are used.
     pub log_append_time_ms: i64,
 }
 
@@ -161,7 +161,8 @@ impl Pipeline {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = Offered::new(partition, grant.producer, batch, candidate, terms.now_ms);
+        let offered =
+            Offered::new(partition, grant.producer, batch, candidate, self.shared.index.clock().at(terms.now_ms));
         self.admit(offered, grant)
     }
 

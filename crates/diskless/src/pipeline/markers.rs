@@ -135,7 +135,7 @@ impl Shared {
         place: OwnedSemaphorePermit,
     ) -> Result<oneshot::Receiver<MarkerOutcome>, AppendError> {
         let IndexedPartition { view, number } = partition;
-        let mut batch = batch_of(partition, marker)?;
+        let mut batch = batch_of(partition, marker, self.index.clock().at(now_ms()))?;
         batch.kind = BatchKind::marker(marker, transaction_version);
         let mut state = self.state.lock();
         if state.is_closed || view.is_gone() {
@@ -172,10 +172,9 @@ impl Shared {
     }
 }
 
-/// Returns the marker as a control batch for the next object.
-fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch, AppendError> {
+/// Returns the marker as a control batch for the next object, with the time `now_ms`.
+fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Result<NewBatch, AppendError> {
     let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
-    let now_ms = now_ms();
     let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
     let view = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
     let clock = partition.view.config().message_timestamp_type;

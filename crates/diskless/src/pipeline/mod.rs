@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use crate::index::IndexOwner;
 use crate::reader::Reader;
-use fullbore_host::log_rate_limit::LogRateLimit;
+use fullbore_host::log_rate_limit::CauseRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::MemoryBudget;
@@ -75,8 +75,8 @@ struct Shared {
     /// The start of the queue's clock.
     started: Instant,
     metrics: Metrics,
-    commit_failures: LogRateLimit,
-    upload_failures: LogRateLimit,
+    commit_failures: CauseRateLimit,
+    upload_failures: CauseRateLimit,
 }
 
 struct PipelineState {
@@ -138,8 +138,8 @@ impl Pipeline {
             reader,
             started,
             metrics,
-            commit_failures: LogRateLimit::default(),
-            upload_failures: LogRateLimit::default(),
+            commit_failures: CauseRateLimit::default(),
+            upload_failures: CauseRateLimit::default(),
         });
         task::spawn(Arc::clone(&shared).drive());
         task::spawn(Arc::clone(&shared).close_without_index());

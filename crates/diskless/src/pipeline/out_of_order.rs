@@ -156,7 +156,7 @@ impl Shared {
         let candidate = candidate_of(&early);
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, &batch, candidate, now_ms());
+        let offered = Offered::new(partition, producer, &batch, candidate, self.index.clock().at(now_ms()));
         self.enqueue(state, offered, answer, room);
         self.close_due(state);
     }

@@ -129,6 +129,9 @@ impl Uploader {
                 }
                 Err(error) => {
                     self.counts.put_failed();
+                    if matches!(error, ObjectError::Full(_)) {
+                        self.counts.refused_as_full();
+                    }
                     if attempt >= self.settings.attempts_max || !error.is_retriable() {
                         return Err(error);
                     }
@@ -195,7 +198,7 @@ impl Shared {
                 match self.uploader.upload(id, parts.clone()).await {
                     Ok(()) => Some(id),
                     Err(error) => {
-                        if let Some(left_out) = self.upload_failures.due() {
+                        if let Some(left_out) = self.upload_failures.due(&error.to_string()) {
                             tracing::error!(%error, left_out, "cannot upload an object: producers get KAFKA_STORAGE_ERROR and retry; check the store");
                         }
                         None

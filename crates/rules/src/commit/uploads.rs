@@ -3,8 +3,9 @@
 //! A distant store responds late, and many uploads at a time fill the link to it. A narrow link carries no more bytes
 //! with many uploads than with one, and each upload takes longer. All commits wait for the first object, which then
 //! completes about as late as all the others. So the window grows while uploads are quick, and shrinks step by step
-//! while they are slow. If fewer bytes arrive after a step down, the step is undone. Some stores limit each connection,
-//! so from time to time the window also tries a step up, and keeps it if clearly more bytes arrive.
+//! while they are slow. If fewer bytes arrive after a step down, the step is undone. Some stores limit each
+//! connection, so from time to time the window also tries a step up, and keeps it if clearly more bytes arrive. After
+//! a step up that was kept, it tries one of twice the size.
 //!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
@@ -26,6 +27,14 @@ const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 /// Maximum number of rounds that the window waits after it has undone a step up.
 const LOW_ROUNDS_MAX: u32 = 64;
+/// How long the window waits at most after it has undone a step up, unless that time has fewer than [`LOW_ROUNDS_MIN`]
+/// rounds. The store may limit each connection since then.
+const LOW_MAX: Duration = Duration::from_secs(120);
+/// How many rounds the window waits at least after it has undone a step up. All commits take longer during a step, so a
+/// narrow store must not spend most of its time with them.
+const LOW_ROUNDS_MIN: u32 = 4;
+/// How many rounds a new window waits before its first step up.
+const FIRST_LOW_ROUNDS: u32 = 2;
 
 /// Limits how many uploads a broker runs at a time.
 #[derive(Debug)]
@@ -39,6 +48,8 @@ pub struct UploadWindow {
     step: Option<Step>,
     down: Hold,
     up: Hold,
+    /// By how many uploads the next step up raises the size.
+    stride: usize,
 }
 
 /// The uploads that ended since the window was last adjusted.
@@ -55,6 +66,10 @@ struct UploadRound {
 struct Hold {
     /// How many rounds are left.
     rounds: u32,
+    /// How many rounds have passed.
+    waited: u32,
+    /// When the pause began.
+    since: Duration,
     /// How many rounds the pause will have if the next step is undone.
     next: u32,
     max: u32,
@@ -62,11 +77,22 @@ struct Hold {
 
 impl Hold {
     fn new(rounds: u32, max: u32) -> Hold {
-        Hold { rounds, next: HELD_ROUNDS, max }
+        Hold { rounds, waited: 0, since: Duration::ZERO, next: HELD_ROUNDS, max }
     }
 
-    fn undone(&mut self) {
+    fn undone(&mut self, now: Duration) {
         (self.rounds, self.next) = (self.next, (2 * self.next).min(self.max));
+        (self.waited, self.since) = (0, now);
+    }
+
+    fn round_passed(&mut self) {
+        self.rounds = self.rounds.saturating_sub(1);
+        self.waited = self.waited.saturating_add(1);
+    }
+
+    /// Returns true if the pause has its number of rounds, or if it has taken [`LOW_MAX`].
+    fn is_over_in_time(&self, now: Duration) -> bool {
+        self.rounds == 0 || self.waited >= LOW_ROUNDS_MIN && now.saturating_sub(self.since) >= LOW_MAX
     }
 
     fn kept(&mut self) {
@@ -79,6 +105,8 @@ impl Hold {
 struct Step {
     is_up: bool,
     size: usize,
+    /// The size after the step.
+    to: usize,
     bytes_per_second: u64,
     /// False in the first round after the step. The rate of that round does not count, because some of its uploads
     /// began before the step.
@@ -89,9 +117,9 @@ impl Step {
     /// Returns true if the rate after the step shows that the step is of use. A step up must raise the rate at least
     /// half as much as it would if each upload had a limit of its own.
     fn is_kept_at(&self, rate: u64) -> bool {
-        let sizes = 2 * self.size as u64;
+        let (from, to) = (self.size as u64, self.to as u64);
         match self.is_up {
-            true => rate.saturating_mul(sizes) >= self.bytes_per_second.saturating_mul(sizes + 1),
+            true => rate.saturating_mul(2 * from) >= self.bytes_per_second.saturating_mul(from + to),
             false => rate >= self.bytes_per_second / 10 * KEPT_TENTHS,
         }
     }
@@ -108,7 +136,8 @@ impl UploadWindow {
             round: UploadRound::default(),
             step: None,
             down: Hold::new(0, HELD_ROUNDS_MAX),
-            up: Hold::new(HELD_ROUNDS, LOW_ROUNDS_MAX),
+            up: Hold::new(FIRST_LOW_ROUNDS, LOW_ROUNDS_MAX),
+            stride: 1,
         }
     }
 
@@ -149,23 +178,33 @@ impl UploadWindow {
             let hold = if step.is_up { &mut self.up } else { &mut self.down };
             if !step.is_kept_at(rate) {
                 self.size = step.size;
-                hold.undone();
+                self.stride = 1;
+                hold.undone(now);
                 return;
             }
             hold.kept();
+            if step.is_up {
+                self.stride *= 2;
+                // The former size carries fewer bytes, so a step back to it need not be tried soon.
+                self.down.rounds = self.down.rounds.max(HELD_ROUNDS);
+            }
         }
-        self.down.rounds = self.down.rounds.saturating_sub(1);
-        self.up.rounds = self.up.rounds.saturating_sub(1);
-        let before = Step { is_up: false, size: self.size, bytes_per_second: rate, is_settled: false };
+        self.down.round_passed();
+        self.up.round_passed();
         if mean > SLOW && self.size > 1 && self.down.rounds == 0 {
-            self.step = Some(before);
-            self.size -= (self.size / 4).max(1);
+            self.stride = 1;
+            self.take_step(self.size - (self.size / 4).max(1), rate);
         } else if mean < QUICK {
             self.size = (self.size + 1).min(self.slots_max);
-        } else if self.size < self.slots_max && self.up.rounds == 0 {
-            self.step = Some(Step { is_up: true, ..before });
-            self.size += 1;
+        } else if self.size < self.slots_max && self.up.is_over_in_time(now) {
+            self.take_step((self.size + self.stride).min(self.slots_max), rate);
         }
+    }
+
+    fn take_step(&mut self, to: usize, bytes_per_second: u64) {
+        let is_up = to > self.size;
+        self.step = Some(Step { is_up, size: self.size, to, bytes_per_second, is_settled: false });
+        self.size = to;
     }
 }
 
@@ -185,6 +224,8 @@ mod tests {
         under_way: Vec<(f64, Duration)>,
         answering: Vec<(Duration, Duration)>,
         now: Duration,
+        /// The sum of the window's sizes in all steps, and the number of steps.
+        sizes: (usize, usize),
     }
 
     impl Store {
@@ -197,6 +238,7 @@ mod tests {
                 under_way,
                 answering,
                 now: Duration::ZERO,
+                sizes: (0, 0),
             }
         }
 
@@ -209,6 +251,7 @@ mod tests {
                     self.under_way.push((object as f64, self.now));
                 }
                 self.now += step;
+                self.sizes = (self.sizes.0 + window.size(), self.sizes.1 + 1);
                 // The streams share the link unequally, in the proportion of 8, 9, 10 and so on.
                 let parts: f64 = (0..self.under_way.len()).map(|nth| 8.0 + nth as f64).sum();
                 let part = self.bytes_per_second as f64 * step.as_secs_f64() / parts;
@@ -227,7 +270,7 @@ mod tests {
                     window.note(self.now, self.now - began, object);
                 }
             }
-            arrived / seconds
+            arrived / seconds.max(1)
         }
     }
 
@@ -249,7 +292,7 @@ mod tests {
     #[test]
     fn narrow_store_is_filled_by_few_uploads_that_end_soon() {
         for (bytes_per_second, size_max) in
-            [(MIB / 2, 1), (2 * MIB, 1), (5 * MIB, 2), (10 * MIB, 3), (30 * MIB, 8), (100 * MIB, 8)]
+            [(MIB / 2, 1), (2 * MIB, 1), (5 * MIB, 2), (10 * MIB, 3), (30 * MIB, 8), (50 * MIB, 8), (100 * MIB, 8)]
         {
             let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, bytes_per_second));
             store.run(&mut window, 600, 8 * MIB);
@@ -257,6 +300,13 @@ mod tests {
             assert!(window.size() <= size_max + 1, "{bytes_per_second}: {} uploads", window.size());
             let rate = store.run(&mut window, 600, 8 * MIB);
             assert!(rate * 10 >= bytes_per_second * 9, "{bytes_per_second}: {rate}");
+            // Most of the time, the window does not try a larger size.
+            let (sizes, steps) = store.sizes;
+            assert!(
+                sizes * 10 <= steps * (size_max * 10 + 4),
+                "{bytes_per_second}: {} uploads",
+                sizes as f64 / steps as f64
+            );
         }
     }
 
@@ -281,6 +331,24 @@ mod tests {
         // An object takes 1.34 s and the latency, so the uploads are never quick.
         let rate = store.run(&mut window, 600, 4 * MIB);
         assert!(rate * 10 >= 8 * 4 * MIB * 100 / 149 * 9, "{} KiB/s", rate >> 10);
+    }
+
+    #[test]
+    fn slow_store_limits_each_connection_slots_are_used_after_minutes() {
+        for (each_max, narrow_seconds, seconds) in [
+            (300_000, 0, 420),
+            (1_000_000, 0, 180),
+            (300_000, 3600, 480),
+            (1_000_000, 3600, 300),
+            (3_000_000, 3600, 240),
+        ] {
+            let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 300_000));
+            store.run(&mut window, narrow_seconds, 8 * MIB);
+            (store.bytes_per_second, store.each_max) = (1000 * MIB, each_max);
+            store.run(&mut window, seconds, 8 * MIB);
+            let rate = store.run(&mut window, 900, 8 * MIB);
+            assert!(rate * 10 >= 8 * each_max * 8, "{each_max} after {narrow_seconds} s: {} KB/s", rate / 1000);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::super::packed::{LAST_BASE_OFFSET, LAST_COUNT, LAST_SEQUENCE, last_of_
 use super::super::store::{DELETE_AGAIN_MS, ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
 use super::rows::{
-    DELETE_FAILED, DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run, unhex,
+    CLOCK_MS, DELETE_FAILED, DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run, unhex,
 };
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
@@ -44,7 +44,7 @@ pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectI
 
 /// Returns the time of the database, in ms since 1970.
 pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
-    let mut answers = session.read("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
+    let mut answers = session.read(&format!("SELECT {CLOCK_MS}"))?;
     let clock = next(&mut answers)?;
     let row = clock.first().ok_or_else(|| damaged("it has no clock"))?;
     number(row, 0)

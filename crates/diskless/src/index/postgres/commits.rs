@@ -3,6 +3,7 @@
 //! Invariant: nothing is committed to a partition whose next offset is lower than this broker has seen before.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fullbore_rules::commit::{AppendedBatch, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
 use fullbore_wire::Uuid;
@@ -19,6 +20,7 @@ use super::rows::{
     partition, producer, run,
 };
 use super::{cleaning, topics};
+use crate::append_clock::AppendClock;
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::{CommitError, StoreError};
 
@@ -182,6 +184,10 @@ impl IndexStore for PostgresIndex {
 
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         cleaning::clock_ms(&mut self.session).map(|clock_ms| now_ms.min(clock_ms))
+    }
+
+    fn append_clock(&self) -> Arc<AppendClock> {
+        self.session.clock()
     }
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {

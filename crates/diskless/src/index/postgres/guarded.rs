@@ -5,6 +5,7 @@
 //! version. If this broker wrote to an older copy of the database, offsets would be assigned twice.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fullbore_db::postgres::schema::check_schema as check_database_schema;
 use fullbore_db::postgres::{DatabaseConnection, rows};
@@ -12,13 +13,15 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
-use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
+use super::rows::{CHANGE_COUNTS, CLOCK_MS, IndexAnswers, change_counts};
+use crate::append_clock::AppendClock;
 
 /// A connection whose transactions begin only on a database with every change that this broker knows.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
     noted: Arc<NotedChanges>,
+    clock: Arc<AppendClock>,
     is_open: bool,
     went_back: LogRateLimit,
 }
@@ -27,7 +30,13 @@ impl Guarded {
     /// Creates the guarded connection of a broker. `noted` has the changes that this broker knows. A database that
     /// lacks any of them is refused.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
-        Guarded { connection, broker_id, noted, is_open: false, went_back: LogRateLimit::default() }
+        let (clock, went_back) = (Arc::default(), LogRateLimit::default());
+        Guarded { connection, broker_id, noted, clock, is_open: false, went_back }
+    }
+
+    /// Returns the clock that follows the time of the database.
+    pub fn clock(&self) -> Arc<AppendClock> {
+        Arc::clone(&self.clock)
     }
 
     /// Returns the id of this broker.
@@ -60,21 +69,26 @@ impl Guarded {
         // The counts are read before the query, because counts recorded later may include commits that the query does
         // not see.
         let known = self.noted.counts();
-        let schema = "SELECT 0, version FROM fullbore.schema_version";
+        let schema = format!("SELECT {CLOCK_MS}, version FROM fullbore.schema_version");
+        let began = Instant::now();
         let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
         let mut answers = answers.map_err(|error| error.failed())?.into_iter();
         self.is_open = true;
-        let checked = self.check(&known, &mut answers);
+        let checked = self.check(&known, &mut answers, began);
         self.or_abandon(checked.map(|()| answers))
     }
 
-    fn check(&mut self, known: &ChangeCounts, answers: &mut IndexAnswers) -> Result<(), StoreError> {
-        check_database_schema(&rows::next(answers)?)?;
+    fn check(&mut self, known: &ChangeCounts, answers: &mut IndexAnswers, began: Instant) -> Result<(), StoreError> {
+        let clock_and_schema = rows::next(answers)?;
+        check_database_schema(&clock_and_schema)?;
         let found = change_counts(&rows::next(answers)?)?;
         if let Some(lacks) = lacking(known, &found) {
             return Err(self.has_gone_back(&lacks.to_string(), lacks.known));
         }
         self.noted.raise(&found);
+        if let Some(row) = clock_and_schema.first() {
+            self.clock.saw(rows::number(row, 0)?, began.elapsed());
+        }
         Ok(())
     }
 

@@ -37,6 +37,9 @@ pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.b
 /// The columns of an aborted transaction.
 pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
+/// An expression for the time of the database, in ms since 1970.
+pub const CLOCK_MS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
 /// A query for the number of changes that each broker has committed.
 pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
 
