@@ -213,9 +213,9 @@ impl Image {
         self.past.get(name)
     }
 
-    /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the deleted
-    /// topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It comes from the
-    /// version that deleted the last of them. A commit raises an epoch at most twice: the leader goes, and another
+    /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the
+    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It comes from
+    /// the version that deleted the last of them. A commit raises an epoch at most twice: the leader goes, and another
     /// comes.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {
         let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);

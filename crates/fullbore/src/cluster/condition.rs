@@ -93,22 +93,22 @@ impl Conditions {
     }
 }
 
-/// Starts a thread that sends the result of `ask` for the broker at position `whom`, or for PostgreSQL. Returns false if
-/// the system refuses the thread.
+/// Starts a thread that sends the result of `request` for the broker at position `whom`, or for PostgreSQL. Returns
+/// false if the system refuses the thread.
 fn look(
     sender: &Sender<(Option<usize>, Condition)>,
     whom: Option<usize>,
-    ask: impl FnOnce() -> Condition + Send + 'static,
+    request: impl FnOnce() -> Condition + Send + 'static,
 ) -> bool {
     let sender = sender.clone();
     let look = move || {
         // An error means that the receiver is gone, because this took too long.
-        let _ = sender.send((whom, ask()));
+        let _ = sender.send((whom, request()));
     };
     std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()
 }
 
-/// Asks a broker for its metadata, and then for a change that it can only refuse after it has read its database.
+/// Requests a broker's metadata, and then a change that it can only refuse after it has read its database.
 fn of_broker(address: &str) -> Condition {
     let connected = || -> Result<Connection, ClientError> {
         let security = Security::default();

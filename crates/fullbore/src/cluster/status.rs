@@ -42,7 +42,7 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
         let directory = directory.display();
         return Err(Failure::new(format!("no broker runs in {directory}; `fullbore cluster up` starts them")));
     }
-    // A broker whose file has no address was not asked.
+    // A broker whose file has no address got no request.
     brokers.iter().try_for_each(|file| file.check_address(directory))?;
     let daemons = brokers.iter().map(|file| broker::daemon(directory, file.id));
     let of_postgres = conditions.postgres.map(|condition| (OwnPostgres::of(directory).daemon, condition));
