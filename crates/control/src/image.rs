@@ -27,6 +27,9 @@ use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveCon
 pub use apply::Inapplicable;
 use past::PastNames;
 
+/// Maximum leader epoch in which a partition begins, so that many elections can follow.
+const FIRST_LEADER_EPOCH_MAX: i32 = i32::MAX / 2;
+
 /// A topic, as one image shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
@@ -208,6 +211,15 @@ impl Image {
     /// Returns the deleted topics that a new topic of this name must take into account.
     pub fn past_topics(&self, name: &str) -> PastTopics {
         self.past.get(name)
+    }
+
+    /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the deleted
+    /// topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It comes from the
+    /// version that deleted the last of them. A commit raises an epoch at most twice: the leader goes, and another
+    /// comes.
+    pub fn first_leader_epoch(&self, name: &str) -> i32 {
+        let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);
+        self.past.get(name).last().map_or(0, |last| raised(last.deleted_at).min(FIRST_LEADER_EPOCH_MAX))
     }
 
     /// Returns true if a topic was both created and deleted after `before`. A reader that compares the two images would

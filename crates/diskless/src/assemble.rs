@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// The leader epoch of every diskless partition. It never changes, because the index alone decides the order of
-/// records.
+/// The leader epoch of all records of diskless partitions. It never changes, because the index alone decides the order
+/// of records. Metadata has a later epoch if the topic is not the first of its name.
 pub const LEADER_EPOCH: i32 = 0;
 /// How many bytes at the front of a batch are rewritten for a client: the offset, the length and the leader epoch.
 const FRONT: usize = 16;

@@ -328,9 +328,10 @@ impl PartitionView {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. This is the log end for the only epoch, and -1 for any other.
-    pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
-        match leader_epoch == LEADER_EPOCH {
+    /// Returns the end of an epoch. This is the log end for the epoch of the records and for `shown`, the one in the
+    /// metadata. It is -1 for any other, as for those of a deleted topic of the same name.
+    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> EpochEnd {
+        match leader_epoch == LEADER_EPOCH || leader_epoch == shown {
             true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
             false => EpochEnd { leader_epoch: -1, end_offset: -1 },
         }

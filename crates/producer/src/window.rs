@@ -292,9 +292,9 @@ impl<B> Window<B> {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
 
-    /// Returns true if the limit is at least twice the number of batches in the window.
-    pub(crate) fn takes_twice(&self) -> bool {
-        2 * self.slots.len() <= self.limit()
+    /// Returns true if at most three quarters of the limit are in flight.
+    pub(crate) fn takes_more(&self) -> bool {
+        4 * self.slots.len() <= 3 * self.limit()
     }
 
     /// Notes that the partition was idle. The broker may have forgotten the producer and would accept any first

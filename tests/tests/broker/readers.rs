@@ -339,3 +339,51 @@ fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
         assert_eq!(status, Some(0), "{protocol}: {reported}");
     }
 }
+
+/// The size of decompressed records that a broker accepts at most.
+const RECORDS_BYTES_MAX: usize = 256 << 20;
+/// The size of the values of the batch below. The producer of `copy` sends values of up to 1 MiB by default.
+const VALUE_BYTES: usize = 1_000_000;
+
+/// Returns a compressed batch that is as large as a broker accepts it once it is decompressed, and its record count.
+fn largest_batch() -> (Bytes, usize) {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::Zstd, None);
+    let value = vec![b'v'; VALUE_BYTES];
+    let (mut left, mut count) = (RECORDS_BYTES_MAX, 0);
+    while left > 0 {
+        // The other fields of a record take 11 bytes, and 12 from the 65th record on.
+        let others = if count < 64 { 11 } else { 12 };
+        let of_value = VALUE_BYTES.min(left - others);
+        builder.append(1, None, Some(&value[..of_value]), &[]);
+        (left, count) = (left - others - of_value, count + 1);
+    }
+    (builder.seal(Stamp::NONE).expect("sealed").0.freeze(), count)
+}
+
+/// The topic stores batches without compression, so a small request leaves a batch that is larger than 256 MiB. A
+/// broker sends the first batch of a fetch whole, whatever the limits of the fetch are (KIP-74).
+#[test]
+fn batch_of_the_largest_size_is_read_by_consume_copy_and_perf_consume() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("max.message.bytes", "300000000"), ("compression.type", "uncompressed")]);
+    client.create_topic("copied", 1, &[]);
+    let (batch, count) = largest_batch();
+    let response = client.call(&produce_request(TOPIC, 0, batch), 9);
+    assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+    client.produced(TOPIC, 0, &Batch::of(&["behind"]));
+    let count = count + 1;
+    let ran = |line: &str| {
+        let mut command = Command::new(binary());
+        command.args(line.split_whitespace()).args(["--bootstrap-server", &broker.addr().to_string()]);
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let printed = ran(&format!("consume --topic {TOPIC} --from-beginning -e"));
+    assert!(printed.ends_with(b"v\nbehind\n") && printed.len() > RECORDS_BYTES_MAX - 20 * count, "{}", printed.len());
+    let copied = ran(&format!("copy --from {TOPIC} --to copied --group copier --exit"));
+    assert!(String::from_utf8_lossy(&copied).contains(&format!("copied {count} records")));
+    let measured = ran(&format!("perf consume --topic {TOPIC} --num-records {count}"));
+    assert!(String::from_utf8_lossy(&measured).contains(&format!(", {count}, ")));
+}

@@ -3,6 +3,7 @@
 use crate::tls::Secured;
 use fullbore_tests::pki::{Authority, write};
 use fullbore_tests::{Batch, Broker, binary, wait_until};
+use std::fs::File;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -46,6 +47,63 @@ fn topics_perf_produce_and_perf_consume_work_over_tls() {
     let mut reader = secured.broker.client();
     let records: i64 = (0..3).map(|partition| reader.latest("t", partition)).sum();
     assert_eq!(records, 20_000);
+}
+
+/// The profile names the cluster and has the settings of TLS. A tool that ignores it cannot reach the broker.
+#[test]
+fn profile_names_a_cluster_with_tls_every_tool_uses_it() {
+    let sets = ["ssl.client.auth=required", "ssl.truststore.location=DIRECTORY/ca.pem"];
+    let secured = Secured::start(&sets);
+    secured.authority.client("tool").write(secured.directory.path(), "client.pem");
+    let directory = secured.directory.path().to_str().expect("UTF-8");
+    let address = secured.addr().to_string();
+    let with = format!("{SSL} ssl.keystore.location=DIRECTORY/client.pem bootstrap.servers={address}");
+    write(secured.directory.path(), "profile", &with.replace(' ', "\n").replace("DIRECTORY", directory));
+    for line in [
+        "topics create --topic t --partitions 2",
+        "topics create --topic copied --partitions 2",
+        "topics list",
+        "topics describe --topic t",
+        "topics offsets t",
+        "topics alter --topic t --partitions 3",
+        "topics elect-leaders t --partition 0",
+        "configs alter --topic t --add-config retention.ms=-1",
+        "configs describe --topic t",
+        "produce --topic t --transactional-id p",
+        "consume --topic t --group g --from-beginning --exit",
+        "copy --from t --to copied --group c --exit",
+        "groups list",
+        "groups describe --group g",
+        "groups reset-offsets --group g --topic t --to-earliest --execute",
+        "groups delete-offsets --group g --topic t",
+        "groups delete --group g",
+        "transactions list",
+        "transactions describe --transactional-id p",
+        "transactions describe-producers --topic t --partition 0",
+        "transactions find-hanging --broker-id 1",
+        "info",
+        "log-dirs --describe",
+        "api-versions",
+        "perf produce --topic t --num-records 9 --record-size 9 --throughput -1",
+        "perf consume --topic t --num-records 9",
+        "perf sweep -b ADDRESS --over max.in.flight=1 --repeats 1 --num-records 9 --warmup 0s --output DIRECTORY/b",
+        "perf sweep --against one=ADDRESS --over max.in.flight=1 --repeats 1 --num-records 9 --warmup 0s --output DIRECTORY/a",
+        "topics delete --topic t",
+    ] {
+        let filled = line.replace("DIRECTORY", directory).replace("ADDRESS", &address);
+        let mut command = Command::new(binary());
+        command.args(filled.split_whitespace()).env("FULLBORE_PROFILE", secured.directory.path().join("profile"));
+        let output = command.env_remove("FULLBORE_BOOTSTRAP_SERVER").stdin(records(directory)).output();
+        let output = output.expect("the binary starts");
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+    }
+}
+
+/// Returns a file of three lines, as the standard input of a tool.
+fn records(directory: &str) -> File {
+    let path = format!("{directory}/records");
+    std::fs::write(&path, "a\nb\nc\n").expect("written");
+    File::open(path).expect("just written")
 }
 
 #[test]

@@ -40,6 +40,13 @@ impl Cluster {
         String::from_utf8(output.stderr).expect("text")
     }
 
+    /// Returns the exit code, the output and the errors of `status`.
+    fn status(&self, flags: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.run("status", flags);
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
     fn up(&self, flags: &[&str]) -> String {
         let port = self.port.to_string();
         // The admin listener is disabled, because two tests at the same time would use the same port for it.
@@ -85,13 +92,13 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");
     fullbore_tests::wait_until("they are gone", std::time::Duration::from_secs(60), || {
-        cluster.ran("status", &[]).matches(" stopped ").count() == 2
+        cluster.status(&[]).1.matches(" stopped ").count() == 2
     });
     let reported = cluster.refused("up", &["--brokers", "2"]);
     assert!(reported.contains("has 3 brokers, which hold replicas"), "{reported}");
     cluster.up(&["--brokers", "4"]);
     assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
-    assert_eq!(cluster.ran("status", &["--json"]).matches("\"pid\":null").count(), 0);
+    assert_eq!(cluster.ran("status", &["--json"]).matches("\"state\":\"running\",\"pid\":").count(), 5);
     let file = cluster.path().join("broker-2.properties");
     let admin = |action: &str| {
         let mut command = Command::new(fullbore_tests::binary());
@@ -130,6 +137,59 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     assert!(reported.ends_with(&expected), "{reported}");
     kill_process(frozen, Signal::CONT).expect("it runs");
     assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
+}
+
+/// A frozen process runs, and so do brokers without their database.
+#[test]
+fn process_hangs_or_database_ends_status_says_so_and_exits_with_1() {
+    let cluster = Cluster::new();
+    let started = cluster.up(&["--brokers", "2", "--json", "--set", "control.plane.timeout.ms=2000"]);
+    assert_eq!(started.matches("\"state\":\"running\"").count(), 3, "{started}");
+    assert!(cluster.ran("status", &[]).matches(" running ").count() == 3);
+    let (broker, postgres) = (cluster.pid("broker-2.pid"), cluster.pid("postgres/data/postmaster.pid"));
+    let says = |words: &str, count: usize, problem: &str| {
+        for (flags, shown) in [(&[][..], format!(" {words} ")), (&["--json"][..], format!("\"state\":\"{words}\""))] {
+            let began = std::time::Instant::now();
+            let (code, printed, reported) = cluster.status(flags);
+            assert_eq!((code, printed.matches(&shown).count()), (Some(1), count), "{words}: {printed}{reported}");
+            assert!(reported.contains(problem) && reported.lines().count() == 1, "{problem}: {reported}");
+            assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is bounded");
+        }
+    };
+    kill_process(broker, Signal::STOP).expect("it runs");
+    let pid = broker.as_raw_nonzero();
+    let frozen =
+        format!("broker 2 (pid {pid}) does not answer, because a signal has stopped it, and `kill -CONT {pid}`");
+    says("does not answer", 1, &frozen);
+    kill_process(broker, Signal::CONT).expect("it runs");
+    kill_process(postgres, Signal::STOP).expect("it runs");
+    says("does not answer", 1, &format!("PostgreSQL (pid {}) does not answer, because", postgres.as_raw_nonzero()));
+    kill_process(postgres, Signal::CONT).expect("it runs");
+    kill_process(postgres, Signal::KILL).expect("it runs");
+    let is_gone = || cluster.status(&[]).1.contains(" stopped ");
+    fullbore_tests::wait_until("it is gone", std::time::Duration::from_secs(60), is_gone);
+    says("has no database", 2, "broker 1 has no database, and its log is ");
+    says("stopped", 1, "PostgreSQL is stopped, and `fullbore cluster up` starts it");
+}
+
+#[test]
+fn file_of_a_broker_is_emptied_up_names_it_and_the_missing_key_at_once() {
+    let cluster = Cluster::new();
+    cluster.up(&["--brokers", "2"]);
+    let file = cluster.path().join("broker-2.properties");
+    std::fs::write(&file, "").expect("written");
+    let says = |action: &str| {
+        let reported = cluster.refused(action, &[]);
+        let place = "/broker-2.properties: it has no `listeners`; restore the file, or remove it and let ";
+        assert!(reported.starts_with("fullbore: cannot use ") && reported.contains(place), "{reported}");
+        assert_eq!(reported.lines().count(), 1, "no wait is reported");
+    };
+    ["up", "status"].iter().for_each(|action| says(action));
+    cluster.ran("down", &[]);
+    says("up");
+    std::fs::remove_file(&file).expect("ours");
+    cluster.up(&["--brokers", "2"]);
+    assert!(std::fs::read_to_string(&file).expect("there").contains(&format!(":{}\n", cluster.port + 1)));
 }
 
 /// Checks the defaults for a new user. Topics survive the loss of one of three brokers, and `up` prints the address of

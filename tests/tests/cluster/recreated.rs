@@ -4,8 +4,11 @@
 use crate::diskless::{CALL, SESSION, set_store};
 use crate::faults::ALL;
 use crate::topics::{answered_as_leader, create_on};
-use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
-use fullbore_wire::ErrorCode;
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, FetchFrom, fetch_request, wait_until};
+use fullbore_wire::apis::offset_for_leader_epoch::{
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use fullbore_wire::{ErrorCode, Text};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -196,4 +199,69 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     };
     wait_until("broker 2 has the new topic", SOON, is_seen);
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(6)), ErrorCode::NONE);
+}
+
+/// Returns where a leader epoch ends in the only partition of the topic. `believed` is the client's present epoch.
+fn epoch_end(client: &mut Client, believed: i32, epoch: i32) -> EpochEndOffset {
+    let of = OffsetForLeaderPartition { current_leader_epoch: believed, leader_epoch: epoch, ..Default::default() };
+    let topics = vec![OffsetForLeaderTopic { topic: Text::from(TOPIC), partitions: vec![of], ..Default::default() }];
+    let request = OffsetForLeaderEpochRequest { replica_id: -1, topics, ..Default::default() };
+    client.call(&request, 4).topics.remove(0).partitions.remove(0)
+}
+
+/// Fetches as a client that believes the partition to be in this leader epoch.
+fn fetched_in(client: &mut Client, believed: i32) -> ErrorCode {
+    let mut request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 0 }], 0, 0);
+    request.topics[0].partitions[0].current_leader_epoch = believed;
+    client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
+}
+
+/// librdkafka's consumers ignore metadata with an older leader epoch than they know, and then read nothing for good.
+#[test]
+fn topic_made_again_after_elections_begins_in_a_later_leader_epoch() {
+    let store = tempfile::tempdir().expect("a directory");
+    let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
+    set_store(&mut plan, store.path());
+    let mut cluster = plan.start();
+    cluster.create(TOPIC, 1, 2, &[]);
+    let mut before = cluster.partitions(1, TOPIC)[0].leader_epoch;
+    let mut was_diskless = false;
+    for is_diskless in [false, false, true, false] {
+        if !was_diskless {
+            let leader = cluster.partitions(1, TOPIC)[0].leader_id;
+            cluster.wait_for_isr(leader, TOPIC, 2);
+            cluster.broker(leader).stop();
+            cluster.broker(leader).restart();
+            cluster.wait_for_brokers(&ALL);
+            assert!(cluster.partitions(1, TOPIC)[0].leader_epoch > before, "the other broker was elected");
+        }
+        was_diskless = is_diskless;
+        let deleted = cluster.partitions(1, TOPIC)[0].leader_epoch;
+        Client::connect(cluster.address(1)).delete_topic(TOPIC);
+        match is_diskless {
+            true => cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]),
+            false => cluster.create(TOPIC, 1, 2, &[]),
+        }
+        let of = cluster.partitions(1, TOPIC).remove(0);
+        before = of.leader_epoch;
+        assert!(before > deleted, "{before} is not behind {deleted}");
+        let mut client = Client::connect(cluster.address(of.leader_id));
+        assert_eq!(answered_as_leader(&mut client, TOPIC, &Batch::of(&["v"])), ErrorCode::NONE);
+        let ends = |end: EpochEndOffset| (end.error_code, end.leader_epoch, end.end_offset);
+        assert_eq!(ends(epoch_end(&mut client, before, before)), (ErrorCode::NONE, before, 1));
+        assert_eq!(ends(epoch_end(&mut client, -1, before + 1)), (ErrorCode::NONE, -1, -1));
+        let record = &client.fetch_batches(TOPIC, 0)[0];
+        match is_diskless {
+            // The records of any diskless topic have the epoch 0. Those of another epoch were in the deleted topic.
+            true => assert_eq!((record.leader_epoch, epoch_end(&mut client, -1, deleted).end_offset), (0, -1)),
+            false => {
+                assert_eq!(record.leader_epoch, before);
+                // A record of the deleted topic counts as truncated, since its epoch ends before the first record.
+                assert_eq!(ends(epoch_end(&mut client, before, deleted)), (ErrorCode::NONE, deleted, 0));
+                assert_eq!(epoch_end(&mut client, deleted, deleted).error_code, ErrorCode::FENCED_LEADER_EPOCH);
+                assert_eq!(fetched_in(&mut client, deleted), ErrorCode::FENCED_LEADER_EPOCH);
+            }
+        }
+        assert_eq!(fetched_in(&mut client, before), ErrorCode::NONE);
+    }
 }

@@ -9,7 +9,6 @@ use super::call::Call;
 use super::nodes;
 use crate::node::MetadataServices;
 use fullbore_control::{Image, Topic};
-use fullbore_diskless::LEADER_EPOCH;
 use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};
@@ -80,7 +79,14 @@ impl<'i> Viewer<'i> {
         // If no broker is live, the registered replicas are returned, so that no replica seems to be missing.
         let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
         let isr = replicas.clone();
-        ShownPartition { error_code, leader_id, leader_epoch: LEADER_EPOCH, replicas, isr, ..Default::default() }
+        ShownPartition {
+            error_code,
+            leader_id,
+            leader_epoch: registered.leader_epoch,
+            replicas,
+            isr,
+            ..Default::default()
+        }
     }
 }
 

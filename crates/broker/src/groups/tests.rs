@@ -12,7 +12,8 @@ use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, TopicRef};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::now_ms;
-use fullbore_rules::group::{Committer, Joining, Snapshot};
+use fullbore_rules::group::{Committer, Joining, Snapshot, consumer};
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::leave_group::MemberIdentity;
 use proptest::prelude::*;
@@ -60,6 +61,39 @@ fn unstarted(directory: &Path, clock: SteadyClock, text: &str) -> Opened {
 }
 
 impl Opened {
+    /// Sends the heartbeat of a member of the consumer protocol, which subscribes to `t`. Returns the error code and the
+    /// member's epoch.
+    async fn heartbeat_in(&self, group: &str, member_id: &str, member_epoch: i32) -> (ErrorCode, i32) {
+        let joins = member_epoch == consumer::JOINING;
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: Text::from(group),
+            member_id: Text::from(member_id),
+            member_epoch,
+            rebalance_timeout_ms: if joins { 10_000 } else { -1 },
+            subscribed_topic_names: joins.then(|| vec![Text::from("t")]),
+            topic_partitions: joins.then(Vec::new),
+            ..Default::default()
+        };
+        let (image, settings) = (self.control.image(), self.groups.settings);
+        let requested = self.groups.put_to(&group.into(), Missing::Create, |group, ticket, now, effects| {
+            let call = consumer::Call {
+                request: &request,
+                fresh_id: Text::default(),
+                fresh_parts_id: fresh_parts_id(),
+                client_id: "",
+                client_host: "",
+                resolved: Vec::new(),
+                resolved_version: image.epoch(),
+            };
+            group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
+        });
+        match requested.answer().await {
+            GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
+            GroupAnswer::Refused(code) => (code, -1),
+            answer => panic!("{answer:?}"),
+        }
+    }
+
     async fn start(&self) {
         self.groups.start(&self.config, &self.stop);
         self.groups.prepare(Missing::Create, []).await.expect("there is room");

@@ -368,14 +368,14 @@ impl AnyPartition {
     }
 
     /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
-    /// largest earlier epoch and its end.
+    /// largest earlier epoch and its end. `shown` is the epoch in the metadata, which counts for a diskless partition.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
-    pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
+    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> Result<EpochEnd, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
-            AnyPartition::Diskless(partition) => Ok(partition.known.epoch_end_offset(leader_epoch)),
+            AnyPartition::Diskless(partition) => Ok(partition.known.epoch_end_offset(leader_epoch, shown)),
         }
     }
 

@@ -9,13 +9,16 @@ use crate::protocol::{Due, Handshake, ProtocolError, Requesting, SSL_HINT, Versi
 use crate::security::Security;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::Part;
-use fullbore_wire::api::Request;
+use fullbore_wire::api::{ApiKey, Request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The largest response that is accepted, in bytes. More than any `fetch.max.bytes` in use.
+/// Maximum size of a response to any request but a fetch, in bytes.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
+/// Maximum size of the response to a fetch, in bytes. A broker sends the first batch whole, and `max.message.bytes` may
+/// be as large as a frame can be. The memory for a response only grows with the bytes that have arrived.
+const FETCH_BYTES_MAX: usize = i32::MAX as usize;
 /// The initial size of the buffer for a response, in bytes. The buffer then grows to twice the bytes that have arrived.
 const FIRST_BYTES: usize = 1 << 20;
 
@@ -97,7 +100,7 @@ impl Connection {
         let mut handshake = Handshake::default();
         loop {
             self.send(&Handshake::request(), handshake.version())?;
-            let frame = self.receive_frame()?;
+            let frame = self.receive_frame(RESPONSE_BYTES_MAX)?;
             if let Some(versions) = handshake.answered(frame).map_err(|error| self.misunderstood(error))? {
                 self.versions = versions;
                 return Ok(());
@@ -178,16 +181,17 @@ impl Connection {
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks, or the received frame is not that response.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
-        let frame = self.receive_frame()?;
+        let bytes_max = if R::KEY == ApiKey::Fetch { FETCH_BYTES_MAX } else { RESPONSE_BYTES_MAX };
+        let frame = self.receive_frame(bytes_max)?;
         let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
         Ok((frame, response))
     }
 
-    fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
+    fn receive_frame(&mut self, bytes_max: usize) -> Result<Bytes, ClientError> {
         let mut prefix = [0; frame::PREFIX];
         self.read_exact(&mut prefix)?;
         self.answer_began = Instant::now();
-        let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
+        let len = frame::length(prefix, bytes_max).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
         // Memory grows only with the bytes that have arrived. A large announced length thus does not reserve much.
@@ -343,7 +347,7 @@ mod tests {
         let serving = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().expect("a client");
             let _ = socket.read(&mut [0; 1000]);
-            socket.write_all(&(RESPONSE_BYTES_MAX as u32).to_be_bytes()).expect("the client reads");
+            socket.write_all(&(FETCH_BYTES_MAX as u32).to_be_bytes()).expect("the client reads");
         });
         let socket = Socket::open(&address, &Security::default(), READ_TIMEOUT).expect("it listens");
         let mut connection = Connection {
@@ -357,9 +361,9 @@ mod tests {
         };
         connection.socket.write_all(&[0]).expect("it reads");
         let before = peak_kilobytes();
-        connection.receive_frame().expect_err("nothing more comes");
+        connection.receive_frame(FETCH_BYTES_MAX).expect_err("nothing more comes");
         serving.join().expect("no panic");
-        assert!(peak_kilobytes() - before < RESPONSE_BYTES_MAX as u64 / 1024 / 2);
+        assert!(peak_kilobytes() - before < FETCH_BYTES_MAX as u64 / 1024 / 16);
     }
 
     /// Returns the peak memory of this process, in kilobytes.

@@ -1,12 +1,15 @@
 //! Divides received bytes into responses. A response has a length of four bytes, and then its body.
 //!
-//! Invariant: a length is compared with the limit before memory is reserved for it.
+//! Invariant: a length is compared with the limit before memory is reserved for it. Memory is reserved as bytes arrive,
+//! so that an announced length alone costs little.
 
 use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The size of the length before a response, in bytes.
 pub const PREFIX: usize = 4;
+/// How many bytes are reserved for a response before its bytes arrive. Afterwards it is as many as have arrived.
+const FIRST_BYTES: usize = 1 << 20;
 
 /// Returns how many bytes follow the length `prefix`.
 ///
@@ -17,8 +20,8 @@ pub fn length(prefix: [u8; PREFIX], max: usize) -> Result<usize, ProtocolError> 
     if len as usize > max { Err(ProtocolError::TooLong { len, max }) } else { Ok(len as usize) }
 }
 
-/// Removes and returns the next response from the received bytes. If it is not complete, reserves memory for the rest
-/// and returns `None`.
+/// Removes and returns the next response from the received bytes. If it is not complete, reserves memory for some of
+/// the rest, at least a byte, and returns `None`.
 ///
 /// # Errors
 /// Returns [`ProtocolError::TooLong`] if the length exceeds `max`.
@@ -26,7 +29,8 @@ pub fn next(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Protocol
     let Some(prefix) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
     let len = length(*prefix, max)?;
     if buffer.len() < PREFIX + len {
-        buffer.reserve(PREFIX + len - buffer.len());
+        let rest = PREFIX + len - buffer.len();
+        buffer.reserve(rest.min(buffer.len().max(FIRST_BYTES)));
         return Ok(None);
     }
     buffer.advance(PREFIX);
@@ -45,6 +49,17 @@ mod tests {
         assert_eq!(length([0, 0, 1, 1], 256), Err(refused.clone()));
         assert_eq!(next(&mut BytesMut::from(&[0, 0, 1, 1][..]), 256), Err(refused));
         assert!(length([255; 4], 256).is_err());
+    }
+
+    #[test]
+    fn announced_length_reserves_memory_only_as_its_bytes_arrive() {
+        let mut buffer = BytesMut::from(&0x7fff_ffff_u32.to_be_bytes()[..]);
+        for arrived in [0, FIRST_BYTES, 4 * FIRST_BYTES] {
+            buffer.resize(PREFIX + arrived, 0);
+            assert_eq!(next(&mut buffer, i32::MAX as usize), Ok(None));
+            let room = buffer.capacity() - buffer.len();
+            assert!((1..=arrived.max(FIRST_BYTES) + buffer.len()).contains(&room), "{room} after {arrived}");
+        }
     }
 
     proptest! {

@@ -28,6 +28,7 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let has = topic.partition_count();
     let added = usize::try_from(wanted.count - has).unwrap_or(0);
     check_total(image, added)?;
+    let leader_epoch = image.first_leader_epoch(&wanted.name);
     let partitions = if let Some(assignments) = &wanted.assignments {
         if assignments.len() != added {
             let count = assignments.len();
@@ -40,9 +41,10 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
             diskless::check_replicas(assignments.iter())?;
         }
         assignments.iter().try_for_each(|replicas| check_replicas(image, replicas))?;
-        registered(image, assignments.iter().map(Vec::as_slice))?
+        registered(image, assignments.iter().map(Vec::as_slice), leader_epoch)?
     } else {
-        place(image, topic.id, has..wanted.count, usize::try_from(topic.replication_factor()).unwrap_or(1))?
+        let factor = usize::try_from(topic.replication_factor()).unwrap_or(1);
+        place(image, topic.id, has..wanted.count, factor, leader_epoch)?
     };
     Ok(Change::PartitionsChanged { topic: topic.id, first: topic.partitions.len(), partitions })
 }

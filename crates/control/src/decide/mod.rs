@@ -228,7 +228,7 @@ fn partitions(
     let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
     check_total(image, usize::try_from(partitions).unwrap_or(0))?;
-    place(image, topic, 0..partitions, factor)
+    place(image, topic, 0..partitions, factor, image.first_leader_epoch(&wanted.name))
 }
 
 fn check_factor(image: &Image, factor: i16) -> Result<usize, Refusal> {
@@ -270,7 +270,8 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     check_assignments(image, &wanted.assignments)?;
     check_total(image, wanted.assignments.len())?;
     let by_number: BTreeMap<i32, &Vec<i32>> = wanted.assignments.iter().map(|(index, of)| (*index, of)).collect();
-    registered(image, by_number.into_values().map(Vec::as_slice))
+    let replicas = by_number.into_values().map(Vec::as_slice);
+    registered(image, replicas, image.first_leader_epoch(&wanted.name))
 }
 
 /// Checks that the request assigns replicas to the partitions 0, 1, 2 and so on, each exactly once, and only to

@@ -18,8 +18,14 @@ use super::super::image::Image;
 /// brokers lead in turn, and the topic's id determines which one leads first. After each round the followers move on by
 /// one broker, so that a leader does not always have the same followers. A broker that is fenced, shutting down or
 /// without disk space gets a replica only if there are too few other brokers. Such a replica starts out of sync. If the
-/// disks of all unfenced brokers are full, none of them counts as full.
-pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
+/// disks of all unfenced brokers are full, none of them counts as full. The partitions begin in `leader_epoch`.
+pub fn place(
+    image: &Image,
+    topic: Uuid,
+    numbers: Range<i32>,
+    factor: usize,
+    leader_epoch: i32,
+) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
     if active.is_empty() {
@@ -31,7 +37,7 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
         let followers = striped(&active, number).chain(fenced.iter().copied());
         followers.take(factor).collect()
     };
-    registered(image, numbers.map(replicas))
+    registered(image, numbers.map(replicas), leader_epoch)
 }
 
 /// Returns the brokers in their order for one partition: first the leader, then the followers. `turn` counts the
@@ -56,8 +62,13 @@ fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     }
 }
 
-/// Creates partitions with these replicas. The active replicas form the ISR, and the first of them leads.
-pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Result<Partitions, Refusal> {
+/// Creates partitions with these replicas, in `leader_epoch`. The active replicas form the ISR, and the first of them
+/// leads.
+pub fn registered(
+    image: &Image,
+    replicas: impl Iterator<Item = impl AsRef<[i32]>>,
+    leader_epoch: i32,
+) -> Result<Partitions, Refusal> {
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
@@ -65,21 +76,21 @@ pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         let registered = match same {
             Some(same) => same,
-            None => Arc::new(new(image, replicas)?),
+            None => Arc::new(new(image, replicas, leader_epoch)?),
         };
         partitions.push_back(registered);
     }
     Ok(partitions)
 }
 
-fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal> {
+fn new(image: &Image, replicas: &[i32], leader_epoch: i32) -> Result<PartitionRegistration, Refusal> {
     let isr = active(image, replicas.iter().copied());
     let Some(leader) = isr.first().copied() else {
         let message = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown.";
         return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
     };
     let leader = Some(leader);
-    Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
+    Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, leader_epoch, ..Default::default() })
 }
 
 /// Checks that each replica of a partition is on a registered broker, and that no broker has two replicas of it.

@@ -395,6 +395,38 @@ fn store_restored_from_an_older_copy_is_not_followed() {
     }
 }
 
+/// Deletes a topic whose leader epoch has risen, and creates it again. Returns the images of a writer that follows, and
+/// of one that starts afterwards.
+fn made_again<S: Store>(open: impl Fn() -> S) -> [String; 2] {
+    let (mut owner, images) = registered(open(), counted());
+    owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
+    let image = Arc::clone(&images.borrow());
+    let topic = image.topic("t").expect("there");
+    let led = PartitionRegistration { leader_epoch: 2, ..PartitionRegistration::clone(&topic.partitions[0]) };
+    let partitions: Partitions = topic.partitions.iter().map(|_| Arc::new(led.clone())).collect();
+    let change = Change::PartitionsChanged { topic: topic.id, first: 0, partitions };
+    commit_beside(&mut owner.store, image.version(), change);
+    owner.catch_up();
+    let delete = TopicsCommand::Delete(vec![TopicRef::Name("t".into())]);
+    owner.transact(|draft| draft.topics(&delete)).expect("done").remove(0).expect("deleted");
+    let (mut late, late_images) = registered(open(), Box::new(random_id));
+    late.transact(|draft| draft.topics(&create_command("t"))).expect("done").remove(0).expect("created");
+    owner.catch_up();
+    let image = format!("{:?}", images.borrow());
+    let made = Arc::clone(images.borrow().topic("t").expect("there"));
+    assert!(made.partitions.iter().all(|of| of.leader_epoch > 2), "{made:?}");
+    assert_eq!(format!("{:?}", late_images.borrow()), image);
+    [image, afresh(open())]
+}
+
+#[test]
+fn topic_made_again_begins_behind_the_leader_epochs_of_the_deleted_in_each_store() {
+    let (directory, database) = (tempfile::tempdir().expect("tempdir"), Database::emptied("again"));
+    for [followed, afresh] in [made_again(|| sqlite(directory.path())), made_again(|| store_of(&database))] {
+        assert_eq!(followed, afresh);
+    }
+}
+
 /// Starts a control plane with a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());

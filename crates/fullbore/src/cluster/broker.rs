@@ -6,6 +6,7 @@ use super::process::Daemon;
 use crate::failure::Failure;
 use fullbore_config::Properties;
 use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
+use fullbore_wire::split_host_port;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -59,6 +60,26 @@ impl BrokerFile {
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
+    }
+
+    /// Checks that the file has an address for clients. This command writes no file without one.
+    ///
+    /// # Errors
+    /// Returns a sentence about the file and the key, with the remedy.
+    pub fn check_address(&self, directory: &Path) -> Result<(), Failure> {
+        let address = self.address();
+        let host_and_port = address.as_deref().and_then(split_host_port);
+        if host_and_port.is_some_and(|(host, _)| !host.is_empty()) {
+            return Ok(());
+        }
+        let lacks = match address {
+            None => "has no `listeners`".to_owned(),
+            Some(address) => format!("has no host:port in `listeners`, but {address:?}"),
+        };
+        Err(Failure::new(format!(
+            "cannot use {}: it {lacks}; restore the file, or remove it and let `fullbore cluster up --brokers COUNT` write it again",
+            path(directory, self.id).display()
+        )))
     }
 
     /// Returns the address of the broker's metrics as `host:port`. Returns `None` if they are off, or if the system

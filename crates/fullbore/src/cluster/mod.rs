@@ -6,9 +6,11 @@
 //! - `postgres/`: the cluster's own PostgreSQL.
 //! - `plan`: the contents of each broker's file.
 //! - `startup`: starts processes, and undoes this if necessary.
+//! - `condition`: finds out if the processes respond.
 //! - `up`, `down`, `status`: the commands.
 
 mod broker;
+mod condition;
 mod directory;
 mod down;
 mod plan;
@@ -46,8 +48,8 @@ enum ClusterCommand {
     /// broker's plus N-1 (fullbore.admin.listener).
     ///
     /// In an existing directory, the command starts the brokers that do not run; a larger --brokers adds brokers.
-    /// --json prints {"directory", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
-    /// "postgres": {"pid", "log"}}; postgres is null with --control-plane.
+    /// --json prints {"directory", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "state", "pid",
+    /// "log"}], "postgres": {"state", "pid", "log"}}; postgres is null with --control-plane.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3
   fullbore cluster up --brokers 3 --data-dir /srv/cluster --port 19092 --set log.retention.hours=24
@@ -63,8 +65,9 @@ enum ClusterCommand {
     Down(down::Down),
     /// Print the brokers of a directory with their states and addresses.
     ///
-    /// Exits with 1 if no broker runs. --json prints the same as `cluster up --json`; pid is null for a process that
-    /// does not run.
+    /// Exits with 1 unless every process runs and answers within seconds. The states are: running, stopped, does not
+    /// answer, has no database. --json prints the same as `cluster up --json`; pid is null for a process that does not
+    /// run.
     #[command(after_help = "Examples:
   fullbore cluster status
   fullbore cluster status --data-dir /var/lib/fullbore-cluster --json")]

@@ -99,6 +99,7 @@ impl Plan {
     /// # Errors
     /// Fails if the existing cluster cannot follow the flags.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
+        present.brokers.iter().try_for_each(|broker| broker.check_address(present.directory))?;
         let count = count(present, wanted.brokers)?;
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
         let port = first_port(present, wanted.port)?;
@@ -355,7 +356,9 @@ mod tests {
         assert_eq!(replicas(5, &[]), ["3", "2"]);
         assert_eq!(replicas(3, &["default.replication.factor=1"]), ["1", "none"]);
         assert_eq!(replicas(3, &["min.insync.replicas=1"]), ["3", "1"]);
-        let older = BrokerFile { id: 1, properties: Properties::default() };
+        let mut properties = Properties::default();
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:9092");
+        let older = BrokerFile { id: 1, properties };
         let more = plan(&present(&[older]), |wanted| wanted.brokers = Some(3)).expect("possible");
         assert_eq!(
             [0, 2].map(|at| value(&more, at, REPLICAS)),
@@ -495,6 +498,23 @@ mod tests {
         for (present, change, reported) in cases {
             let refused = plan(&present, change).expect_err(reported);
             assert!(refused.contains(reported) && !refused.contains("secret") && !refused.contains('\n'), "{refused}");
+        }
+    }
+    #[test]
+    fn file_of_a_broker_without_an_address_is_named_with_the_missing_key() {
+        let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
+        for (listeners, says) in [
+            (None, "has no `listeners`"),
+            (Some(""), "has no host:port in `listeners`, but \"\""),
+            (Some("PLAINTEXT://:9093"), "has no host:port in `listeners`, but \":9093\""),
+        ] {
+            there[1].properties = Properties::default();
+            listeners.iter().for_each(|listeners| there[1].properties.set("listeners", *listeners));
+            for running in [BTreeSet::new(), [1, 2, 3].into()] {
+                let refused = plan(&Present { running, ..present(&there) }, |_| {}).expect_err("it has no address");
+                let begins = format!("cannot use /c/broker-2.properties: it {says}; restore the file, or remove it ");
+                assert!(refused.starts_with(&begins), "{refused}");
+            }
         }
     }
 }

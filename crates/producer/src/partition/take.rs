@@ -36,11 +36,12 @@ impl Partition {
     }
 
     /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
-    /// would be spread over twice as many connections. This helps only if the window permits twice its present batches.
-    /// With a smaller window, further connections would only delay the present ones.
+    /// would be spread over twice as many connections. A full connection has twice the bandwidth-delay product in
+    /// flight, so its present batches are enough for two. This only helps if the window also has room for further
+    /// batches, as it would limit the rate otherwise.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
-        if striped && !state.window.takes_twice() {
+        if striped && !state.window.takes_more() {
             return false;
         }
         let is_ready = |open: &OpenBatch| {

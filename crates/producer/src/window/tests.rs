@@ -36,6 +36,14 @@ fn the_window_is_bounded_by_distance_not_by_count() {
     assert_eq!(window.span(), 0);
 }
 
+/// With three partitions and windows of five batches, two full connections hold about eleven batches. Each window then
+/// has three or four in flight, and batches still wait for a connection.
+#[test]
+fn three_of_five_in_flight_the_window_takes_more() {
+    assert!(in_flight(3).0.takes_more());
+    assert!(!in_flight(4).0.takes_more());
+}
+
 #[test]
 fn retries_go_in_order_with_their_own_sequences_once_all_is_resolved() {
     let (mut window, tickets) = in_flight(3);

@@ -3,8 +3,6 @@
 use super::*;
 use crate::coordinator::InternalTopic;
 use fullbore_control::{CreatePartitions, GrowTopic};
-use fullbore_rules::group::consumer;
-use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
 /// The topic is deleted and recreated, and a client commits to the new one. The late deletion of the old topic's
 /// offsets must not delete that commit.
@@ -216,41 +214,13 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
-    let heartbeat = async |id: &Text, member_epoch| {
-        let request = ConsumerGroupHeartbeatRequest {
-            group_id: id.clone(),
-            member_id: Text::from("m"),
-            member_epoch,
-            rebalance_timeout_ms: 10_000,
-            subscribed_topic_names: Some(vec![Text::from("t")]),
-            topic_partitions: Some(Vec::new()),
-            ..Default::default()
-        };
-        let (image, settings) = (opened.control.image(), opened.groups.settings);
-        let requested = opened.groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
-            let call = consumer::Call {
-                request: &request,
-                fresh_id: Text::default(),
-                fresh_parts_id: fresh_parts_id(),
-                client_id: "",
-                client_host: "",
-                resolved: Vec::new(),
-                resolved_version: image.epoch(),
-            };
-            group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
-        });
-        match requested.answer().await {
-            GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
-            answer => panic!("{answer:?}"),
-        }
-    };
     opened.commit("with offsets", vec![one(&t, 0, committed(1, 1))]).await;
-    for id in ["with offsets", "without"].map(Text::from) {
-        let (code, epoch) = heartbeat(&id, 0).await;
+    for id in ["with offsets", "without"] {
+        let (code, epoch) = opened.heartbeat_in(id, "m", consumer::JOINING).await;
         assert_eq!(code, ErrorCode::NONE);
-        opened.groups.put_to(&id, Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
-        assert_eq!(heartbeat(&id, epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
-        let (code, next) = heartbeat(&id, 0).await;
+        opened.groups.put_to(&id.into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
+        assert_eq!(opened.heartbeat_in(id, "m", epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
+        let (code, next) = opened.heartbeat_in(id, "m", consumer::JOINING).await;
         assert!(code == ErrorCode::NONE && next > epoch, "{code}, {next} after {epoch}");
     }
     opened.close();

@@ -4,44 +4,16 @@ use super::*;
 use crate::coordinator::{LogEntry, replay};
 use crate::groups::replayed::ReplayedShard;
 use fullbore_control::CONSUMER_OFFSETS;
-use fullbore_rules::group::{Change, PartKey, PartKind, Snapshot, consumer};
+use fullbore_rules::group::{Change, PartKey, PartKind};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
-use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
 const OTHER: i32 = 2;
 
 impl Opened {
     /// Sends the heartbeat of a member of group `g`, and returns the error code and the member's epoch.
     async fn heartbeat(&self, member_id: &str, member_epoch: i32) -> (ErrorCode, i32) {
-        let joins = member_epoch == consumer::JOINING;
-        let request = ConsumerGroupHeartbeatRequest {
-            group_id: Text::from("g"),
-            member_id: Text::from(member_id),
-            member_epoch,
-            rebalance_timeout_ms: if joins { 10_000 } else { -1 },
-            subscribed_topic_names: joins.then(|| vec![Text::from("t")]),
-            topic_partitions: joins.then(Vec::new),
-            ..Default::default()
-        };
-        let (image, settings) = (self.control.image(), self.groups.settings);
-        let requested = self.groups.put_to(&"g".into(), Missing::Create, |group, ticket, now, effects| {
-            let call = consumer::Call {
-                request: &request,
-                fresh_id: Text::default(),
-                fresh_parts_id: fresh_parts_id(),
-                client_id: "",
-                client_host: "",
-                resolved: Vec::new(),
-                resolved_version: image.epoch(),
-            };
-            group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
-        });
-        match requested.answer().await {
-            GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
-            GroupAnswer::Refused(code) => (code, -1),
-            answer => panic!("{answer:?}"),
-        }
+        self.heartbeat_in("g", member_id, member_epoch).await
     }
 
     fn records(&self) -> Option<Change> {

@@ -70,7 +70,7 @@ fn dispatch(
         *next_read = (frame::PREFIX + frame.len()).clamp(READ_BYTES, READ_BYTES_MAX);
         deliver(frame, shared, now)?;
     }
-    // If a response has begun, `frame::next` has already reserved memory for its rest.
+    // If a response has begun, `frame::next` has already reserved memory for more of it.
     if buffer.len() < frame::PREFIX {
         buffer.reserve(*next_read);
     }

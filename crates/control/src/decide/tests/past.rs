@@ -4,6 +4,7 @@ use super::*;
 use crate::command::TopicsCommand;
 use crate::internal::CONSUMER_OFFSETS;
 use fullbore_rules::sequence::PastTopic;
+use imbl::Vector;
 
 /// Carries out the commands in one transaction, publishes the image, and returns the changes.
 fn transacted(image: &mut Image, commands: &[TopicsCommand]) -> Vec<Change> {
@@ -121,4 +122,58 @@ fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let third = image.clone();
     transacted(&mut image, &[deleting("v")]);
     assert!(image.misses_topics_since(&second) && !image.misses_topics_since(&third));
+}
+
+/// Raises the leader epoch of all partitions twice, as the most that a commit can do, and returns the new one.
+fn raised(image: &mut Image, name: &str) -> i32 {
+    let topic = Arc::clone(image.topic(name).expect("there"));
+    let raise = |of: &Arc<PartitionRegistration>| {
+        Arc::new(PartitionRegistration { leader_epoch: of.leader_epoch + 2, ..PartitionRegistration::clone(of) })
+    };
+    let partitions: Vector<_> = topic.partitions.iter().map(raise).collect();
+    let epoch = partitions[0].leader_epoch;
+    image.apply(&broker(""), &Change::PartitionsChanged { topic: topic.id, first: 0, partitions }).expect("applied");
+    *image = image.clone().at(Version { number: image.epoch() + 1, nonce: 0 });
+    epoch
+}
+
+fn epochs(image: &Image, name: &str) -> Vec<i32> {
+    image.topic(name).expect("there").partitions.iter().map(|of| of.leader_epoch).collect()
+}
+
+/// librdkafka ignores metadata with an older leader epoch than it knows, even if the topic has another id.
+#[test]
+fn topic_of_a_deleted_name_begins_behind_all_leader_epochs_of_the_deleted() {
+    let mut image = one_broker(1);
+    let diskless = [("diskless.enable", "true")];
+    let mut known = -1;
+    for (count, configs) in [(8, &[][..]), (2, &[][..]), (2, &diskless[..]), (1, &[][..])] {
+        transacted(&mut image, &[creating("t", count, configs)]);
+        let grown = crate::GrowTopic { name: "t".into(), count: 9, assignments: None };
+        let growing = crate::CreatePartitions { topics: vec![grown], validate_only: false };
+        transacted(&mut image, &[TopicsCommand::Grow(growing)]);
+        let begun = epochs(&image, "t");
+        assert!(
+            begun.len() == 9 && begun.iter().all(|epoch| *epoch > known && *epoch == begun[0]),
+            "{known} {begun:?}"
+        );
+        assert_eq!(begun[0] == 0, known == -1, "only the first of its name begins at 0");
+        known = (0..40).map(|_| raised(&mut image, "t")).last().expect("raised");
+        transacted(&mut image, &[deleting("t")]);
+    }
+    let assignments = vec![(0, vec![1])];
+    let topic = CreateTopic { num_partitions: -1, replication_factor: -1, assignments, ..wanted("t") };
+    transacted(&mut image, &[TopicsCommand::Create(crate::CreateTopics { topics: vec![topic], validate_only: false })]);
+    transacted(&mut image, &[creating("u", 1, &[])]);
+    assert!(epochs(&image, "t")[0] > known);
+    assert_eq!(epochs(&image, "u"), [0], "no topic had this name");
+}
+
+#[test]
+fn first_leader_epoch_leaves_room_for_elections_after_any_number_of_versions() {
+    let mut image = one_broker(1);
+    transacted(&mut image, &[creating("t", 1, &[])]);
+    image = image.at(Version { number: u64::MAX / 2, nonce: 0 });
+    transacted(&mut image, &[deleting("t")]);
+    assert_eq!(image.first_leader_epoch("t"), i32::MAX / 2);
 }

@@ -18,8 +18,9 @@ use account::Account;
 use programs::Programs;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ const SOCKET_PATH_MAX: usize = 107;
 const UP_WITHIN: Duration = Duration::from_secs(60);
 /// How long to wait for the processes of a killed server. They soon notice its end.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
+/// The request for TLS, which a server answers with one byte before it knows anything of the client.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// The settings of a small server for some dozens of connections. Most of the machine is left to the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
@@ -134,6 +137,19 @@ impl OwnPostgres {
     /// Requests a fast shutdown, which disconnects clients. Returns true if the server was running.
     pub fn end(&self) -> bool {
         self.daemon.signal(Signal::INT)
+    }
+
+    /// Returns true if the server answers a client within this time. Each read or write may take so long. A server whose
+    /// socket this user may not use counts as answering.
+    pub fn answers_within(&self, patience: Duration) -> bool {
+        let asked = || -> io::Result<()> {
+            let mut socket = UnixStream::connect(self.socket.join(format!(".s.PGSQL.{PORT}")))?;
+            socket.set_read_timeout(Some(patience))?;
+            socket.set_write_timeout(Some(patience))?;
+            socket.write_all(&SSL_REQUEST)?;
+            socket.read_exact(&mut [0])
+        };
+        asked().map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |()| true)
     }
 
     fn data(&self) -> PathBuf {

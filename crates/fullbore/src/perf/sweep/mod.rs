@@ -8,11 +8,11 @@ mod facts;
 mod own_broker;
 mod progress;
 
-use crate::client::{checked_properties, key_value};
+use crate::client::{checked_properties, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output::{self, Format, line, words};
 use crate::patience::Patience;
-use crate::properties::{BOOTSTRAP_SERVERS, read_properties};
+use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
 use crate::waiting;
 use clap::Args;
@@ -24,6 +24,7 @@ use fullbore_bench::sweep::{
     Amount, Axis, CLIENT_ID, Results, Run, Runner, Setting, SweepPlan, Target, cluster, fixed, setting::is_secret_key,
 };
 use fullbore_client::blocking::Cluster;
+use fullbore_config::Properties;
 use fullbore_producer::config;
 use own_broker::OwnBroker;
 use progress::{SweepProgress, duration};
@@ -88,7 +89,7 @@ pub struct Sweep {
     /// the sweep's own broker.
     #[arg(long, value_name = "NAME=HOST:PORT,...", value_parser = target)]
     against: Vec<Target>,
-    /// A file of producer properties.
+    /// A file of producer properties [default: the profile, if a cluster is named].
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
     /// A producer property of every point, which overrides the file; may be repeated.
@@ -349,9 +350,11 @@ impl Sweep {
             _ => None,
         });
         let typed: Vec<(String, String)> = self.producer_property.iter().cloned().chain(of_points).collect();
-        // The profile is not used, because the sweep starts its own broker unless a cluster is named.
-        let file = read_properties(self.command_config.as_deref())?;
-        let properties = checked_properties(file, &typed, &config::notice)?;
+        let properties = match self.command_config.is_some() || self.names_cluster(&typed) {
+            true => client_properties(self.command_config.as_deref(), &typed, &config::notice)?,
+            // The profile describes the user's cluster, but this sweep starts its own broker.
+            false => checked_properties(Properties::default(), &typed, &config::notice)?,
+        };
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
         let secure = properties.get("security.protocol").is_some_and(|protocol| protocol != "PLAINTEXT");
         if secure && targets.iter().any(|target| target.bootstrap_servers == OWN) {
@@ -371,6 +374,13 @@ impl Sweep {
             warmup: self.warmup,
             repeats: self.repeats.or(table.map(|table| table.repeats)).unwrap_or(REPEATS),
         })
+    }
+
+    /// Returns true if a flag or a property names a cluster to measure.
+    fn names_cluster(&self, typed: &[(String, String)]) -> bool {
+        let is_cluster = |target: &Target| target.bootstrap_servers != OWN;
+        let names = |(key, _): &(String, String)| key == BOOTSTRAP_SERVERS;
+        self.bootstrap_server.is_some() || self.against.iter().any(is_cluster) || typed.iter().any(names)
     }
 
     fn targets(&self, of_file: Option<&str>) -> Result<Vec<Target>, Failure> {

@@ -1,0 +1,133 @@
+//! Finds out if the processes of a cluster respond. A frozen process still runs, and so does a broker without its
+//! database.
+//!
+//! Invariant: this takes at most [`LOOKED_WITHIN`], whatever the processes do.
+
+use super::broker::{self, BrokerFile};
+use super::postgres::OwnPostgres;
+use super::process::Daemon;
+use crate::client_id;
+use fullbore_client::ClientError;
+use fullbore_client::blocking::Connection;
+use fullbore_client::security::Security;
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::{ErrorCode, Text};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to answer one request.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How long all processes together may take. Each gets at most three requests.
+const LOOKED_WITHIN: Duration = ANSWER_WITHIN.saturating_mul(4);
+/// A name that no topic may have. A request to create it changes nothing.
+const NO_TOPIC: &str = ".";
+/// The last version of CreateTopics that this module fills.
+const CREATE_TOPICS: i16 = 7;
+
+/// The condition of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The process responds. A broker also reaches its database.
+    Running,
+    /// The process does not run.
+    Stopped,
+    /// The process runs, but does not respond within [`ANSWER_WITHIN`].
+    Silent,
+    /// The broker responds, but cannot reach its database.
+    WithoutDatabase,
+}
+
+impl Condition {
+    /// Returns the words for this condition.
+    pub fn words(self) -> &'static str {
+        match self {
+            Condition::Running => "running",
+            Condition::Stopped => "stopped",
+            Condition::Silent => "does not answer",
+            Condition::WithoutDatabase => "has no database",
+        }
+    }
+}
+
+/// The conditions of a cluster's processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// The conditions of the brokers, in the order of their files.
+    pub brokers: Vec<Condition>,
+    /// The condition of the cluster's own PostgreSQL. `None` if it has none.
+    pub postgres: Option<Condition>,
+}
+
+impl Conditions {
+    /// Looks at all processes at the same time, each on a thread of its own.
+    pub fn of(directory: &Path, brokers: &[BrokerFile]) -> Conditions {
+        let postgres = OwnPostgres::of(directory);
+        let until = Instant::now() + LOOKED_WITHIN;
+        let (sender, receiver) = channel();
+        let runs = |daemon: &Daemon| if daemon.pid().is_some() { Condition::Silent } else { Condition::Stopped };
+        let mut seen: Vec<Condition> = brokers.iter().map(|file| runs(&broker::daemon(directory, file.id))).collect();
+        let mut of_postgres = postgres.is_there().then(|| runs(&postgres.daemon));
+        let mut awaited = 0;
+        for (at, file) in brokers.iter().enumerate().filter(|(at, _)| seen[*at] == Condition::Silent) {
+            let address = file.address().unwrap_or_default();
+            awaited += usize::from(look(&sender, Some(at), move || of_broker(&address)));
+        }
+        if of_postgres == Some(Condition::Silent) {
+            let ask =
+                move || if postgres.answers_within(ANSWER_WITHIN) { Condition::Running } else { Condition::Silent };
+            awaited += usize::from(look(&sender, None, ask));
+        }
+        for _ in 0..awaited {
+            // A process whose thread is late does not answer.
+            let Ok((whom, condition)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
+                break;
+            };
+            match whom {
+                Some(at) => seen[at] = condition,
+                None => of_postgres = Some(condition),
+            }
+        }
+        Conditions { brokers: seen, postgres: of_postgres }
+    }
+}
+
+/// Starts a thread that sends the result of `ask` for the broker at position `whom`, or for PostgreSQL. Returns false if
+/// the system refuses the thread.
+fn look(
+    sender: &Sender<(Option<usize>, Condition)>,
+    whom: Option<usize>,
+    ask: impl FnOnce() -> Condition + Send + 'static,
+) -> bool {
+    let sender = sender.clone();
+    let look = move || {
+        // An error means that the receiver is gone, because this took too long.
+        let _ = sender.send((whom, ask()));
+    };
+    std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()
+}
+
+/// Asks a broker for its metadata, and then for a change that it can only refuse after it has read its database.
+fn of_broker(address: &str) -> Condition {
+    let connected = || -> Result<Connection, ClientError> {
+        let security = Security::default();
+        let mut connection = Connection::connect_within(address, client_id::CLUSTER, &security, ANSWER_WITHIN)?;
+        connection.call(&MetadataRequest { topics: Some(Vec::new()), ..Default::default() })?;
+        Ok(connection)
+    };
+    let Ok(mut connection) = connected() else { return Condition::Silent };
+    let topic = CreatableTopic {
+        name: Text::from_static(NO_TOPIC),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let timeout_ms = i32::try_from(ANSWER_WITHIN.as_millis()).unwrap_or(i32::MAX);
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms, validate_only: true, ..Default::default() };
+    let away = [ErrorCode::REQUEST_TIMED_OUT, ErrorCode::KAFKA_STORAGE_ERROR];
+    match connection.call_up_to(&request, CREATE_TOPICS) {
+        Ok(answer) if !answer.topics.iter().any(|topic| away.contains(&topic.error_code)) => Condition::Running,
+        _ => Condition::WithoutDatabase,
+    }
+}
