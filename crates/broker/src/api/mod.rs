@@ -185,7 +185,12 @@ macro_rules! serve {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
-        async fn dispatch(api: ApiKey, $node: &Node, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
+        async fn dispatch(
+            api: ApiKey,
+            $node: &Node,
+            $call: &mut Call<'_>,
+            $reply: Reply,
+        ) -> Result<Option<Completion>, Fault> {
             Ok(match api {
                 $( ApiKey::$api => $completion, )*
                 #[allow(unreachable_patterns, reason = "the wire may know an API that is not served")]
@@ -222,8 +227,12 @@ serve! { |node, call, reply|
     DeleteTopics => ready(delete_topics::handle(call, &node.metadata, &node.partitions, reply).await?),
     DeleteRecords => ready(delete_records::handle(call, &node.metadata, &node.partitions, reply).await?),
     InitProducerId => ready(Box::pin(init_producer_id::handle(call, &node.coordinators, reply)).await?),
-    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, &node.metadata, &node.partitions, reply).await?),
-    AddPartitionsToTxn => ready(Box::pin(add_partitions_to_txn::handle(call, &node.coordinators, &node.partitions, reply)).await?),
+    OffsetForLeaderEpoch => {
+        ready(offset_for_leader_epoch::handle(call, &node.metadata, &node.partitions, reply).await?)
+    },
+    AddPartitionsToTxn => {
+        ready(Box::pin(add_partitions_to_txn::handle(call, &node.coordinators, &node.partitions, reply)).await?)
+    },
     AddOffsetsToTxn => ready(Box::pin(add_offsets_to_txn::handle(call, &node.coordinators, reply)).await?),
     EndTxn => ready(Box::pin(end_txn::handle(call, &node.coordinators, reply)).await?),
     WriteTxnMarkers => ready(Box::pin(write_txn_markers::handle(call, &node.coordinators, reply)).await?),
@@ -247,7 +256,9 @@ serve! { |node, call, reply|
     DescribeQuorum => ready(describe_quorum::handle(call, &node.metadata, reply)?),
     UpdateFeatures => ready(Box::pin(update_features::handle(call, &node.metadata, reply)).await?),
     DescribeCluster => ready(describe_cluster::handle(call, &node.metadata, reply)?),
-    DescribeProducers => ready(Box::pin(describe_producers::handle(call, &node.metadata, &node.partitions, reply)).await?),
+    DescribeProducers => {
+        ready(Box::pin(describe_producers::handle(call, &node.metadata, &node.partitions, reply)).await?)
+    },
     DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, &node.coordinators, reply)).await?),
     ListTransactions => ready(Box::pin(list_transactions::handle(call, &node.coordinators, &node.wide, reply)).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, &node.coordinators, reply).await?),

@@ -268,11 +268,12 @@ async fn accept(
 
 fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermit, mut stop: watch::Receiver<bool>) {
     task::spawn(async move {
+        let config = &place.broker.metadata.config;
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
                 // Boxed, so that the connection's task does not keep memory for a handshake that is over.
-                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.metadata.config.network)) => match shaken {
+                shaken = Box::pin(shake(certificates, stream, peer, &config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
                 },
