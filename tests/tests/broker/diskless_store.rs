@@ -91,7 +91,7 @@ fn uploads_fail_for_another_reason_within_a_minute_it_is_logged() {
     client.create_topic(TOPIC, 1, CONFIGS);
     for (status, code) in [(403, "AccessDenied"), (503, "SlowDown"), (507, "InsufficientStorage")] {
         s3.every("PUT", S3Fault::Status(status, code));
-        assert_eq!(client.produce(TOPIC, 0, &batch(-1, 0)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(-1, 0, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         wait_until(code, SOON, || {
             broker.stderr().lines().any(|line| line.contains("cannot upload an object") && line.contains(code))
         });
