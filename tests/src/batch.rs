@@ -95,7 +95,8 @@ impl Batch {
         Batch::of(&[vec![b'.'; len]])
     }
 
-    /// Returns a batch of one record from an idempotent producer. The value begins with the sequence and has `len` bytes.
+    /// Returns a batch of one record from an idempotent producer. The value begins with the sequence and has `len`
+    /// bytes.
     pub fn numbered(id: i64, sequence: i32, len: usize) -> Batch {
         let mut value = sequence.to_string().into_bytes();
         value.resize(len, b'.');

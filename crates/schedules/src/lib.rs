@@ -94,7 +94,7 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
     outcomes
 }
 
-/// Checks that each planted fault is found by one of its seeds, and prints the first that finds it.
+/// Checks that each planted fault is found by one of its seeds.
 ///
 /// # Panics
 ///
@@ -104,9 +104,7 @@ pub fn each_fault_is_found<F: Copy + Debug, T>(
     run: impl Fn(u64, F) -> Result<T, String>,
 ) {
     for (fault, mut seeds) in faults {
-        let found = seeds.find_map(|seed| run(seed, fault).err().map(|why| (seed, why)));
-        let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-        println!("{fault:?} is found by seed {seed}: {why}");
+        assert!(seeds.any(|seed| run(seed, fault).is_err()), "{fault:?} is not found");
     }
 }
 
