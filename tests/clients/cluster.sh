@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Kafka's command-line tools and ours side by side while a broker of the cluster is missing: `cluster.sh BOOTSTRAP`. The
 # jars of Kafka's tools are in $JARS, a Python with confluent-kafka is $PYTHON, and the data of brokers 1 to 3 is in
-# $DATA_DIR. $ONE_BROKER kills and starts a broker (`one-broker`). Each case continues from the state that the previous one has left.
+# $DATA_DIR. $ONE_BROKER kills and starts a broker (`one-broker`). Each case continues from the state that the previous
+# one has left.
 set -uo pipefail
 bootstrap=$1 client=cluster
 here=$(cd "$(dirname "$0")" && pwd)

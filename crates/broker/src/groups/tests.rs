@@ -62,8 +62,8 @@ fn unstarted(directory: &Path, clock: SteadyClock, text: &str) -> Opened {
 }
 
 impl Opened {
-    /// Sends the heartbeat of a member of the consumer protocol, which subscribes to `t`. Returns the error code and the
-    /// member's epoch.
+    /// Sends the heartbeat of a member of the consumer protocol, which subscribes to `t`. Returns the error code and
+    /// the member's epoch.
     async fn heartbeat_in(&self, group: &str, member_id: &str, member_epoch: i32) -> (ErrorCode, i32) {
         let joins = member_epoch == consumer::JOINING;
         let request = ConsumerGroupHeartbeatRequest {

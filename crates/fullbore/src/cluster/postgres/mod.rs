@@ -139,7 +139,7 @@ impl OwnPostgres {
         self.daemon.signal(Signal::INT)
     }
 
-    /// Returns true if the server answers a client within this time. Each read or write may take so long. A server whose
+    /// Returns true if the server answers a client, and each read and write takes less than `patience`. A server whose
     /// socket this user may not use counts as answering.
     pub fn answers_within(&self, patience: Duration) -> bool {
         let asked = || -> io::Result<()> {
