@@ -1,17 +1,22 @@
 //! Large responses in memory that their clients have not read yet.
 //!
 //! A short request can have a response of many megabytes, and a client may send it over many connections without ever
-//! reading. All such responses together have a limit. Beyond it, the connection whose response waits longest is closed.
-//! So no client has to wait for others to read. A client that reads is done long before its response is the oldest.
+//! reading. All such responses together have a limit. Beyond it, a request for another one waits for a second. Then the
+//! connection whose response waits longest is closed, so clients that do not read cannot stop the others.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// Responses of at most this size do not count.
 pub const COUNTED_FROM: usize = 1 << 20;
 /// Maximum size of all counted responses together, in bytes.
 const BYTES_MAX: usize = 256 << 20;
+/// How long a request waits for other clients to read their responses.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Ends the connection of a response.
 type Eviction = Box<dyn FnOnce() + Send>;
@@ -19,6 +24,8 @@ type Eviction = Box<dyn FnOnce() + Send>;
 /// The unread responses of one broker.
 pub struct UnreadResponses {
     held: Mutex<HeldResponses>,
+    /// Notified when a response has been read.
+    was_read: Notify,
 }
 
 struct HeldResponses {
@@ -38,11 +45,29 @@ pub struct UnreadResponse {
 impl Default for UnreadResponses {
     fn default() -> Self {
         let held = HeldResponses { bytes_max: BYTES_MAX, bytes: 0, next: 0, by_age: BTreeMap::new() };
-        UnreadResponses { held: Mutex::new(held) }
+        UnreadResponses { held: Mutex::new(held), was_read: Notify::new() }
     }
 }
 
 impl UnreadResponses {
+    /// Waits until there is room for a response of about this size, but at most [`WAIT_MAX`].
+    pub async fn room(&self, bytes: usize) {
+        let has_room = || {
+            let held = self.held.lock();
+            held.by_age.is_empty() || held.bytes.saturating_add(bytes) <= held.bytes_max
+        };
+        let room = async {
+            loop {
+                let was_read = self.was_read.notified();
+                if has_room() {
+                    return;
+                }
+                was_read.await;
+            }
+        };
+        let _ = timeout(WAIT_MAX, room).await;
+    }
+
     /// Counts a response of this size, whose connection is ended by `evict`. If all together are too large, ends the
     /// connections with the oldest ones. Returns `None` for a short response.
     pub fn hold(self: &Arc<Self>, bytes: usize, evict: impl FnOnce() + Send + 'static) -> Option<UnreadResponse> {
@@ -82,6 +107,8 @@ impl Drop for UnreadResponse {
         if let Some((bytes, _)) = held.by_age.remove(&self.number) {
             held.bytes -= bytes;
         }
+        drop(held);
+        self.all.was_read.notify_waiters();
     }
 }
 
@@ -89,7 +116,21 @@ impl Drop for UnreadResponse {
 mod tests {
     use super::*;
 
+    use std::future::Future;
+    use std::pin::pin;
     use std::sync::mpsc;
+    use std::task::{Context, Waker};
+
+    #[tokio::test]
+    async fn no_room_until_a_client_reads_a_request_waits() {
+        let all = Arc::new(UnreadResponses::default());
+        let first = all.hold(BYTES_MAX, || panic!("it is the only one"));
+        let mut room = pin!(all.room(BYTES_MAX / 2));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(room.as_mut().poll(&mut context).is_pending());
+        drop(first);
+        assert!(room.as_mut().poll(&mut context).is_ready());
+    }
 
     #[test]
     fn unread_responses_beyond_the_limit_end_the_oldest_connection() {

@@ -103,12 +103,14 @@ impl WideWork {
                 self.polls.fetch_add(1, Ordering::SeqCst);
                 LARGEST_POLL.fetch_max(bytes, Ordering::SeqCst);
             }
-            let polled = self.places.poll_once(future.as_mut()).await;
-            self.note_taken(permits as usize).await;
-            drop(room);
-            if let Poll::Ready(output) = polled {
+            if let Poll::Ready(output) = self.places.poll_once(future.as_mut()).await {
+                self.note_taken(permits as usize).await;
+                drop(room);
                 return output;
             }
+            // Nothing may be awaited before `woken`. The future's wake could end that wait, and would then be lost.
+            self.taken.fetch_add(permits as usize, Ordering::Relaxed);
+            drop(room);
             woken().await;
         }
     }

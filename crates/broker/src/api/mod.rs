@@ -175,7 +175,13 @@ async fn dispatch_wide(
     bytes: usize,
 ) -> Result<Option<Completion>, Fault> {
     let _turn = wide::command_turn(&node.wide, api).await;
-    let admitted = node.wide.drive(bytes, dispatch(api, node, call, reply)).await?;
+    let carry_out = async {
+        if response_size::is_estimated(api) {
+            node.unread.room(bytes).await;
+        }
+        dispatch(api, node, call, reply).await
+    };
+    let admitted = node.wide.drive(bytes, carry_out).await?;
     Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
 }
 

@@ -126,11 +126,17 @@ fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest) -> us
     let image = node.metadata.control.image();
     let limit = request.response_partition_limit.clamp(1, node.metadata.config.api.described_partitions_max);
     let limit = usize::try_from(limit).unwrap_or(0);
-    let replicas = image.topics().filter_map(|topic| topic.partitions.front()).map(|first| first.replicas.len()).max();
-    let partitions = limit.min(image.partition_count());
-    // The names of all topics are sorted before the page is chosen.
-    let names = if request.topics.is_empty() { image.topics().len() } else { request.topics.len() };
-    TOPIC_BYTES * names + partitions * (PARTITION_BYTES + REPLICA_BYTES * replicas.unwrap_or(1))
+    let size = |names: usize, partitions: usize, replicas: Option<usize>| {
+        TOPIC_BYTES * names + limit.min(partitions) * (PARTITION_BYTES + REPLICA_BYTES * replicas.unwrap_or(1))
+    };
+    let replicas = |topic: &Topic| topic.partitions.front().map_or(1, |first| first.replicas.len());
+    if request.topics.is_empty() {
+        // The names of all topics are sorted before the page is chosen.
+        return size(image.topics().len(), image.partition_count(), image.topics().map(|topic| replicas(topic)).max());
+    }
+    let named: Vec<_> = request.topics.iter().filter_map(|topic| image.topic(&topic.name)).collect();
+    let partitions = named.iter().map(|topic| topic.partitions.len()).sum();
+    size(request.topics.len(), partitions, named.iter().map(|topic| replicas(topic)).max())
 }
 
 /// Estimates the descriptions of groups: their members are copied and then encoded.

@@ -92,7 +92,7 @@ impl Groups {
 
     /// Writes the group's records until the outbox is empty. This is the body of the group's task. Each write is
     /// queued under the group's lock, which orders all writes of the group.
-    async fn drain(&self, entry: &Entry) {
+    async fn drain(self: &Arc<Self>, entry: &Arc<Entry>) {
         loop {
             // The tasks of other connections run first, so that requests which came at the same time share the write.
             tokio::task::yield_now().await;
@@ -106,11 +106,17 @@ impl Groups {
                 }
                 inner.is_keeping = true;
                 let is_large = inner.bytes > LARGE_BYTES;
-                let (change, records) = maybe_in_place(is_large, || {
-                    let change = inner.take_change();
-                    let records = records::change(&entry.id, &change);
-                    (change, records)
-                });
+                let encoded = catch_unwind(AssertUnwindSafe(|| {
+                    maybe_in_place(is_large, || {
+                        let change = inner.take_change();
+                        let records = records::change(&entry.id, &change);
+                        (change, records)
+                    })
+                }));
+                let Ok((change, records)) = encoded else {
+                    inner.is_keeping = false;
+                    return self.give_up(entry, inner);
+                };
                 if inner.is_gone {
                     // A group that is out of service gets no records. Either it was deleted and gets tombstones, or
                     // another broker serves it.

@@ -94,12 +94,17 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
         max = idle => return Ended::Idle(max),
         () = idleness.ended() => {}
     }
-    if idleness.is_evicted() {
-        return Ended::Unread;
-    }
+    let evicted = async {
+        while !idleness.is_evicted() {
+            idleness.ended().await;
+        }
+    };
     let max = idle_max.map_or(HUNG_UP_MAX, |max| max.min(HUNG_UP_MAX));
-    idleness.reaches(max).await;
-    Ended::HungUp(max)
+    tokio::select! {
+        biased;
+        () = evicted => Ended::Unread,
+        () = idleness.reaches(max) => Ended::HungUp(max),
+    }
 }
 
 #[cfg(test)]
