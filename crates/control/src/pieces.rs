@@ -38,7 +38,7 @@ impl Pieces {
         ChangeBudget::new(self.registrations)
     }
 
-    /// Returns how many partitions the next piece may have.
+    /// Returns how many partitions the next piece of a request may name.
     pub fn partitions(&self) -> usize {
         self.registrations
     }

@@ -127,8 +127,8 @@ impl WeakQueue {
 /// Requests a read up to `version`. Requests that arrive before the read begins are combined into one read.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
-    // If the queue is full, the request can be dropped. The writer reads these commits anyway before it decides the
-    // queued commands.
+    // If the queue is full, this request can be dropped. Before the writer decides the queued commands, it reads all
+    // newer commits anyway.
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {
         wanted.store(0, Ordering::Release);
     }

@@ -1,7 +1,8 @@
 //! The state of a diskless partition as one broker knows it: its offsets, and the positions of its newest records.
 //!
-//! A partition is ready as soon as the index has created it. The view keeps an extent only while its bytes are in
-//! memory. The leader epoch is always 0, because the index alone decides the order of records.
+//! A partition is ready as soon as the index has created it. The view keeps the position of a run of batches (an
+//! extent) only while their bytes are in memory. The leader epoch of all records is 0, because the index alone decides
+//! their order. The metadata may have a later epoch.
 //!
 //! The bytes of records are in [`super::cache`].
 //!

@@ -191,7 +191,7 @@ impl<E: Entry> EntryLocation<E> {
     }
 }
 
-/// The part of an index that is in its file. While the segment exists, the file is never rewritten.
+/// The part of an index that is in its file. The entries only change if the log is truncated or recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDisk {
     pub entries: u32,

@@ -129,8 +129,9 @@ impl Log {
         Ok(1 + others.count())
     }
 
-    /// Removes the batch that contains `offset`, and everything after it. If the log ends before `offset`, no records
-    /// are removed.
+    /// Removes the batch that contains `offset`, and everything after it. If the log ends at or before `offset`, no
+    /// records are removed. If the first segment begins at or after `offset`, removes all records, and the log starts
+    /// at `offset`.
     ///
     /// # Errors
     /// Returns the system's error. The log may already be cut off, and cannot be used until it is opened again.

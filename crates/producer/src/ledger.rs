@@ -101,7 +101,7 @@ pub(crate) struct TransactionLedger {
     pub(crate) id: Text,
     /// Wakes the task that sends requests to the coordinator.
     pub(crate) wake: Arc<Notify>,
-    /// Wakes calls of the application that wait.
+    /// Wakes waiting calls of the application.
     changed: Notify,
     state: Mutex<LedgerState>,
 }

@@ -28,7 +28,8 @@ pub async fn handle(
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    // The leader's response has the metadata of all members, which are copied only when it is encoded.
+    // The leader's response contains the metadata of all members. Encoding copies them, which takes long if they are
+    // large.
     let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
     match is_large(bytes) {
         true => wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,

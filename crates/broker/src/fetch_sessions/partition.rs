@@ -102,7 +102,7 @@ pub struct PartitionFetch {
 }
 
 impl PartitionFetch {
-    /// Creates the partition of a request.
+    /// Creates the state of a partition from its entry in a request.
     pub(super) fn new(topic: &Arc<FetchedTopic>, requested: &FetchPartition) -> PartitionFetch {
         PartitionFetch {
             topic: Arc::clone(topic),

@@ -40,11 +40,11 @@ enum Step {
 }
 
 impl Replica {
-    /// Returns an error if a use of the log would have to wait for a recovery.
+    /// Checks that the log can be used without waiting for a recovery.
     ///
     /// # Errors
     /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened or waits to be opened, and when the broker stops.
-    /// Returns KAFKA_STORAGE_ERROR if no opening is queued.
+    /// Returns KAFKA_STORAGE_ERROR if the log is not open and no opening is queued.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());

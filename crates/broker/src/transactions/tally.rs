@@ -1,7 +1,7 @@
 //! Counts the transactional ids by state and keeps track of the oldest open transaction. Both are updated when a state
 //! changes, so a query costs the same for any number of ids.
 //!
-//! An id counts as it was after the last event of its state machine.
+//! Each id counts in the state in which the last event of its state machine left it.
 
 use super::{OldestOpen, TransactionCounts};
 use fullbore_rules::transaction::{Transaction, TransactionState};

@@ -70,7 +70,7 @@ impl Unsettled {
         unsettled
     }
 
-    /// Returns true as long as some transactions may not be resolved.
+    /// Returns true while there may be unresolved transactions.
     pub fn is_set(&self) -> bool {
         self.seen().is_some()
     }

@@ -178,7 +178,7 @@ fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut directory = Directory::new();
     let partition = directory.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // The first deletion has moved the log start. Before it writes the checkpoint, a second one moves it further.
+    // Both deletions move the log start before either of them writes the checkpoint.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     directory.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");

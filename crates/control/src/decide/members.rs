@@ -20,7 +20,7 @@ use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 
 /// The outcome of a transaction that registers a process.
 pub enum Registering {
-    /// The process is now registered as the broker. These are the changes.
+    /// The changes that register the process as the broker.
     Registered(Vec<Change>),
     /// The former process is fenced, and some of its partitions get other leaders. The new process registers in a later
     /// transaction, once all partitions are handed over.

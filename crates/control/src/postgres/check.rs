@@ -285,7 +285,8 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
 /// Returns true if a pooler lets its clients share server connections. The test is that two of our connections reach
 /// the same server process, or that one connection reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // If the role may open only one connection, there is nothing to compare, and the connection counts as not shared.
+    // If no second connection can be opened, for example because the role may open only one, there is nothing to
+    // compare. The connection then counts as not shared.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {

@@ -14,7 +14,7 @@ use fullbore_tests::postgres::Database;
 
 /// How long a test waits before it fails.
 const HANGS: Duration = Duration::from_secs(120);
-/// Number of partitions, which is too large for one piece.
+/// Number of partitions of the test's topic. The first piece may have fewer.
 const PARTITIONS: i32 = 3_000;
 
 /// Starts the brokers 1 to 3.

@@ -380,8 +380,8 @@ pub struct CommitQuestion {
 pub struct CommitFound {
     /// The rows of those partitions that exist.
     pub partitions: Vec<PartitionRow>,
-    /// The producers' rows past the known offsets. They are grouped by partition and then ordered by their first
-    /// offsets.
+    /// The producers' rows that begin at or after the offsets in [`CommitQuestion::partitions`], grouped by partition
+    /// and ordered by first offset.
     pub producers: Vec<ProducerRow>,
     /// The states of those objects that exist.
     pub objects: HashMap<ObjectId, ObjectState>,

@@ -60,8 +60,8 @@ impl DirtyPartitions {
         }
     }
 
-    /// Returns the marked slots and clears the marks. First come the slots that may have records, then those whose high
-    /// watermark has moved.
+    /// Returns two lists and clears all marks: the slots that may have records, and the slots whose high watermark has
+    /// moved.
     pub fn take(&self) -> (Vec<u32>, Vec<u32>) {
         let mut state = self.state.lock();
         let (records, high_watermarks) =

@@ -133,7 +133,7 @@ impl ProducerTails {
             && !self.by_producer.contains_key(&producer_id)
     }
 
-    /// Returns true if the batch comes after the producer's next batch.
+    /// Returns true if the batch comes later than the batch with which its producer must continue.
     pub(super) fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
         let tail = self.by_producer.get(&stamp.producer_id);
         tail.is_some_and(|tail| tail.epoch == stamp.producer_epoch && !tail.is_continued_by(stamp))

@@ -62,7 +62,7 @@ struct DeletedStops {
     /// The version of the metadata since which this process has followed every deletion and has forgotten no name.
     complete_since: u64,
     bytes: usize,
-    /// The entries of `by_age` with smaller keys have lost their tails and keep only their names.
+    /// The entries of `by_age` with keys below this one keep only their names. Their tails were dropped.
     shortened_below: u64,
     /// The size of the entries that keep only their names. At most about half of [`BYTES_MAX`].
     name_bytes: usize,
@@ -168,9 +168,10 @@ impl CarriedTails {
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the tails of the oldest entry. The entry keeps its name, which lets its producers begin
-    /// anywhere. If the entries without tails take more than half of [`BYTES_MAX`], or no entry has tails, forgets the
-    /// oldest entry completely instead. Returns false if there is no entry left.
+    /// Frees memory by dropping the tails of the oldest entry that still has tails. Its name stays, so in the next
+    /// partition of that name the earlier producers may begin with any sequence. If the names alone take more than half
+    /// of [`BYTES_MAX`], or no entry has tails, forgets the oldest entry completely instead. Returns false if there is
+    /// no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

@@ -96,8 +96,8 @@ pub struct Classic {
     /// The deadline for the members' SyncGroups. Set from CompletingRebalance until it has passed or the next rebalance
     /// begins.
     sync_end: Option<i64>,
-    /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound, so
-    /// that it need not search for the new minimum.
+    /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound,
+    /// which saves the search for the new minimum.
     sessions_from: i64,
     /// True if the group was ever written.
     was_kept: bool,
