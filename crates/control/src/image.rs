@@ -28,7 +28,7 @@ pub use apply::Inapplicable;
 use past::PastNames;
 
 /// Maximum leader epoch in which a partition begins, so that many elections can follow.
-const FIRST_LEADER_EPOCH_MAX: i32 = i32::MAX / 2;
+pub(crate) const FIRST_LEADER_EPOCH_MAX: i32 = i32::MAX / 2;
 
 /// A topic, as one image shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

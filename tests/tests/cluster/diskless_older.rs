@@ -65,25 +65,29 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen.
+/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen. Broker
+/// 1 ends before the newest records are written, but the copy still has it in the ISR.
 #[test]
 fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
     cluster.create(CLASSIC, 1, 3, &[]);
-    let classic = |cluster: &mut Cluster, text: &str| {
+    let classic = |cluster: &mut Cluster, running: &[i32], text: &str| {
         wait_until("it is written", BACK_MAX, || {
-            ALL.iter().any(|id| {
+            running.iter().any(|id| {
                 cluster.broker(*id).client().produce(CLASSIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
             })
         });
     };
     produced(cluster, 1, "before");
-    classic(cluster, "before");
+    classic(cluster, &ALL, "before");
+    let note = cluster.broker(1).data_dir().join("diskless-counter");
+    wait_until("broker 1 has noted its commit", BACK_MAX, || note.exists());
     cluster.postgres().copy();
+    cluster.broker(1).kill();
     produced(cluster, 2, "since");
-    classic(cluster, "since");
+    classic(cluster, &[2, 3], "since");
     let url = cluster.sets_of(1).iter().find_map(|set| set.strip_prefix("control.plane=")).expect("set").to_owned();
     let accept = || {
         let run = Command::new(binary()).args(["admin", "accept-copy", "--control-plane", &url]).output();
@@ -93,9 +97,9 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     };
     let (is_done, printed) = accept();
     assert!(!is_done && printed.contains("stop all brokers"), "{printed}");
-    ALL.iter().for_each(|id| cluster.broker(*id).stop());
+    [2, 3].iter().for_each(|id| cluster.broker(*id).stop());
     cluster.postgres().swap();
-    assert!(refused(cluster, 1).contains("fullbore admin accept-copy"));
+    assert!(refused(cluster, 2).contains("fullbore admin accept-copy"));
     for id in ALL {
         fs::remove_file(cluster.broker(id).data_dir().join("diskless-counter")).expect("removed");
     }
@@ -106,14 +110,19 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
         assert!(is_done || printed.contains("stop all brokers"), "{printed}");
         is_done
     });
-    ALL.iter().for_each(|id| cluster.broker(*id).restart());
+    // The broker that lacks the newest classic records is there first. It must not lead alone.
+    cluster.broker(1).restart();
+    wait_until("broker 1 is registered", BACK_MAX, || {
+        cluster.query("SELECT fenced::int FROM fullbore.brokers WHERE broker_id = 1") == "0"
+    });
+    [2, 3].iter().for_each(|id| cluster.broker(*id).restart());
     cluster.wait_for_brokers(&ALL);
     for id in ALL {
         assert_eq!(texts(cluster, id), ["before"], "broker {id}");
     }
     produced(cluster, 2, "other");
     assert_eq!(texts(cluster, 1), ["before", "other"]);
-    classic(cluster, "other");
+    classic(cluster, &ALL, "other");
     wait_until("all classic records are read", BACK_MAX, || {
         let read = cluster.consume(CLASSIC);
         read.iter().map(|record| record.value.clone()).collect::<Vec<_>>() == ["before", "since", "other"]

@@ -232,9 +232,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps a frame's memory for the next frame, unless a slice still points into it.
+    /// Keeps a frame's memory for the next frame, unless a slice still points into it or the frame was extremely large.
     pub fn recycle(&mut self, frame: Bytes) {
-        if let Ok(buffer) = frame.try_into_mut() {
+        if let Ok(buffer) = frame.try_into_mut()
+            && buffer.capacity() <= RESPONSE_BYTES_MAX
+        {
             self.spare = buffer;
         }
     }

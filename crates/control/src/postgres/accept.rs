@@ -3,6 +3,9 @@
 //! The data directories of the brokers name versions and numbers that the copy lacks. Therefore the copy skips all
 //! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
 //! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes.
+//!
+//! The copy does not know which replicas were in sync at the end, so none counts as such. Every data directory counts
+//! as an older copy, and the longest log of a partition leads it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +13,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{LOCK, UnusableDatabase};
+use crate::image::FIRST_LEADER_EPOCH_MAX;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{next, number};
 use fullbore_db::postgres::schema::{self, Found, check_schema};
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
-/// How many versions, ids and numbers are skipped. Brokers need decades for as many changes.
+/// How many versions are skipped. A cluster that commits ten times a second needs four months for as many. Leader
+/// epochs of topics that are created again come from versions and have only 32 bits, so no more can be skipped.
+const VERSIONS_SKIPPED: i64 = 100_000_000;
+/// How many ids and numbers are skipped. Brokers need decades for as many changes.
 const SKIPPED: i64 = 1_000_000_000;
-/// How many epochs of each partition are skipped. An epoch has only 32 bits, and few elections are held.
+/// How many epochs of each partition are skipped, beyond those in which a topic may have been created again.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker runs if its last heartbeat is not older than this.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
@@ -64,17 +71,22 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     if let Some(row) = next(&mut answers)?.first() {
         return Err(UnusableDatabase::InUse(number(row, 0)?));
     }
-    let now =
-        i64::checked_add(before, SKIPPED).ok_or_else(|| StoreError::Damaged("its version is too large".into()))?;
+    let now = i64::checked_add(before, VERSIONS_SKIPPED)
+        .ok_or_else(|| StoreError::Damaged("its version is too large".into()))?;
     session.query(&skipping(now), server.call_max).await.map_err(away)?;
     Ok(AcceptedCopy { before, now })
 }
 
 /// Returns the statements that skip the numbers. The new version has no list of changes, so brokers read everything.
 fn skipping(now: i64) -> String {
+    let again = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
     format!(
         "UPDATE fullbore.partitions
-           SET leader_epoch = leader_epoch + {EPOCHS_SKIPPED}, partition_epoch = partition_epoch + {EPOCHS_SKIPPED};
+           SET leader_epoch = greatest(leader_epoch, {again}) + {EPOCHS_SKIPPED},
+             partition_epoch = partition_epoch + {EPOCHS_SKIPPED};
+         UPDATE fullbore.brokers SET process =
+           translate(rtrim(encode(decode(md5(random()::text || broker_id), 'hex'), 'base64'), '='), '+/', '-_');
+         DELETE FROM fullbore.log_ends;
          INSERT INTO fullbore.diskless_brokers (broker_id, counter) SELECT broker_id, 0 FROM fullbore.brokers
            ON CONFLICT DO NOTHING;
          UPDATE fullbore.diskless_brokers SET counter = counter + {SKIPPED};
