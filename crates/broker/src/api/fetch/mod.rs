@@ -238,8 +238,8 @@ async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimi
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // One of the partitions was deleted. The fetch registers with all partitions again, because the topic may
-            // have been recreated.
+            // The fetch registers with all partitions again, because the topic of a deleted partition may have been
+            // recreated.
             register(services, plan, &waiter)?;
         }
         // The waiter was registered before this read, so an append after the read still wakes this task.
