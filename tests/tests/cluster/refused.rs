@@ -105,7 +105,7 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let own = cluster.sets_of(1).to_vec();
     let new = tempfile::tempdir().expect("a directory");
     let reported = refusal(new.path(), &with(&own, "node.id", "1"));
-    assert!(reported.contains("A broker with node.id=1 lives, and has another data directory"), "{reported}");
+    assert!(reported.contains("A broker with node.id=1 is running with another data directory"), "{reported}");
     another.broker(1).kill();
     let reported = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
     assert!(reported.contains(" is of cluster ") && reported.contains(" has cluster "), "{reported}");

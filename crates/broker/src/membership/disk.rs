@@ -71,7 +71,8 @@ impl DiskWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat retries"
+                        "cannot report the state of the disk: other brokers rely on the last report; the next \
+                         heartbeat retries"
                     );
                 }
             }

@@ -144,7 +144,7 @@ impl Membership {
         }
         let place = format!("replaced this process as node.id={}", self.node_id);
         Some(match own.process == process {
-            true => format!("a registration that this process had given up has {place}"),
+            true => format!("a late registration of this process, which the process no longer waited for, has {place}"),
             false => format!("another process has {place}"),
         })
     }
@@ -237,7 +237,8 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
         Ok(_) => tracing::info!("handed over the leadership of this broker's partitions"),
         Err(_) => {
             tracing::warn!(
-                "cannot confirm the hand-over: not all other brokers have shown in time that they know the new leaders"
+                "cannot confirm the hand-over of leadership: some brokers have not reported in time that they know \
+                 the new leaders, and may still send clients here"
             )
         }
     }

@@ -173,7 +173,7 @@ impl Partitions {
     /// Starts to serve diskless topics.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
-            tracing::error!("cannot serve diskless topics twice: the first server stays");
+            tracing::error!("cannot start the service of diskless topics a second time: the first one stays in use");
         }
     }
 
@@ -509,7 +509,8 @@ impl Partitions {
             }
         }
         if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
-            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
+            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older high watermarks; check \
+                 the disk");
         }
         if let Err(error) = self.close_partitions() {
             tracing::error!(%error, dir = %self.log_dir.path.display(), "cannot shut down cleanly: the next start recovers the logs; check the disk");
