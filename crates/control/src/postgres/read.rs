@@ -66,7 +66,8 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     for row in later {
         let Some(changes) = optional(row, 2)? else { return Ok(Since::TooMuch) };
         let version = version(row)?;
-        let unreadable = |reason| damaged(format!("what version {} changed: {reason}", version.number));
+        let unreadable =
+            |reason| damaged(format!("the changes of metadata version {} cannot be read: {reason}", version.number));
         commits.push(Commit { version, changes: record::read(changes).map_err(unreadable)? });
     }
     Ok(Since::Commits(commits))
