@@ -407,7 +407,7 @@ fn known_once_moved(
                 topic = known.topic(),
                 partition = known.index(),
                 ?error,
-                "cannot move the log start: old records may stay; check the index"
+                "cannot raise the log start offset of a diskless partition: old records may stay; check the index"
             );
             if let CommitError::Unknown(_) = error {
                 task::spawn(find_log_start(Arc::clone(known), index.clone(), number, offset));

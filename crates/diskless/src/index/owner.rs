@@ -435,7 +435,8 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
                 if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(
                         ?error,
-                        "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
+                        "cannot record a created, changed or deleted topic in the index of diskless topics: the \
+                         broker retries each second; check the index"
                     );
                 }
                 thread::sleep(RETRY);

@@ -25,7 +25,7 @@ pub enum ObjectError {
     #[error("the object store refuses: {0}")]
     Denied(String),
     /// The store has objects of another cluster.
-    #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
+    #[error("it has objects of the cluster {owner}, and this broker belongs to {cluster_id}")]
     OtherCluster {
         /// The cluster that owns the store.
         owner: String,

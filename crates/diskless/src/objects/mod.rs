@@ -124,7 +124,7 @@ impl Objects {
                 if error.is_retriable()
                     && !(is_directory && matches!(error, ObjectError::Unavailable(_) | ObjectError::Full(_))) =>
             {
-                tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
+                tracing::warn!(%storage, %error, "cannot open the object store: this broker's diskless topics accept no records until a retry succeeds; see the error");
                 Ok(objects)
             }
             Err(error) => Err(failed(&error)),

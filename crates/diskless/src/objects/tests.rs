@@ -80,12 +80,13 @@ async fn another_clusters_store_is_refused() {
     let [one, two] = [TempIndex::empty(), TempIndex::empty()];
     directory(temporary.path(), "one", &one).await.expect("opened");
     let refused = directory(temporary.path(), "other", &two).await.err().expect("refused");
-    assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
+    assert!(refused.ends_with(": it has objects of the cluster one, and this broker belongs to other"), "{refused}");
 
     let s3 = S3::start();
     open(storage(&s3), "one", &one).await.expect("opened");
     let refused = open(storage(&s3), "other", &two).await.err().expect("refused");
-    let expected = "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this is other";
+    let expected =
+        "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this broker belongs to other";
     assert_eq!(refused, expected);
     let elsewhere = S3Storage { prefix: String::new(), ..storage(&s3) };
     open(elsewhere, "other", &two).await.expect("another prefix");
@@ -304,7 +305,7 @@ async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     s3.every("GET", S3Fault::NoRanges);
     let refused = open(storage(&s3), "one", &index).await.err().expect("refused");
-    assert!(refused.contains("a part of an object (Range)"), "{refused}");
+    assert!(refused.contains("part of an object (HTTP header Range)"), "{refused}");
     s3.heal();
     open(storage(&s3), "one", &index).await.expect("opened");
 }
