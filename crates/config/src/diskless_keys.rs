@@ -56,14 +56,14 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.buffer.max.bytes", None, MIB, "Inkless's name of diskless.produce.buffer.max.bytes.")
         .allow(OBJECT_BYTES)
         .differs(INKLESS),
-    Key::int("diskless.produce.commit.interval.ms", Some("250"), 1, "Age of its first batch at which an object of diskless topics is closed and uploaded, whatever its size; in milliseconds.")
+    Key::int("diskless.produce.commit.interval.ms", Some("250"), 1, "Time after its first batch when an object of diskless topics is closed and uploaded, whatever its size; in milliseconds.")
         .allow(COMMIT_INTERVAL_MS)
         .or_else(&["inkless.produce.commit.interval.ms"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.produce.commit.interval.ms", None, 1, "Inkless's name of diskless.produce.commit.interval.ms.")
         .allow(COMMIT_INTERVAL_MS)
         .differs(INKLESS),
-    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Uploads a second below which an object is closed early when an upload slot is idle. Full and due objects are always uploaded. An object with a transaction's marker, or with records that the producer flags as a transaction's last, has a separate ceiling of the same number. 0 closes none early.")
+    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Limit of uploads a second for early uploads. While there are fewer uploads, an object is uploaded before it is full or due, if an upload slot is idle. Full and due objects are always uploaded. An object with a transaction's marker, or with records that the producer flags as a transaction's last, has a separate limit of the same number. With 0 no object is uploaded early.")
         .allow(Allowed::Between(0, 10_000))
         .differs(NOT_KAFKAS),
     Key::int("diskless.produce.max.upload.attempts", Some("3"), 1, "Attempts to upload an object before its batches are refused.")
@@ -80,21 +80,21 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.backoff.ms", None, 0, "Inkless's name of diskless.produce.upload.backoff.ms.")
         .allow(UPLOAD_BACKOFF_MS)
         .differs(INKLESS),
-    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Most uploads of objects in flight. There are fewer at the start, and while uploads take seconds and fewer carry as many bytes.")
+    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Maximum number of uploads at a time. The broker begins with two, and uses fewer while uploads take seconds and fewer uploads carry as many bytes.")
         .allow(UPLOAD_SLOTS)
         .or_else(&["inkless.produce.upload.thread.pool.size"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Most bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])
         .differs(NOT_KAFKAS),
     Key::long("inkless.consume.cache.max.bytes", None, 0, "Inkless's name of diskless.consume.cache.max.bytes.")
         .differs(INKLESS),
-    Key::int("diskless.file.cleaner.interval.ms", Some("30000"), 1, "Time between two scans for unused objects, which are deleted; in milliseconds.")
+    Key::int("diskless.file.cleaner.interval.ms", Some("30000"), 1, "Time between two scans that delete unused objects, in milliseconds.")
         .or_else(&["inkless.file.cleaner.interval.ms"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.file.cleaner.interval.ms", None, 1, "Inkless's name of diskless.file.cleaner.interval.ms.")
