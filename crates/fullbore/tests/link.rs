@@ -76,7 +76,7 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
     let mut output = String::new();
     counts.read_to_string(&mut output).expect("read");
     let there: u64 = output
-        .split(" bytes there")
+        .split(" bytes to the server")
         .next()
         .and_then(|before| before.rsplit(' ').next())
         .and_then(|bytes| bytes.replace(',', "").parse().ok())

@@ -47,7 +47,7 @@ pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOff
             Mark::Start(mark) => start.replace(*mark).is_some(),
         };
         if doubled {
-            return Err(Failure::new("--offset: one place to start and one e@MS to end before, not two of a kind"));
+            return Err(Failure::new("--offset: give at most one start and at most one end (e@MS)"));
         }
     }
     Ok((start.unwrap_or(otherwise), until))

@@ -52,7 +52,7 @@ impl LinkOptions {
 /// # Errors
 /// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
-    words("A plain TCP stream over the link, for its measure");
+    words("A plain TCP stream over the link, for comparison");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;
     let played = play.on_a_broker("data", ground)?;
     let kafka = as_kafka(settings, play);

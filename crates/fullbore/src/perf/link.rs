@@ -39,9 +39,9 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 ///
 /// With --namespaces it is a link with all of these effects on the kernel's TCP: two network namespaces, a TUN device
 /// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
-/// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
-/// (TSO). They are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
-/// of a killed link are removed when a link of the same name starts.
+/// --loss drops some packets at random. TCP passes up to 64 KB at once to the device, as to a network card that splits
+/// such data into packets (TSO). The link splits the data only if packets are lost or wait for the bandwidth. The
+/// namespaces are removed at the end. The namespaces of a killed link are removed when a link of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -205,7 +205,7 @@ fn document(totals: &Totals) -> String {
 
 fn summary(totals: &Totals) -> String {
     format!(
-        "{} connections, {} of them refused; {} bytes there, {} back; {} losses played",
+        "{} connections, {} of them refused; {} bytes to the server, {} bytes back; {} losses imitated",
         grouped(totals.connections),
         grouped(totals.refused),
         grouped(totals.bytes_there),

@@ -17,7 +17,7 @@ use fullbore_wire::{ErrorCode, Text};
 pub struct Alter {
     #[command(flatten)]
     target: TopicTarget,
-    /// The number of all partitions that the topic then has.
+    /// The new number of partitions of the topic.
     #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
     /// The brokers of every partition, including existing ones, the preferred leader first: 1:2,2:3 is two partitions.
