@@ -134,7 +134,7 @@ impl fmt::Display for DirectoryFinding {
             Self::Absent => f.write_str("it does not exist; the first start creates it"),
             Self::Unreadable(reason) => write!(f, "it cannot be read: {reason}"),
             Self::OfOneMachine => {
-                write!(f, "it has {SINGLE_BROKERS_FILE}, so it belongs to a standalone broker and cannot join a cluster")
+                write!(f, "it belongs to a standalone broker ({SINGLE_BROKERS_FILE}), which cannot join a cluster")
             }
             Self::OfNode { stored, configured } => {
                 write!(f, "it belongs to node.id={stored}, but node.id={configured} is set")

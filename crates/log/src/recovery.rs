@@ -315,7 +315,8 @@ impl Log {
                 lost = ?(walk.next_offset..aside.end_offset.max(known.recovery_point)),
                 files = aside.files,
                 aside = %aside.first.display(),
-                "the machine stopped before this was flushed: the log is cut off here, and the records behind are set aside"
+                "the machine stopped before the end of a log was flushed: the log is cut off at `byte`, and the \
+                 records behind are set aside"
             );
         } else {
             let bytes = self.segments[index].size - walk.end;

@@ -197,7 +197,7 @@ impl fmt::Display for SequenceRefusal {
                 formatter.write_str("the batch was written so long ago that the broker no longer knows its offset")
             }
             SequenceRefusal::InvalidProducerEpoch => {
-                formatter.write_str("the producer's epoch is over: a newer one is known")
+                formatter.write_str("the producer's epoch is over: the partition knows a newer epoch")
             }
             SequenceRefusal::InvalidRecord => {
                 formatter.write_str("the batch header has values that no producer writes")

@@ -245,7 +245,10 @@ fn refusal_of_the_store_ends_the_start_with_its_message_and_without_the_secret()
     assert!(!refusal.contains("TOPSECRET") && refusal.lines().count() == 1, "{refusal}");
     drop(start(&on(&s3, &[])));
     let refusal = refused(&on(&s3, &[]));
-    assert!(refusal.contains("diskless.storage=s3://objects/prefix: it has objects of the cluster "), "{refusal}");
+    assert!(
+        refusal.contains("diskless.storage=s3://objects/prefix: the store has objects of the cluster "),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(super) enum Unhealthy {
 fn of_hung(hung_for: &Option<Duration>) -> String {
     match hung_for {
         Some(time) => format!("a write has not returned for {} s", time.as_secs()),
-        None => "it does not respond".to_owned(),
+        None => "the directory does not respond".to_owned(),
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
         let hung_for = Some(Duration::from_millis(7_900));
         reported(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
-        assert!(hung.contains("hangs: it does not respond"), "{hung}");
+        assert!(hung.contains("hangs: the directory does not respond"), "{hung}");
         let gone = directory.path().join("gone");
         let why = of_directory(Some(data_directory(&gone)), &gone).expect_err("no directory").to_string();
         assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");

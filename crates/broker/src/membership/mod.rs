@@ -201,7 +201,7 @@ impl Membership {
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
-                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions until a retry succeeds");
+                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: the broker stays leader of its partitions until a retry succeeds");
                 }
             }
         }
@@ -220,7 +220,7 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
         handed_over = control.settle_partitions(urgent).await;
     }
     if let Err(refusal) = handed_over {
-        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions have no leader until the other brokers fence this one, or it restarts");
+        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions have no leader until the other brokers fence this broker, or this broker restarts");
         return;
     }
     let image = control.image();

@@ -46,7 +46,7 @@ impl LostStoreWatch {
                 tracing::warn!(
                     error,
                     "cannot reach the object store: other brokers serve diskless topics; compare this broker's \
-                     network path to the store, and its credentials, with those of the others"
+                     network path to the store, and its credentials, with those of the other brokers"
                 );
             }
             Ok(()) if others_serve => {

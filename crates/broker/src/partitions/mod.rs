@@ -416,7 +416,7 @@ impl Partitions {
         match self.cleaner.start_threads() {
             Ok(started) => self.threads.lock().extend(started),
             Err(error) => {
-                tracing::error!(%error, "cannot start more compaction threads: the running ones compact alone")
+                tracing::error!(%error, "cannot start more compaction threads: only the running threads compact logs")
             }
         }
     }
@@ -505,7 +505,7 @@ impl Partitions {
         self.stop_threads();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the log has panicked");
+                tracing::error!("a background thread of the logs has panicked");
             }
         }
         if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {

@@ -49,7 +49,7 @@ pub enum FollowError {
     #[error("{}", .0.message())]
     Role(ErrorCode),
     /// The log ends at another offset than the one where the response begins.
-    #[error("the log ends at {0}, but the response begins at another offset")]
+    #[error("the log ends at offset {0}, but the response begins at another offset")]
     NotNext(i64),
     /// The log is empty, and its start lies within the response's first batch. Contains the base offset of that batch.
     #[error("the log start lies within the response's first batch, which begins at offset {0}")]

@@ -332,7 +332,8 @@ impl DiskSpace {
             match changed {
                 Some(HungChange::Hangs) => tracing::error!(
                     folder = %directory,
-                    "the disk hangs: a write has not returned, and records are refused until it does; check the volume of the data directory"
+                    "the disk hangs: a write has not returned, and records are refused until it returns; check the \
+                     volume of the data directory"
                 ),
                 Some(HungChange::Answers) => {
                     tracing::warn!(folder = %directory, "the disk answers again: each hung write has returned")

@@ -44,7 +44,7 @@ pub enum AppendError {
         log_start_offset: i64,
     },
     /// The batch would open a transaction that has not been verified.
-    #[error("it is not confirmed that the partition is in the producer's transaction")]
+    #[error("the coordinator has not confirmed that the partition is in the producer's transaction")]
     Unverified,
     /// The topic was deleted while the batch waited in the reorder buffer.
     #[error("the topic was deleted while the batch waited")]
