@@ -115,7 +115,7 @@ async fn directory_belongs_to_one_broker_of_one_cluster() {
     assert_eq!(reported, format!("{} belongs to node.id=1, but node.id=3 is set", file.display()));
     let reported = refused(first.path(), 1, &another.url());
     assert!(
-        reported.starts_with(&format!("{} is of cluster ", file.display())) && reported.contains(another.name()),
+        reported.starts_with(&format!("{} belongs to cluster ", file.display())) && reported.contains(another.name()),
         "{reported}"
     );
     let reported = refusal(first.path(), "");

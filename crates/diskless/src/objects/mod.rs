@@ -282,7 +282,7 @@ impl Objects {
             progress.moved(chunk.len());
             if chunk.len() > len - bytes.len() {
                 return Err(ObjectError::Unavailable(format!(
-                    "it returns more than the requested part of object {id}"
+                    "the store returned more than the requested part of object {id}"
                 )));
             }
             bytes.extend_from_slice(&chunk);
