@@ -347,7 +347,7 @@ mod tests {
             lines[1],
             "log.retention.hour: is not a key of this broker and has no effect; did you mean log.retention.hours?"
         );
-        assert!(lines[2].contains("the broker's is log.retention.ms"), "{}", lines[2]);
+        assert!(lines[2].contains("the broker's key is log.retention.ms"), "{}", lines[2]);
     }
 
     #[test]

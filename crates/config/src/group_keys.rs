@@ -33,7 +33,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.coordinator.rebalance.protocols",
         Type::List,
         Some("classic,consumer"),
-        "Kinds of groups that the broker serves. Without `consumer`, it answers ConsumerGroupHeartbeat with UNSUPPORTED_VERSION.",
+        "Kinds of groups that the broker serves. Without `consumer`, the broker answers ConsumerGroupHeartbeat with UNSUPPORTED_VERSION.",
     )
     .allow(Allowed::OneOf(&["classic", "consumer"]))
     .differs("`share` and `streams` are not offered, and `classic` is served even if it is left out"),

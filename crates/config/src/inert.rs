@@ -93,7 +93,9 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
             Err(ConfigError::of_value(key, value, message))
         }
         _ => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
-            Some(broker) => warning(format!("has no effect here: it is a topic's setting; the broker's is {broker}")),
+            Some(broker) => {
+                warning(format!("has no effect here, because it is a key of topics; the broker's key is {broker}"))
+            }
             None => warning(format!("is not a key of this broker and has no effect{meant}")),
         },
     }

@@ -357,9 +357,9 @@ mod tests {
         let large = refused("match", "client_id=((a{99}){99}){9}");
         assert!(large.starts_with("match=client_id=((a{99}){99}){9}: "), "{large}");
         let many = refused("match", &["client_id=a"; 17].join(","));
-        assert_eq!(many, "match: has 17 patterns, and 16 are allowed");
+        assert_eq!(many, "match: has 17 patterns, and at most 16 are allowed");
         let many = refused("metrics", &vec!["a"; 1001].join(","));
-        assert_eq!(many, "metrics: has 1001 elements, and 1000 are allowed");
+        assert_eq!(many, "metrics: has 1001 elements, and at most 1000 are allowed");
         assert_eq!(refused("bogus", "1"), "bogus: unknown client metrics config name");
     }
 

@@ -122,7 +122,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         BATCHES_TO_RETAIN,
         None,
         5,
-        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic that does not set it has the broker's diskless.producer.state.batches.to.retain.",
+        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic without this setting has the broker's diskless.producer.state.batches.to.retain.",
     )
     .allow(Allowed::Between(5, 10_000))
     .or_else(&["max.idempotence.batches.to.retain"])

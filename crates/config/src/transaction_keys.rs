@@ -37,7 +37,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.partition.verification.enable",
         Type::Boolean,
         Some("true"),
-        "Whether the broker verifies with the coordinator that a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
+        "Whether the broker verifies with the coordinator that a partition is in the transaction, before a batch of an older client begins the transaction there (KIP-890).",
     )
     .dynamic(),
     Key::int(

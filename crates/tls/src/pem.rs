@@ -79,10 +79,10 @@ fn read(key: &str, path: &str) -> Result<(Vec<u8>, String), MaterialError> {
     let reason = match (read, &bytes[..]) {
         (Err(error), _) => error.to_string(),
         (Ok(_), [0xfe, 0xed, 0xfe, 0xed, ..] | [0xce, 0xce, 0xce, 0xce, ..]) => {
-            "is a Java key store (JKS); it must be PEM: keytool and openssl pkcs12 export it".to_owned()
+            "is a Java key store (JKS), but must be PEM; keytool and openssl pkcs12 convert it".to_owned()
         }
         (Ok(_), [0x30, 0x80..=0x84, ..]) => {
-            "is binary (PKCS12 or DER); it must be PEM: openssl pkcs12 exports it".to_owned()
+            "is binary (PKCS12 or DER), but must be PEM; openssl pkcs12 converts it".to_owned()
         }
         (Ok(_), bytes) if bytes.len() as u64 > FILE_MAX => format!("is larger than {FILE_MAX} bytes"),
         (Ok(_), _) => return Ok((bytes, setting)),

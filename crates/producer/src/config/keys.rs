@@ -30,8 +30,8 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
     "compression.zstd.level", "", "-131072 to 22; default 3.",
         |_c, v| level(v, -131_072, 22)?;
     "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto begins with one, and \
-         adds more where one limits throughput, if max.in.flight.requests.per.connection is auto too. A partition \
-         uses only one connection, unless the broker puts batches back in order.",
+         adds connections while they limit throughput, if max.in.flight.requests.per.connection is auto too. A \
+         partition uses only one connection, unless the broker puts batches back in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "Longest time from send to success or failure.",
         |c, v| c.delivery_timeout = ms(v)?;
