@@ -253,8 +253,14 @@ mod tests {
     #[test]
     fn a_wrong_finding_is_marked() {
         assert_eq!(text_of(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
-        assert_eq!(text_of(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
+        assert_eq!(
+            text_of(&of_finding(&Finding::Clock(1500))),
+            "       the clock of the database is 1500 ms ahead of this machine's"
+        );
         let json = document(&of_finding(&Finding::Clock(1500)));
-        assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
+        assert_eq!(
+            json,
+            r#"{"is_wrong":false,"finding":"the clock of the database is 1500 ms ahead of this machine's"}"#
+        );
     }
 }

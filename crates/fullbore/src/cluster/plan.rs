@@ -236,7 +236,7 @@ fn first_port(present: &Present<'_>, wanted: Option<u16>) -> Result<u16, Failure
 fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failure> {
     let behind = |first: u16| first.checked_add(u16::try_from(id - 1).ok()?);
     let port = behind(first).ok_or_else(|| {
-        Failure::new(format!("--port {first}: the ports after it end before broker {id} has one; give a smaller port"))
+        Failure::new(format!("--port {first}: broker {id} would need a port above 65535; give a smaller port"))
     })?;
     properties.set("listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
     Ok(())
@@ -496,10 +496,10 @@ mod tests {
             (own.clone(), Box::new(|wanted| wanted.port = Some(1)), "listen on 9092 and the ports after it"),
             (own.clone(), Box::new(url), "have a PostgreSQL of their own"),
             (present(&given), Box::new(other), "the brokers of /c have another control plane"),
-            (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "end before broker 2 has one"),
+            (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "broker 2 would need a port above 65535"),
             (present(&[]), setting("x"), "--set x: must be key=value"),
-            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers sets it"),
-            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane sets it"),
+            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own value, which --brokers sets"),
+            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "which --control-plane sets"),
         ];
         for (present, change, reported) in cases {
             let refused = plan(&present, change).expect_err(reported);

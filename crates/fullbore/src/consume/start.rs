@@ -17,8 +17,7 @@ pub enum Mark {
 /// # Errors
 /// Returns a text with the allowed values if `text` is not one of them.
 pub fn mark(text: &str) -> Result<Mark, String> {
-    let allowed =
-        || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
+    let allowed = || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, or e@MS to end before a time";
     let time = |text: &str| text.parse::<i64>().ok().filter(|ms| *ms >= 0).ok_or_else(|| allowed().to_owned());
     match text {
         "beginning" | "earliest" => Ok(Mark::Start(StartOffset::Earliest)),

@@ -75,8 +75,8 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     }));
     line(&fullbore_bench::report::table(&rows));
     line(
-        "\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.\n\
-         Kafka's way: 5 batches of 16 KiB of each partition under way on one connection, and 100 KiB of socket buffers.",
+        "\nLatencies count from the time when a record was due; \"read\" ends when the reader has verified the record.\n\
+         Kafka's way: 5 batches of 16 KiB of each partition in flight on one connection, and 100 KiB of socket buffers.",
     );
     Ok(())
 }

@@ -77,8 +77,8 @@ pub struct Link {
     /// The largest additional random delay, which keeps the order: 5 or 5ms.
     #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
-    /// For a relay: the probability, for each 1,460 bytes, that a direction of a connection stalls as after a lost
-    /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
+    /// For a relay: the probability, for each 1,460 bytes, that one direction of a connection stalls, as after a lost
+    /// packet: 0.1%. 0.1%:300ms also sets how long it stalls [default: the round trip, at least 10 ms].
     #[arg(long, allow_hyphen_values = true, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
     /// For a relay: the limit of bytes in flight in each direction of a connection, at which it stops to read from the

@@ -177,7 +177,7 @@ fn refusal(
     let next = match error {
         ProduceFailure::Transaction(error) => return transaction_refusal(error, transactions, transaction_duration),
         ProduceFailure::Send(SendError::Timeout { .. }) => {
-            format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
+            format!("; check whether the topic exists and has leaders with `fullbore topics describe --topic {topic}`")
         }
         _ => String::new(),
     };
@@ -410,7 +410,7 @@ mod tests {
         };
         assert_eq!(window_bound(&full(4_900), Duration::from_secs(10)), None);
         let named = window_bound(&full(9_320), Duration::from_secs(10)).expect("it limits");
-        let expected = "the rate was limited by the window of 5 batches of broker 1, full 93 % of the time: ";
+        let expected = "the rate was limited by the window of 5 batches of broker 1, which was full 93 % of the time; ";
         assert!(named.starts_with(expected), "{named}");
     }
 
@@ -469,7 +469,7 @@ mod tests {
             possibly_committed: false,
         };
         let refusal = |ms| transaction_refusal(&fenced, Some(&settings), Duration::from_millis(ms)).to_string();
-        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 ends"));
+        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 aborts"));
         assert!(refusal(100).starts_with("cannot send in transactions: another producer has started"));
     }
 

@@ -77,8 +77,8 @@ fn check_assigned(alter: &Alter) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "--replica-assignment is for {assigned} partitions and --partitions says {}; list the brokers of every partition, \
-         those that exist too",
+        "--replica-assignment is for {assigned} partitions and --partitions is {}; list the brokers of every \
+         partition, including the existing ones",
         alter.partitions
     )))
 }

@@ -152,10 +152,10 @@ mod tests {
         };
         let refusal = coordinated_refusal(&open, 12_500).to_string();
         assert!(
-            refusal.contains("transactional id 'billing' has it (Ongoing for 2.5 s of transaction.timeout.ms=60000)")
+            refusal.contains("transactional id 'billing' knows it (Ongoing for 2.5 s of transaction.timeout.ms=60000)")
         );
         assert!(refusal.contains("--transactional-id billing`") && refusal.ends_with("with --force"), "{refusal}");
         let refusal = coordinated_refusal(&TransactionDescription { start_ms: None, ..open }, 0).to_string();
-        assert!(refusal.contains("has it (Ongoing), and"), "{refusal}");
+        assert!(refusal.contains("knows it (Ongoing), and"), "{refusal}");
     }
 }
