@@ -307,9 +307,8 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     broker.wait_for_stderr("cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry");
     // A broker with few free descriptors closes logs soon after a read. So the number of waiting partitions varies, and
     // on a loaded machine they may all be read before a wait is long enough for a report.
-    let is_reported = |line: &String| {
-        ["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"].iter().all(|word| line.contains(word))
-    };
+    let is_reported =
+        |line: &String| ["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"].iter().all(|word| line.contains(word));
     reader.waits_for("a report or all partitions", |reader| {
         reader.reported().iter().any(is_reported) || reader.read() == numbers(0..PARTITIONS)
     });
