@@ -54,7 +54,7 @@ fn partitions_can_be_added_and_not_removed() {
     assert_eq!(place.ok("topics alter --topic b --partitions 2 --if-exists --json"), "{\"altered\":[]}\n");
     place.ok("topics alter --topic a --partitions 5 --replica-assignment 1,1,1,1,1");
     let reported = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
-    assert!(reported.contains("is for 5 partitions and --partitions says 6"), "{reported}");
+    assert!(reported.contains("is for 5 partitions and --partitions is 6"), "{reported}");
     let (status, stdout, stderr) = place.run("topics alter --topic a --partitions 6 --json");
     assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
     assert!(
