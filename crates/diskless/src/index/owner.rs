@@ -343,7 +343,7 @@ fn run_guarded<S: IndexStore>(
     if catch_unwind(AssertUnwindSafe(|| run(index, received, progress))).is_err() {
         tracing::error!(
             "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no \
-             records of diskless topics; restart the broker, and report the log lines before this one"
+             records of diskless topics. Restart the broker, and report the log lines before this one"
         );
         failure.send_replace(true);
     }
