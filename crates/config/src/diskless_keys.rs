@@ -80,7 +80,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.backoff.ms", None, 0, "Inkless's name of diskless.produce.upload.backoff.ms.")
         .allow(UPLOAD_BACKOFF_MS)
         .differs(INKLESS),
-    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Maximum number of uploads at a time. The broker begins with two, and uses fewer while uploads take seconds and fewer uploads carry as many bytes.")
+    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Maximum number of uploads at a time. The broker begins with two. While uploads take seconds, the broker lowers the number, as long as fewer uploads carry as many bytes in total.")
         .allow(UPLOAD_SLOTS)
         .or_else(&["inkless.produce.upload.thread.pool.size"])
         .differs(NOT_KAFKAS),
