@@ -19,7 +19,7 @@ use tokio::time::timeout_at;
 use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
 use super::objects::Ownership;
 use super::partition_view::PartitionView;
-use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
+use super::pipeline::{AdmissionTerms, IndexedPartition, Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
 use fullbore_db::CommitError;
@@ -89,8 +89,8 @@ impl DisklessPartition {
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
         let awaited = terms.awaited.cloned();
-        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out, awaited };
-        self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
+        let admission_terms = AdmissionTerms { producer, freshness, room, left_out: &self.services.left_out, awaited };
+        self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, admission_terms)
     }
 
     /// Writes the marker of a transaction, and returns after the index has committed it. If the partition is ready, the

@@ -40,7 +40,7 @@ pub struct IndexedPartition<'a> {
 }
 
 /// The memory for a batch, and what its admission depends on.
-pub struct Grant<'a> {
+pub struct AdmissionTerms<'a> {
     /// The producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Shows whether this broker's state of the producer is current or may be stale.
@@ -154,19 +154,24 @@ impl Pipeline {
         partition: IndexedPartition<'_>,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        grant: Grant<'_>,
+        admission_terms: AdmissionTerms<'_>,
     ) -> Result<AppendStep, AppendError> {
         let candidate = Candidate::of(batch, &terms, partition.view);
-        let grant = match self.park_or_pass(partition, batch, candidate, terms, grant)? {
+        let admission_terms = match self.park_or_pass(partition, batch, candidate, terms, admission_terms)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered =
-            Offered::new(partition, grant.producer, batch, candidate, self.shared.index.clock().at(terms.now_ms));
-        self.admit(offered, grant)
+        let offered = Offered::new(
+            partition,
+            admission_terms.producer,
+            batch,
+            candidate,
+            self.shared.index.clock().at(terms.now_ms),
+        );
+        self.admit(offered, admission_terms)
     }
 
-    fn admit(&self, offered: Offered, mut grant: Grant<'_>) -> Result<AppendStep, AppendError> {
+    fn admit(&self, offered: Offered, mut admission_terms: AdmissionTerms<'_>) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         if state.is_closed || offered.partition.is_gone() {
@@ -174,11 +179,11 @@ impl Pipeline {
         }
         let stamp = offered.candidate.stamp;
         // Only the first batch of a transaction waits for the confirmation.
-        let confirmation = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        let confirmation = admission_terms.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
         if confirmation.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
             return Ok(AppendStep::Blocked(Blocker::Verification));
         }
-        let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
+        let answer = match state.check(offered.number, &offered.candidate, admission_terms.freshness) {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
@@ -198,9 +203,9 @@ impl Pipeline {
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, confirmation),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, admission_terms.room, confirmation),
         };
-        Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, admission_terms.left_out.clone())))
     }
 
     /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if the producer must wait for

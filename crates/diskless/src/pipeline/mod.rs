@@ -42,7 +42,7 @@ use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
-pub use admit::{Grant, IndexedPartition};
+pub use admit::{AdmissionTerms, IndexedPartition};
 pub use refresh::Refreshed;
 
 use answer::PendingBatch;
