@@ -17,7 +17,7 @@ use super::replica::{Confirmation, PRODUCERS_MAX};
 use super::world::World;
 use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
 use fullbore_rules::commit::{
-    BatchKind, BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
+    BatchKind, BatchRun, CommitState, CommitVerdict, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
     ObjectState, PartitionState, Refusal, Verified, commit,
 };
 use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
@@ -65,8 +65,8 @@ impl Index {
         let is_new = state == ObjectState::Registered;
         let batches = object.batches.iter().map(|queued| queued.batch).collect();
         let mut partitions = HashMap::from([(NUMBER, self.state.clone())]);
-        let mut coordinator = Coordinator { partitions: &mut partitions, deleted: &HashMap::new(), now_ms: now };
-        let decided = commit(&mut coordinator, &[FinishedObject { id: object.id, state, batches }]);
+        let mut commit_state = CommitState { partitions: &mut partitions, deleted: &HashMap::new(), now_ms: now };
+        let decided = commit(&mut commit_state, &[FinishedObject { id: object.id, state, batches }]);
         let verdicts = decided.verdicts.into_iter().flatten().collect::<Vec<_>>();
         if !is_new {
             return (verdicts, Vec::new());

@@ -1,6 +1,6 @@
 //! Decides which batches of a producer a broker may take for a partition before they are committed.
 //!
-//! Admission fixes the order of the batches, and the coordinator's commit confirms it. A batch is checked against the
+//! Admission fixes the order of the batches, and the commit to the index confirms it. A batch is checked against the
 //! committed state that this broker knows, and against the pending batches. The known state may be stale, because the
 //! producer may have written through another broker. A batch may be accepted by a stale state, but is never refused by
 //! one. So the caller reads the committed state again before a refusal, and at a producer's first batch.

@@ -252,8 +252,8 @@ impl World {
         let state = self.objects[&object.id].clone();
         let finished = FinishedObject { id: object.id, state, batches };
         let deleted = HashMap::new();
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
-        let decided = super::commit(&mut coordinator, &[finished]);
+        let mut commit_state = CommitState { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
+        let decided = super::commit(&mut commit_state, &[finished]);
         if !decided.objects.is_empty() {
             self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));
         }

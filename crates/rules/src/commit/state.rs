@@ -1,4 +1,4 @@
-//! The coordinator's state of a partition: where its records end, and its producers with their open transactions.
+//! The state of a partition in the index: where its records end, and its producers with their open transactions.
 //!
 //! Invariant: the next offset is after every recorded batch.
 

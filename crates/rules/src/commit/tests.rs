@@ -34,8 +34,8 @@ impl Case {
 
     pub fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
         let Case { partitions, deleted } = self;
-        let mut coordinator = Coordinator { partitions, deleted, now_ms: 0 };
-        commit(&mut coordinator, objects)
+        let mut commit_state = CommitState { partitions, deleted, now_ms: 0 };
+        commit(&mut commit_state, objects)
     }
 
     /// Commits an object, and returns the verdicts on its batches.

@@ -374,8 +374,8 @@ impl World {
         let batches: Vec<_> = object.batches.iter().map(|admitted| self.offered(&admitted.batch)).collect();
         let finished = FinishedObject { id: object.id, state: self.objects[&object.id].clone(), batches };
         let deleted = HashMap::new();
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
-        let mut decided = super::commit(&mut coordinator, &[finished]);
+        let mut commit_state = CommitState { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
+        let mut decided = super::commit(&mut commit_state, &[finished]);
         let verdicts = decided.verdicts.remove(0);
         self.write(object, &verdicts, decided)?;
         self.check()?;
