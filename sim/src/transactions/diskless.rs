@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
 use super::replica::{Confirmation, PRODUCERS_MAX};
 use super::world::World;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
+use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
 use fullbore_rules::commit::{
     BatchKind, BatchRun, CommitState, CommitVerdict, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
     ObjectState, PartitionState, Refusal, Verified, commit,
@@ -91,7 +91,7 @@ pub struct Pipeline {
     admission: PartitionAdmission,
     gathering: Vec<Queued>,
     objects: VecDeque<Object>,
-    next_ticket: TicketId,
+    next_batch_number: BatchNumber,
 }
 
 impl Default for Pipeline {
@@ -101,14 +101,14 @@ impl Default for Pipeline {
             admission: PartitionAdmission::default(),
             gathering: Vec::new(),
             objects: VecDeque::new(),
-            next_ticket: 0,
+            next_batch_number: 0,
         }
     }
 }
 
 #[derive(Debug)]
 struct Queued {
-    ticket: TicketId,
+    batch_number: BatchNumber,
     batch: ObjectBatch,
     entry: Entry,
     /// The sender that waits for the response. `None` for a marker that aborts a transaction without a transactional
@@ -144,12 +144,12 @@ enum Taken {
 impl Pipeline {
     /// Adds a batch to the next object.
     fn queue(&mut self, batch: ObjectBatch, entry: Entry, whom: Option<Waiter>) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let batch_number = self.next_batch_number;
+        self.next_batch_number += 1;
         if batch.is_sequenced() {
-            self.admission.admitted(&batch.stamp, ticket, batch.verified);
+            self.admission.admitted(&batch.stamp, batch_number, batch.verified);
         }
-        self.gathering.push(Queued { ticket, batch, entry, whom });
+        self.gathering.push(Queued { batch_number, batch, entry, whom });
     }
 
     fn queued(&self) -> impl Iterator<Item = &Queued> {
@@ -164,18 +164,18 @@ impl Pipeline {
 
     /// Removes a refused batch from the admission. Adds later batches of its producer to `dead`, because their clients
     /// must resend them.
-    fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
+    fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<BatchNumber>) {
         if queued.batch.is_sequenced() {
-            dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
+            dead.extend(self.admission.failed(&queued.batch.stamp, queued.batch_number, code, now));
         }
     }
 
     /// Removes dead batches from objects that no commit was attempted for.
-    fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
+    fn drop_dead(&mut self, dead: &BTreeSet<BatchNumber>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
         for batches in untried.map(|object| &mut object.batches).chain([&mut self.gathering]) {
-            dropped.extend(batches.extract_if(.., |queued| dead.contains(&queued.ticket)));
+            dropped.extend(batches.extract_if(.., |queued| dead.contains(&queued.batch_number)));
         }
         dropped
     }
@@ -353,11 +353,11 @@ impl World {
                 }
             };
             if result.is_ok() && queued.batch.is_sequenced() {
-                pipeline.admission.committed(&queued.batch.stamp, queued.ticket);
+                pipeline.admission.committed(&queued.batch.stamp, queued.batch_number);
             }
             answers.push((queued, result));
         }
-        answers.iter().for_each(|(queued, _)| _ = dead.remove(&queued.ticket));
+        answers.iter().for_each(|(queued, _)| _ = dead.remove(&queued.batch_number));
         let dropped = pipeline.drop_dead(&dead);
         answers.into_iter().for_each(|(queued, result)| self.answer_queued(queued, result));
         dropped.into_iter().for_each(|queued| self.answer_queued(queued, Err(Refusal::Behind)));

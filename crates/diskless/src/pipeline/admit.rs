@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening, TicketId};
+use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening};
 use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
@@ -194,7 +194,7 @@ impl Pipeline {
             Ok(Admission::Duplicate { base_offset, timestamp }) => {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
-            Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
+            Ok(Admission::Shares(batch_number)) => match state.pending.get_mut(&batch_number) {
                 // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
                 // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
                 // errors as fatal.
@@ -243,9 +243,9 @@ impl Shared {
         let (number, stamp) = (offered.number, offered.candidate.stamp);
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
-        let ticket = self.enqueue(state, offered, answer, Some(room));
+        let batch_number = self.enqueue(state, offered, answer, Some(room));
         if let Some(confirmation) = confirmation {
-            let batch = UnconfirmedBatch { partition: number, stamp, ticket };
+            let batch = UnconfirmedBatch { partition: number, stamp, batch_number };
             state.queue.await_confirmation(batch);
             task::spawn(Arc::clone(self).take_confirmation(batch, confirmation));
         }
@@ -263,7 +263,7 @@ impl Shared {
         offered: Offered,
         answer: AppendAnswer,
         room: Option<MemoryPermit>,
-    ) -> TicketId {
+    ) -> BatchNumber {
         let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
         let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
         let ends_transaction = candidate.ends_transaction;
@@ -278,10 +278,10 @@ impl Shared {
             ends_transaction,
             room,
         };
-        let ticket = state.queue.admit(batch, self.now());
+        let batch_number = state.queue.admit(batch, self.now());
         let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
-        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
-        ticket
+        state.pending.insert(batch_number, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
+        batch_number
     }
 }
 

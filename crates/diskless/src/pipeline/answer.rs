@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 
 use super::PipelineState;
@@ -38,17 +38,17 @@ impl PipelineState {
     /// Removes the pending batches that have an outcome. Returns each of them with its answer.
     pub(super) fn answers(
         &mut self,
-        outcomes: Vec<(TicketId, CommitResult)>,
+        outcomes: Vec<(BatchNumber, CommitResult)>,
     ) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
-        let answer = |(ticket, outcome): (TicketId, CommitResult)| {
-            let pending = self.pending.remove(&ticket);
+        let answer = |(batch_number, outcome): (BatchNumber, CommitResult)| {
+            let pending = self.pending.remove(&batch_number);
             debug_assert!(pending.is_some() || self.is_closed, "a batch in the queue has an answer");
             let pending = pending?;
             if pending.partition.is_gone() {
                 self.queue.forget(pending.number);
             }
             if let PendingAnswer::Marker(_) = pending.answer {
-                self.markers.ended(pending.number, pending.producer_id, ticket);
+                self.markers.ended(pending.number, pending.producer_id, batch_number);
             }
             let answer = outcome.map(|committed| pending.appended(committed));
             Some((pending, answer))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_host::task;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::{CommitVerdict, Refusal};
 use parking_lot::MutexGuard;
 
@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// Answers failed batches and refuses those that are parked behind them. The lock is released first.
-    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
+    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(BatchNumber, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fullbore_host::files::now_ms;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
 use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
 use fullbore_rules::sequence::{Marker, Stamp};
@@ -79,23 +79,23 @@ impl MarkerAnswer {
 
 /// The queued markers by partition and producer.
 #[derive(Default)]
-pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
+pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, BatchNumber)>>);
 
 impl QueuedMarkers {
-    /// Returns the ticket of a queued marker that equals this one, if there is any.
-    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
+    /// Returns the number of a queued marker that equals this one, if there is any.
+    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<BatchNumber> {
         let queued = self.0.get(&(number, marker.producer_id))?;
-        queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
+        queued.iter().find(|(of, _)| of == marker).map(|(_, batch_number)| *batch_number)
     }
 
-    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, ticket: TicketId) {
-        self.0.entry((number, marker.producer_id)).or_default().push((*marker, ticket));
+    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, batch_number: BatchNumber) {
+        self.0.entry((number, marker.producer_id)).or_default().push((*marker, batch_number));
     }
 
     /// Removes a marker that has an outcome.
-    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, ticket: TicketId) {
+    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, batch_number: BatchNumber) {
         if let Some(queued) = self.0.get_mut(&(number, producer_id)) {
-            queued.retain(|(_, of)| *of != ticket);
+            queued.retain(|(_, of)| *of != batch_number);
             if queued.is_empty() {
                 self.0.remove(&(number, producer_id));
             }
@@ -142,14 +142,14 @@ impl Shared {
             return Err(view.gone());
         }
         let queued = state.markers.find(number, marker);
-        if let Some(pending) = queued.and_then(|ticket| state.pending.get_mut(&ticket))
+        if let Some(pending) = queued.and_then(|batch_number| state.pending.get_mut(&batch_number))
             && let PendingAnswer::Marker(answer) = &mut pending.answer
         {
             return Ok(answer.join());
         }
         let was_idle = state.queue.is_closed_up();
         let stamp = batch.stamp;
-        let ticket = state.queue.admit(batch, self.now());
+        let batch_number = state.queue.admit(batch, self.now());
         let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
         let awaited = answer.join();
         let pending = PendingBatch {
@@ -159,8 +159,8 @@ impl Shared {
             producer_id: stamp.producer_id,
             answer: PendingAnswer::Marker(answer),
         };
-        state.pending.insert(ticket, pending);
-        state.markers.push(number, marker, ticket);
+        state.pending.insert(batch_number, pending);
+        state.markers.push(number, marker, batch_number);
         // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
         // of the marker's epoch.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });

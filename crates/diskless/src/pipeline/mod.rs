@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::rotation::RotationSettings;
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
 use parking_lot::Mutex;
@@ -86,7 +86,7 @@ struct PipelineState {
     /// The committed state of partitions, as far as this broker knows it. A refresh adds a partition, and later commits
     /// update its state.
     known: HashMap<DisklessPartitionId, PartitionState>,
-    pending: HashMap<TicketId, PendingBatch>,
+    pending: HashMap<BatchNumber, PendingBatch>,
     /// The bytes of objects that are in the store but not committed yet, ordered by object number.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// The batches that arrived out of order.

@@ -22,8 +22,8 @@ use crate::sequence::{
     HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
 };
 
-/// Identifies an admitted batch. The number is unique to its broker.
-pub type TicketId = u64;
+/// The number of an admitted batch or marker, which its broker uses only once.
+pub type BatchNumber = u64;
 
 /// The decision about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Admission {
     /// The batch is accepted. The caller puts it into an object, and then calls [`PartitionAdmission::admitted`].
     Admit,
     /// A copy of the batch is pending, and this one gets the same outcome.
-    Shares(TicketId),
+    Shares(BatchNumber),
     /// The batch is already committed. The caller repeats the first response.
     Duplicate {
         /// The offset of the first record in the committed copy.
@@ -69,7 +69,7 @@ pub enum Opening {
 #[derive(Clone, Copy, Debug)]
 struct PendingBatch {
     stamp: Stamp,
-    ticket: TicketId,
+    batch_number: BatchNumber,
     /// The coordinator's confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
     verified: Option<Verified>,
 }
@@ -90,7 +90,7 @@ impl PartitionAdmission {
         }
         let pending = self.by_producer.get(&stamp.producer_id);
         if let Some(same) = pending.and_then(|pending| same(pending, stamp)) {
-            return Admission::Shares(same.ticket);
+            return Admission::Shares(same.batch_number);
         }
         let newest = self.newest(stamp.producer_id, committed);
         if let Some(newest) = newest {
@@ -179,18 +179,18 @@ impl PartitionAdmission {
 
     /// Makes a batch pending, once it is in an object. `verified` is the confirmation in the object's batch. Markers
     /// are not recorded here.
-    pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
+    pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
-            pending.push_back(PendingBatch { stamp: *stamp, ticket, verified });
+            pending.push_back(PendingBatch { stamp: *stamp, batch_number, verified });
             self.refused.written(stamp);
         }
     }
 
     /// Removes a pending batch that has been committed by this broker or another one.
-    pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
+    pub fn committed(&mut self, stamp: &Stamp, batch_number: BatchNumber) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
-            if let Some(at) = place(pending, ticket) {
+            if let Some(at) = place(pending, batch_number) {
                 pending.remove(at);
             }
             if pending.is_empty() {
@@ -200,13 +200,19 @@ impl PartitionAdmission {
     }
 
     /// Removes a batch that failed with `code` at the time `now`, and all batches of its producer that were admitted
-    /// after it. Returns the tickets of those later batches, in order. They must not be committed, because the client
+    /// after it. Returns the numbers of those later batches, in order. They must not be committed, because the client
     /// sends all of them again.
     #[must_use = "the waiting requests need a response"]
-    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
+    pub fn failed(
+        &mut self,
+        stamp: &Stamp,
+        batch_number: BatchNumber,
+        code: ErrorCode,
+        now: Duration,
+    ) -> Vec<BatchNumber> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
-        let Some(at) = place(pending, ticket) else { return Vec::new() };
-        let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
+        let Some(at) = place(pending, batch_number) else { return Vec::new() };
+        let dead = pending.drain(at..).skip(1).map(|of| of.batch_number).collect();
         if pending.is_empty() {
             self.by_producer.remove(&stamp.producer_id);
         }
@@ -247,8 +253,8 @@ impl PartitionAdmission {
     }
 
     /// Returns true if the batch is still pending, so its object may commit it.
-    pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
-        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
+    pub fn is_pending(&self, stamp: &Stamp, batch_number: BatchNumber) -> bool {
+        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, batch_number).is_some())
     }
 
     /// Returns true if no batch of an idempotent producer is pending or must be resent.
@@ -257,9 +263,9 @@ impl PartitionAdmission {
     }
 }
 
-/// Returns the index of the pending batch with this ticket. The tickets are in ascending order.
-fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
-    pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
+/// Returns the index of the pending batch with this number. The numbers are in ascending order.
+fn place(pending: &VecDeque<PendingBatch>, batch_number: BatchNumber) -> Option<usize> {
+    pending.binary_search_by_key(&batch_number, |of| of.batch_number).ok()
 }
 
 /// Returns the pending copy of a batch, if there is one. The search relies on the sequences of each epoch having no
