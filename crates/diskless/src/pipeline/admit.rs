@@ -12,7 +12,7 @@ use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Ver
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::answer::{PendingAnswer, PendingBatch};
+use super::answer::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::queue::UnconfirmedBatch;
 use super::{Pipeline, PipelineState, Shared};
@@ -194,11 +194,11 @@ impl Pipeline {
             Ok(Admission::Duplicate { base_offset, timestamp }) => {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
-            Ok(Admission::Shares(batch_number)) => match state.pending.get_mut(&batch_number) {
+            Ok(Admission::Shares(batch_number)) => match state.unanswered.get_mut(&batch_number) {
                 // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
                 // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
                 // errors as fatal.
-                Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
+                Some(UnansweredBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
@@ -280,7 +280,9 @@ impl Shared {
         };
         let batch_number = state.queue.admit(batch, self.now());
         let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
-        state.pending.insert(batch_number, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
+        state
+            .unanswered
+            .insert(batch_number, UnansweredBatch { partition, number, log_append_time_ms, producer_id, answer });
         batch_number
     }
 }

@@ -18,7 +18,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
 /// An admitted batch or marker that was not answered yet.
-pub(super) struct PendingBatch {
+pub(super) struct UnansweredBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,
     pub log_append_time_ms: i64,
@@ -39,19 +39,19 @@ impl PipelineState {
     pub(super) fn answers(
         &mut self,
         outcomes: Vec<(BatchNumber, CommitResult)>,
-    ) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
+    ) -> Vec<(UnansweredBatch, Result<Appended, AppendError>)> {
         let answer = |(batch_number, outcome): (BatchNumber, CommitResult)| {
-            let pending = self.pending.remove(&batch_number);
-            debug_assert!(pending.is_some() || self.is_closed, "a batch in the queue has an answer");
-            let pending = pending?;
-            if pending.partition.is_gone() {
-                self.queue.forget(pending.number);
+            let unanswered = self.unanswered.remove(&batch_number);
+            debug_assert!(unanswered.is_some() || self.is_closed, "a batch in the queue has an answer");
+            let unanswered = unanswered?;
+            if unanswered.partition.is_gone() {
+                self.queue.forget(unanswered.number);
             }
-            if let PendingAnswer::Marker(_) = pending.answer {
-                self.markers.ended(pending.number, pending.producer_id, batch_number);
+            if let PendingAnswer::Marker(_) = unanswered.answer {
+                self.markers.ended(unanswered.number, unanswered.producer_id, batch_number);
             }
-            let answer = outcome.map(|committed| pending.appended(committed));
-            Some((pending, answer))
+            let answer = outcome.map(|committed| unanswered.appended(committed));
+            Some((unanswered, answer))
         };
         outcomes.into_iter().filter_map(answer).collect()
     }
@@ -72,7 +72,7 @@ impl PipelineState {
     }
 }
 
-impl PendingBatch {
+impl UnansweredBatch {
     fn appended(&self, Committed { base_offset, timestamp }: Committed) -> Appended {
         let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
         self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms))

@@ -50,7 +50,7 @@ impl Shared {
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
         drop(state);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        answers.into_iter().for_each(|(unanswered, answer)| unanswered.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
@@ -112,7 +112,7 @@ impl Shared {
             // Batches that are parked behind the duplicate must also be released, because the duplicate has left the
             // queue.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
-            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
+            let of = committed.map(|(unanswered, _)| (unanswered.number, unanswered.producer_id));
             released.extend(self.release(&mut state, of));
         }
         let given_up = state.give_up_parked(&answers);
@@ -121,7 +121,7 @@ impl Shared {
         let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
         self.reader.committed(objects, &rows, runs);
         self.answer_released(released);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        answers.into_iter().for_each(|(unanswered, answer)| unanswered.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 

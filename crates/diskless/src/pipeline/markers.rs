@@ -20,7 +20,7 @@ use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::admit::IndexedPartition;
-use super::answer::{PendingAnswer, PendingBatch};
+use super::answer::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::{Pipeline, Shared};
 use crate::assemble::LEADER_EPOCH;
@@ -142,8 +142,8 @@ impl Shared {
             return Err(view.gone());
         }
         let queued = state.markers.find(number, marker);
-        if let Some(pending) = queued.and_then(|batch_number| state.pending.get_mut(&batch_number))
-            && let PendingAnswer::Marker(answer) = &mut pending.answer
+        if let Some(unanswered) = queued.and_then(|batch_number| state.unanswered.get_mut(&batch_number))
+            && let PendingAnswer::Marker(answer) = &mut unanswered.answer
         {
             return Ok(answer.join());
         }
@@ -152,14 +152,14 @@ impl Shared {
         let batch_number = state.queue.admit(batch, self.now());
         let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
         let awaited = answer.join();
-        let pending = PendingBatch {
+        let unanswered = UnansweredBatch {
             partition: Arc::clone(view),
             number,
             log_append_time_ms: -1,
             producer_id: stamp.producer_id,
             answer: PendingAnswer::Marker(answer),
         };
-        state.pending.insert(batch_number, pending);
+        state.unanswered.insert(batch_number, unanswered);
         state.markers.push(number, marker, batch_number);
         // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
         // of the marker's epoch.

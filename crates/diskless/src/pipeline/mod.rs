@@ -45,7 +45,7 @@ use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches
 pub use admit::{AdmissionTerms, IndexedPartition};
 pub use refresh::Refreshed;
 
-use answer::PendingBatch;
+use answer::UnansweredBatch;
 use markers::{MarkerPlaces, QueuedMarkers};
 use object_ids::ObjectIds;
 use queue::CommitQueue;
@@ -86,7 +86,7 @@ struct PipelineState {
     /// The committed state of partitions, as far as this broker knows it. A refresh adds a partition, and later commits
     /// update its state.
     known: HashMap<DisklessPartitionId, PartitionState>,
-    pending: HashMap<BatchNumber, PendingBatch>,
+    unanswered: HashMap<BatchNumber, UnansweredBatch>,
     /// The bytes of objects that are in the store but not committed yet, ordered by object number.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// The batches that arrived out of order.
@@ -117,7 +117,7 @@ impl Pipeline {
             queue,
             started,
             known: HashMap::new(),
-            pending: HashMap::new(),
+            unanswered: HashMap::new(),
             stored: VecDeque::new(),
             parked: HashMap::new(),
             markers: QueuedMarkers::default(),
@@ -226,14 +226,14 @@ impl Shared {
     fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        let pending = std::mem::take(&mut state.pending);
+        let unanswered = std::mem::take(&mut state.unanswered);
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.budget.close();
         self.marker_places.close();
         self.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
-        pending.into_values().for_each(|pending| pending.answer(Err(AppendError::Gone)));
+        unanswered.into_values().for_each(|unanswered| unanswered.answer(Err(AppendError::Gone)));
     }
 
     fn now(&self) -> Duration {

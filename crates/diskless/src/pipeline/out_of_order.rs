@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::admit::{AdmissionTerms, Candidate, IndexedPartition, Offered, Unverified};
-use super::answer::PendingBatch;
+use super::answer::UnansweredBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
 use crate::partition_view::PartitionView;
@@ -283,10 +283,10 @@ impl PipelineState {
     /// Removes and returns the batches that are parked behind failed ones. Their producer sends all of them again.
     pub(super) fn give_up_parked(
         &mut self,
-        answers: &[(PendingBatch, Result<Appended, AppendError>)],
+        answers: &[(UnansweredBatch, Result<Appended, AppendError>)],
     ) -> Vec<OutOfOrderBatch> {
-        let failed = answers.iter().filter(|(pending, answer)| answer.is_err() && pending.is_batch());
-        let failed = failed.map(|(pending, _)| pending);
+        let failed = answers.iter().filter(|(unanswered, answer)| answer.is_err() && unanswered.is_batch());
+        let failed = failed.map(|(unanswered, _)| unanswered);
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }

@@ -66,8 +66,9 @@ pub enum Opening {
     Unverified,
 }
 
+/// An admitted batch that is not committed yet.
 #[derive(Clone, Copy, Debug)]
-struct PendingBatch {
+struct UncommittedBatch {
     stamp: Stamp,
     batch_number: BatchNumber,
     /// The coordinator's confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
@@ -77,7 +78,7 @@ struct PendingBatch {
 /// The pending batches of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
-    by_producer: HashMap<i64, VecDeque<PendingBatch>>,
+    by_producer: HashMap<i64, VecDeque<UncommittedBatch>>,
     /// Batches that were refused and that their clients must resend before any other.
     refused: RefusedBatches,
 }
@@ -182,7 +183,7 @@ impl PartitionAdmission {
     pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
-            pending.push_back(PendingBatch { stamp: *stamp, batch_number, verified });
+            pending.push_back(UncommittedBatch { stamp: *stamp, batch_number, verified });
             self.refused.written(stamp);
         }
     }
@@ -264,13 +265,13 @@ impl PartitionAdmission {
 }
 
 /// Returns the index of the pending batch with this number. The numbers are in ascending order.
-fn place(pending: &VecDeque<PendingBatch>, batch_number: BatchNumber) -> Option<usize> {
+fn place(pending: &VecDeque<UncommittedBatch>, batch_number: BatchNumber) -> Option<usize> {
     pending.binary_search_by_key(&batch_number, |of| of.batch_number).ok()
 }
 
 /// Returns the pending copy of a batch, if there is one. The search relies on the sequences of each epoch having no
 /// gap.
-fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
+fn same<'a>(pending: &'a VecDeque<UncommittedBatch>, stamp: &Stamp) -> Option<&'a UncommittedBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
     let ahead = |of: &Stamp| sequence_distance(first, of.base_sequence);
