@@ -120,7 +120,7 @@ mod tests {
             stamp,
             max_timestamp: 7,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
         };
         let uploaded: Vec<_> = objects.iter().map(|id| UploadedObject { id: *id, batches: vec![batch] }).collect();
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
@@ -160,7 +160,7 @@ mod tests {
                 stamp,
                 max_timestamp: *max_timestamp,
                 kind: BatchKind::Plain,
-                verified: None,
+                confirmation: None,
             };
             UploadedObject { id: *id, batches: vec![batch] }
         };

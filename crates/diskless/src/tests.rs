@@ -83,7 +83,7 @@ impl ByHand {
                 stamp,
                 max_timestamp: 7,
                 kind: BatchKind::Plain,
-                verified: None,
+                confirmation: None,
             }];
             other.commit(&[UploadedObject { id, batches }], 0).expect("committed");
         }

@@ -13,12 +13,12 @@ use super::broker::Waiter;
 use super::entry::{BrokerId, DISKLESS, Entry, Payload};
 use super::fault::Fault;
 use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
-use super::replica::{Confirmation, PRODUCERS_MAX};
+use super::replica::{PRODUCERS_MAX, Verification};
 use super::world::World;
 use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
 use fullbore_rules::commit::{
-    BatchKind, BatchRun, CommitState, CommitVerdict, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
-    ObjectState, PartitionState, Refusal, Verified, commit,
+    BatchKind, BatchRun, CommitState, CommitVerdict, Confirmation, DisklessPartitionId, FinishedObject, ObjectBatch,
+    ObjectId, ObjectState, PartitionState, Refusal, commit,
 };
 use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
@@ -147,7 +147,7 @@ impl Pipeline {
         let batch_number = self.next_batch_number;
         self.next_batch_number += 1;
         if batch.is_sequenced() {
-            self.admission.admitted(&batch.stamp, batch_number, batch.verified);
+            self.admission.admitted(&batch.stamp, batch_number, batch.confirmation);
         }
         self.gathering.push(Queued { batch_number, batch, entry, whom });
     }
@@ -182,15 +182,15 @@ impl Pipeline {
 }
 
 impl World {
-    /// Handles a batch that has arrived at a broker. `confirmation` is that of the coordinator.
+    /// Handles a batch that has arrived at a broker. `verification` is that of the coordinator.
     pub fn write_diskless(
         &mut self,
         broker: BrokerId,
         requested: ClientRequest,
-        confirmation: Confirmation,
+        verification: Verification,
     ) -> Result<(), String> {
         let Request::Write(write) = requested.request.clone() else { return Ok(()) };
-        let answer = match self.take(broker, &requested, &write, confirmation) {
+        let answer = match self.take(broker, &requested, &write, verification) {
             Taken::Pending => return Ok(()),
             Taken::Unverified => {
                 self.park(broker, requested, &write);
@@ -207,7 +207,7 @@ impl World {
         broker: BrokerId,
         requested: &ClientRequest,
         write: &Write,
-        confirmation: Confirmation,
+        verification: Verification,
     ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
@@ -231,17 +231,17 @@ impl World {
                 Admission::Shares(_) => return Taken::Pending,
                 Admission::Admit => {}
             }
-            let mut verified = confirmation.verified();
+            let mut confirmation = verification.confirmation();
             if is_transactional {
                 match pipeline.admission.transaction_of(&stamp, &pipeline.known) {
-                    Opening::Open { verified: None } if !is_current && receives => continue,
-                    Opening::Open { verified: of } => verified = verified.or(of),
-                    Opening::Unverified if verified.is_none() => return Taken::Unverified,
+                    Opening::Open { confirmation: None } if !is_current && receives => continue,
+                    Opening::Open { confirmation: of } => confirmation = confirmation.or(of),
+                    Opening::Unverified if confirmation.is_none() => return Taken::Unverified,
                     Opening::Unverified => {}
                 }
             }
             let kind = if is_transactional { BatchKind::Transactional } else { BatchKind::Plain };
-            let batch = placed(stamp, kind, verified);
+            let batch = placed(stamp, kind, confirmation);
             let entry = Entry { leader_epoch: 0, stamp, is_transactional, payload: write.payload.clone() };
             pipeline.queue(batch, entry, Some(Waiter::Client(requested.clone())));
             return Taken::Pending;
@@ -258,7 +258,7 @@ impl World {
         if pipeline.queued().any(|queued| queued.entry == entry) {
             return;
         }
-        let since = Verified { next_offset: pipeline.known.next_offset, is_added: false };
+        let since = Confirmation { next_offset: pipeline.known.next_offset, is_added: false };
         let since = Some(since).filter(|_| self.fault != Some(Fault::IndexTakesLateMarkers));
         pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
     }
@@ -410,7 +410,7 @@ impl World {
             return;
         };
         let is_unreported = |queued: &Queued| {
-            let since = queued.batch.verified.map(|since| since.next_offset);
+            let since = queued.batch.confirmation.map(|since| since.next_offset);
             is_it(&queued.entry) && since.is_some_and(|since| since > written as i64)
         };
         for pipeline in self.brokers.iter_mut().map(|broker| &mut broker.pipeline) {
@@ -426,6 +426,6 @@ impl World {
     }
 }
 
-fn placed(stamp: Stamp, kind: BatchKind, verified: Option<Verified>) -> ObjectBatch {
-    ObjectBatch { partition: NUMBER, position: 0, size: 1, stamp, max_timestamp: 0, kind, verified }
+fn placed(stamp: Stamp, kind: BatchKind, confirmation: Option<Confirmation>) -> ObjectBatch {
+    ObjectBatch { partition: NUMBER, position: 0, size: 1, stamp, max_timestamp: 0, kind, confirmation }
 }

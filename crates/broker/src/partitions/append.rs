@@ -88,7 +88,7 @@ pub trait TransactionVerifier: Send + Sync {
 }
 
 /// The verification of one batch.
-struct Verified {
+struct BatchVerification {
     outcome: Result<Verification, ErrorCode>,
     /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
@@ -96,9 +96,9 @@ struct Verified {
     awaited: Option<AwaitedConfirmation>,
 }
 
-impl Verified {
-    fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), at: VerificationTime::default(), awaited: None }
+impl BatchVerification {
+    fn refused(code: ErrorCode) -> BatchVerification {
+        BatchVerification { outcome: Err(code), at: VerificationTime::default(), awaited: None }
     }
 }
 
@@ -243,7 +243,7 @@ struct AppendRun<'a> {
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
     /// The verifications of the next batches, by index in the request.
-    verified: HashMap<usize, Verified>,
+    verifications: HashMap<usize, BatchVerification>,
     has_waited: bool,
 }
 
@@ -261,7 +261,7 @@ impl<'a> AppendRun<'a> {
             is_long,
             permit: None,
             unblocked: Unblocked::default(),
-            verified: HashMap::new(),
+            verifications: HashMap::new(),
             has_waited: false,
         }
     }
@@ -304,11 +304,11 @@ impl<'a> AppendRun<'a> {
         let decompression = &self.services.decompression;
         let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
         let batch = validate(batch.records, from, to, opening)?;
-        let verified = self.verified.get(&self.results.len());
-        let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
-        let verified_at = verified.map_or(VerificationTime::default(), |verified| verified.at);
+        let verified = self.verifications.get(&self.results.len());
+        let verification = verified.and_then(|of| of.outcome.ok()).unwrap_or(Verification::Unknown);
+        let verified_at = verified.map_or(VerificationTime::default(), |of| of.at);
         let epoch_stays = self.terms.transaction.is_some_and(|transaction| transaction.produce_version < ADDS_FROM);
-        let awaited = verified.and_then(|verified| verified.awaited.as_ref());
+        let awaited = verified.and_then(|of| of.awaited.as_ref());
         let terms = AppendTerms {
             acks,
             now_ms,
@@ -325,7 +325,7 @@ impl<'a> AppendRun<'a> {
             AnyPartition::Diskless(partition) => self.unblocked.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
-        if let (AppendStep::Blocked(Blocker::Verification), Some(&Verified { outcome: Err(code), .. })) =
+        if let (AppendStep::Blocked(Blocker::Verification), Some(&BatchVerification { outcome: Err(code), .. })) =
             (&step, verified)
         {
             partition.turned_away(&batch.stamp(), code);
@@ -376,7 +376,7 @@ impl<'a> AppendRun<'a> {
         }
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
         let (Some(transaction), Some(of)) = (self.terms.transaction, self.batches.get(first).and_then(stamp_of)) else {
-            self.verified.insert(first, Verified::refused(ErrorCode::INVALID_TXN_STATE));
+            self.verifications.insert(first, BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
             return;
         };
         let is_same = |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
@@ -406,24 +406,26 @@ impl<'a> AppendRun<'a> {
             produce_version: transaction.produce_version,
             partitions,
         };
-        let mut verified = self.services.transactions.verify(beginning);
+        let mut verifying = self.services.transactions.verify(beginning);
         let until = self.terms.deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_DEADLINE);
         let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + CONFIRMATION_WAIT) } else { until };
-        match timeout_at(go_ahead_at, &mut verified).await {
+        match timeout_at(go_ahead_at, &mut verifying).await {
             Ok(outcomes) => {
                 let outcomes = places.into_iter().zip(outcomes);
-                let known = outcomes.map(|((place, at), outcome)| (place, Verified { outcome, at, awaited: None }));
-                self.verified.extend(known);
+                let known =
+                    outcomes.map(|((place, at), outcome)| (place, BatchVerification { outcome, at, awaited: None }));
+                self.verifications.extend(known);
             }
-            Err(_) if go_ahead_at < until => self.go_ahead(places, verified),
+            Err(_) if go_ahead_at < until => self.go_ahead(places, verifying),
             Err(_) => {
-                let late =
-                    places.into_iter().map(|(place, _)| (place, Verified::refused(ErrorCode::REQUEST_TIMED_OUT)));
-                self.verified.extend(late);
+                let late = places
+                    .into_iter()
+                    .map(|(place, _)| (place, BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT)));
+                self.verifications.extend(late);
             }
         }
         // The next batch is tried again in any case, so it needs an outcome.
-        self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
+        self.verifications.entry(first).or_insert(BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
     /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
@@ -433,7 +435,8 @@ impl<'a> AppendRun<'a> {
         for (place, at) in places {
             let (sender, awaited) = AwaitedConfirmation::new();
             senders.push(sender);
-            self.verified.insert(place, Verified { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
+            self.verifications
+                .insert(place, BatchVerification { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
         }
         task::spawn(async move {
             for (sender, outcome) in senders.into_iter().zip(verifying.await) {
@@ -446,15 +449,15 @@ impl<'a> AppendRun<'a> {
     /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
     /// false if there is no confirmation to wait for.
     async fn await_confirmation(&mut self, place: usize) -> bool {
-        let Some(verified) = self.verified.get_mut(&place) else { return false };
-        let Some(awaited) = &mut verified.awaited else { return false };
+        let Some(verification) = self.verifications.get_mut(&place) else { return false };
+        let Some(awaited) = &mut verification.awaited else { return false };
         let given = timeout(CONFIRMATION_WAIT, awaited.given()).await;
         let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
         match given {
             Ok(confirmation) => {
-                (verified.outcome, verified.awaited) = (confirmation.map(|()| Verification::Added), None)
+                (verification.outcome, verification.awaited) = (confirmation.map(|()| Verification::Added), None)
             }
-            Err(_) if is_late => *verified = Verified::refused(ErrorCode::REQUEST_TIMED_OUT),
+            Err(_) if is_late => *verification = BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT),
             Err(_) => {}
         }
         true

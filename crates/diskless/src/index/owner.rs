@@ -470,7 +470,7 @@ mod tests {
             stamp,
             max_timestamp: 7,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
         }];
         let mut index = Index::new(store, 5);
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");

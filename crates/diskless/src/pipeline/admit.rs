@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening};
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId, PartitionState};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
@@ -62,7 +62,7 @@ pub struct Candidate {
     /// True if the batch belongs to a transaction.
     pub is_transactional: bool,
     /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
-    pub verified: Option<Verified>,
+    pub confirmation: Option<Confirmation>,
     /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
     /// transaction, because the epoch then shows whether the transaction is new.
     pub known_to: i64,
@@ -74,20 +74,20 @@ impl Candidate {
     fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
         let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
         let known_to = if epoch_stays { partition.offsets().log_end } else { 0 };
-        let confirmation = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
-        let verified = match verification {
+        let confirmed = |is_added| Some(Confirmation { next_offset: verified_at.next_offset, is_added });
+        let confirmation = match verification {
             Verification::Unknown => None,
-            Verification::Verified => confirmation(false),
-            Verification::Added => confirmation(true),
+            Verification::Verified => confirmed(false),
+            Verification::Added => confirmed(true),
         };
-        Candidate { verified, known_to, ..Candidate::unverified(batch, ends_transaction) }
+        Candidate { confirmation, known_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
     /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
-        Candidate { stamp, is_transactional, verified: None, known_to: 0, ends_transaction }
+        Candidate { stamp, is_transactional, confirmation: None, known_to: 0, ends_transaction }
     }
 
     fn kind(&self) -> BatchKind {
@@ -179,8 +179,8 @@ impl Pipeline {
         }
         let stamp = offered.candidate.stamp;
         // Only the first batch of a transaction waits for the confirmation.
-        let confirmation = admission_terms.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
-        if confirmation.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
+        let awaited = admission_terms.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        if awaited.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
             return Ok(AppendStep::Blocked(Blocker::Verification));
         }
         let answer = match state.check(offered.number, &offered.candidate, admission_terms.freshness) {
@@ -203,7 +203,7 @@ impl Pipeline {
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Ok(Admission::Admit) => shared.take(&mut state, offered, admission_terms.room, confirmation),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, admission_terms.room, awaited),
         };
         Ok(AppendStep::Pending(AppendTicket::committing(answer, admission_terms.left_out.clone())))
     }
@@ -237,14 +237,14 @@ impl Shared {
         state: &mut PipelineState,
         offered: Offered,
         room: MemoryPermit,
-        confirmation: Option<AwaitedConfirmation>,
+        awaited_confirmation: Option<AwaitedConfirmation>,
     ) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
         let (number, stamp) = (offered.number, offered.candidate.stamp);
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
         let batch_number = self.enqueue(state, offered, answer, Some(room));
-        if let Some(confirmation) = confirmation {
+        if let Some(confirmation) = awaited_confirmation {
             let batch = UnconfirmedBatch { partition: number, stamp, batch_number };
             state.queue.await_confirmation(batch);
             task::spawn(Arc::clone(self).take_confirmation(batch, confirmation));
@@ -265,7 +265,8 @@ impl Shared {
         room: Option<MemoryPermit>,
     ) -> BatchNumber {
         let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
-        let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
+        let (stamp, kind, confirmation) =
+            (candidate.stamp, candidate.kind(), state.confirmation_of(number, &candidate));
         let ends_transaction = candidate.ends_transaction;
         let batch = NewBatch {
             partition: number,
@@ -274,7 +275,7 @@ impl Shared {
             stamp,
             max_timestamp,
             kind,
-            verified,
+            confirmation,
             ends_transaction,
             room,
         };
@@ -305,8 +306,8 @@ impl PipelineState {
         match self.opening(number, &candidate.stamp) {
             // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
             // next transaction.
-            Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
-            Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
+            Opening::Open { confirmation: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
+            Opening::Unverified if candidate.confirmation.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
@@ -331,12 +332,12 @@ impl PipelineState {
 
     /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
     /// pending one.
-    fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
+    fn confirmation_of(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Confirmation> {
         if !candidate.is_transactional {
             return None;
         }
-        candidate.verified.or_else(|| match self.opening(number, &candidate.stamp) {
-            Opening::Open { verified } => verified,
+        candidate.confirmation.or_else(|| match self.opening(number, &candidate.stamp) {
+            Opening::Open { confirmation } => confirmation,
             Opening::Unverified => None,
         })
     }

@@ -24,7 +24,7 @@ use fullbore_log::partition::terms::AwaitedConfirmation;
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
 /// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
 /// The coordinator confirms after the marker in an earlier object is committed, which takes less time.
-const WORD_GRACE: Duration = Duration::from_millis(50);
+const CONFIRMATION_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// Starts the next commit if none is under way, and answers the batches of failed uploads. If the first object
@@ -71,7 +71,7 @@ impl Shared {
     /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
     /// refused.
     async fn give_up_confirmations(self: Arc<Self>, number: u64) {
-        tokio::time::sleep(WORD_GRACE).await;
+        tokio::time::sleep(CONFIRMATION_GRACE).await;
         let mut state = self.state.lock();
         let failed = state.queue.give_up_confirmations(number, self.now());
         if failed.is_empty() {

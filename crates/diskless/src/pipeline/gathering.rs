@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::fair::FairClock;
 use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId};
 use fullbore_rules::sequence::Stamp;
 
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
@@ -32,7 +32,7 @@ pub struct NewBatch {
     /// The role of the batch in a transaction.
     pub kind: BatchKind,
     /// The confirmation of the transaction; see [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
-    pub verified: Option<Verified>,
+    pub confirmation: Option<Confirmation>,
     /// True if the producer waits for the end of a transaction. This is so for the marker of a transaction and for the
     /// batch with its last records.
     pub ends_transaction: bool,
@@ -158,7 +158,7 @@ mod tests {
             stamp: Stamp { producer_id, producer_epoch: 0, base_sequence: batch_number as i32, record_count: 1 },
             max_timestamp: 0,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
             ends_transaction: false,
             room: None,
         };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fullbore_host::files::now_ms;
 use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -186,7 +186,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Re
         stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
         max_timestamp,
         kind: BatchKind::Plain,
-        verified: Some(Verified { next_offset: partition.view.offsets().log_end, is_added: false }),
+        confirmation: Some(Confirmation { next_offset: partition.view.offsets().log_end, is_added: false }),
         ends_transaction: true,
         room: None,
     })

@@ -230,7 +230,7 @@ impl CommitQueue {
         self.next_batch_number += 1;
         if !batch.kind.is_marker() {
             let admission = self.admission.entry(batch.partition).or_default();
-            admission.admitted(&batch.stamp, batch_number, batch.verified);
+            admission.admitted(&batch.stamp, batch_number, batch.confirmation);
         }
         self.bytes += batch.bytes.len();
         self.gathering.push(batch_number, batch, now);
@@ -268,10 +268,10 @@ impl CommitQueue {
         let (mut position, mut batches, mut parts, mut rooms) = (0, Vec::new(), Vec::new(), Vec::new());
         for gathered in gathered {
             let (batch_number, batch) = (gathered.batch_number, gathered.batch);
-            let NewBatch { partition, bytes, stamp, max_timestamp, kind, verified, room, .. } = batch;
+            let NewBatch { partition, bytes, stamp, max_timestamp, kind, confirmation, room, .. } = batch;
             // A batch is never larger than a request, whose length has 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, verified };
+            let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, confirmation };
             batches.push((batch_number, placed));
             position += size;
             parts.push(bytes);

@@ -49,7 +49,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
     Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
@@ -98,7 +98,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let (first, last) = (0, PARTITIONS - 1);
     let mut uploaded = vec![UploadedObject { id: ids[0], batches: vec![batch(first, 0), batch(last, size)] }];
@@ -154,7 +154,7 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let uploaded = UploadedObject { id: object, batches: vec![batch] };
     Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
@@ -247,7 +247,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     for _ in 0..GONE {
         let uploaded = UploadedObject { id: store.register(1, 0).expect("registered")[0], batches: vec![batch] };

@@ -187,7 +187,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
         };
         let gives_up = world.strikes(&mut client.lock().by, world.setup.client_trouble);
         let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
-        let confirmation = Confirmation::draw(&mut client.lock().by);
+        let confirmation = PlannedConfirmation::draw(&mut client.lock().by);
         let answer = timeout(patience, offer(&life, &partition, &bytes, confirmation)).await;
         world.report(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
         match answer {
@@ -215,17 +215,17 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
-struct Confirmation {
+struct PlannedConfirmation {
     /// The time from the offer of the batch to the answer. `None` if the coordinator has already confirmed the
     /// transaction.
     after: Option<Duration>,
     is_given: bool,
 }
 
-impl Confirmation {
-    fn draw(by: &mut Random) -> Confirmation {
+impl PlannedConfirmation {
+    fn draw(by: &mut Random) -> PlannedConfirmation {
         let after = (by.below(2) == 0).then(|| ms(by.below(300)));
-        Confirmation { after, is_given: by.below(6) > 0 }
+        PlannedConfirmation { after, is_given: by.below(6) > 0 }
     }
 }
 
@@ -234,7 +234,7 @@ async fn offer(
     life: &Life,
     partition: &Arc<DisklessPartition>,
     bytes: &Bytes,
-    confirmation: Confirmation,
+    confirmation: PlannedConfirmation,
 ) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));

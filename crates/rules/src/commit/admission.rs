@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
-use super::batch::Verified;
+use super::batch::Confirmation;
 use super::state::PartitionState;
 use crate::sequence::{
     HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
@@ -59,8 +59,8 @@ pub enum Freshness {
 pub enum Opening {
     /// The batch continues a transaction that is open or that a pending batch opens.
     Open {
-        /// The value to use for [`ObjectBatch::verified`](super::ObjectBatch::verified).
-        verified: Option<Verified>,
+        /// The value to use for [`ObjectBatch::confirmation`](super::ObjectBatch::confirmation).
+        confirmation: Option<Confirmation>,
     },
     /// The batch opens a transaction. The coordinator must confirm this first.
     Unverified,
@@ -71,8 +71,8 @@ pub enum Opening {
 struct UncommittedBatch {
     stamp: Stamp,
     batch_number: BatchNumber,
-    /// The coordinator's confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
-    verified: Option<Verified>,
+    /// The coordinator's confirmation, as in [`ObjectBatch::confirmation`](super::ObjectBatch::confirmation).
+    confirmation: Option<Confirmation>,
 }
 
 /// The pending batches of a partition.
@@ -168,22 +168,22 @@ impl PartitionAdmission {
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
-        if let Some(verified) = pending.and_then(|newest| newest.verified) {
-            return Opening::Open { verified: Some(verified) };
+        if let Some(confirmation) = pending.and_then(|newest| newest.confirmation) {
+            return Opening::Open { confirmation: Some(confirmation) };
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
             // After an error the batch goes on, because the commit checks it again and can still refuse it.
-            Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
+            Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { confirmation: None },
         }
     }
 
-    /// Makes a batch pending, once it is in an object. `verified` is the confirmation in the object's batch. Markers
+    /// Makes a batch pending, once it is in an object. `confirmation` is that of the object's batch. Markers
     /// are not recorded here.
-    pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, verified: Option<Verified>) {
+    pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, confirmation: Option<Confirmation>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
-            pending.push_back(UncommittedBatch { stamp: *stamp, batch_number, verified });
+            pending.push_back(UncommittedBatch { stamp: *stamp, batch_number, confirmation });
             self.refused.written(stamp);
         }
     }

@@ -37,7 +37,7 @@ mod transaction_model;
 mod transaction_tests;
 mod uploads;
 
-pub use batch::{AppendedBatch, AppendedBatches, BatchKind, DisklessPartitionId, ObjectBatch, ObjectId, Verified};
+pub use batch::{AppendedBatch, AppendedBatches, BatchKind, Confirmation, DisklessPartitionId, ObjectBatch, ObjectId};
 pub use decide::{CommitDecision, CommitState, CommittedObject, PartitionAborted, commit};
 pub use numbers::ObjectNumbers;
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};

@@ -164,7 +164,7 @@ impl World {
                     stamp,
                     max_timestamp: 0,
                     kind: BatchKind::Plain,
-                    verified: None,
+                    confirmation: None,
                 };
                 here.active.push(Admitted { batch_number, batch });
                 Sent::Waits { broker, batch_number }

@@ -69,7 +69,7 @@ pub(super) fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch
         stamp,
         max_timestamp: i64::from(stamp.base_sequence),
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     }
 }
 

@@ -255,11 +255,12 @@ impl World {
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
-                let Ok(verified) = self.verified(broker, partition, &stamp, version == 2) else { return };
+                let Ok(confirmation) = self.confirmation_of(broker, partition, &stamp, version == 2) else { return };
                 let here = &mut self.brokers[broker];
-                here.admission.entry(partition).or_default().admitted(&stamp, batch_number, verified);
+                here.admission.entry(partition).or_default().admitted(&stamp, batch_number, confirmation);
                 let kind = BatchKind::Transactional;
-                let batch = ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, verified };
+                let batch =
+                    ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, confirmation };
                 let entry = Entry::Record { transaction, sequence: base_sequence };
                 here.active.push(Admitted { batch_number, batch, entry });
                 Sent::Waits { broker, batch_number }
@@ -275,27 +276,27 @@ impl World {
     /// # Errors
     ///
     /// Fails if the coordinator no longer has the transaction.
-    fn verified(
+    fn confirmation_of(
         &self,
         broker: usize,
         partition: DisklessPartitionId,
         stamp: &Stamp,
         is_added: bool,
-    ) -> Result<Option<Verified>, ()> {
+    ) -> Result<Option<Confirmation>, ()> {
         let here = &self.brokers[broker];
         let known = &here.known[&partition];
         if self.fault == Some(Fault::SkipsVerification) {
-            return Ok(Some(Verified { next_offset: i64::MAX, is_added }));
+            return Ok(Some(Confirmation { next_offset: i64::MAX, is_added }));
         }
         let nothing = PartitionAdmission::default();
         match here.admission.get(&partition).unwrap_or(&nothing).transaction_of(stamp, known) {
-            Opening::Open { verified } => Ok(verified),
+            Opening::Open { confirmation } => Ok(confirmation),
             Opening::Unverified => {
                 let mut last = self.transactions.iter().rev().filter(|of| of.client as i64 == stamp.producer_id);
                 let is_open = |of: &Transaction| of.decision.is_none() && of.epoch == stamp.producer_epoch;
                 let is_late = self.fault == Some(Fault::BelievesAnOldConfirmation);
                 let next_offset = if is_late { i64::MAX } else { known.next_offset };
-                last.next().is_some_and(is_open).then_some(Some(Verified { next_offset, is_added })).ok_or(())
+                last.next().is_some_and(is_open).then_some(Some(Confirmation { next_offset, is_added })).ok_or(())
             }
         }
     }

@@ -137,7 +137,7 @@ impl CommitQueue {
 mod tests {
     use bytes::Bytes;
     use fullbore_rules::commit::rotation::RotationSettings;
-    use fullbore_rules::commit::{BatchKind, CommitVerdict, Verified};
+    use fullbore_rules::commit::{BatchKind, CommitVerdict, Confirmation};
     use fullbore_rules::sequence::Marker;
 
     use super::super::NewBatch;
@@ -164,7 +164,7 @@ mod tests {
             stamp,
             max_timestamp: 0,
             kind,
-            verified: Some(Verified { next_offset: 0, is_added: true }),
+            confirmation: Some(Confirmation { next_offset: 0, is_added: true }),
             ends_transaction: kind.is_marker(),
             room: None,
         }

@@ -27,7 +27,7 @@ fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -
         stamp,
         max_timestamp: 0,
         kind,
-        verified: None,
+        confirmation: None,
         ends_transaction: false,
         room: None,
     }
