@@ -30,8 +30,8 @@ use fullbore_log::partition::terms::{
     AppendTerms, AwaitedConfirmation, ConfirmationSender, EarlyBatches, VerificationTime,
 };
 use fullbore_log::validation::{
-    Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
-    SHORT_MAX, Sender, claimed_stamp, validate, work_of,
+    Decompressing, Decompression, DecompressionBudget, Destination, Invalid, LargeBatchPermit, REPORTED_RECORDS_MAX,
+    RefusedBatch, SHORT_MAX, Sender, claimed_stamp, validate, work_of,
 };
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
@@ -237,7 +237,7 @@ struct AppendRun<'a> {
     /// one megabyte may contain ten thousand batches of a thousand records.
     reports_left: usize,
     /// How much the request may still decompress.
-    budget: OpeningBudget,
+    budget: DecompressionBudget,
     is_long: bool,
     /// The permit to decompress the next batch, if that is large.
     permit: Option<LargeBatchPermit<'a>>,
@@ -257,7 +257,7 @@ impl<'a> AppendRun<'a> {
             results: Vec::with_capacity(batches.len()),
             failed: ErrorCode::NONE,
             reports_left: REPORTED_RECORDS_MAX,
-            budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
+            budget: if is_long { DecompressionBudget::long() } else { DecompressionBudget::short() },
             is_long,
             permit: None,
             unblocked: Unblocked::default(),
@@ -302,8 +302,8 @@ impl<'a> AppendRun<'a> {
         let now_ms = now_ms();
         let to = Destination { topic, partition: *index, config, now_ms };
         let decompression = &self.services.decompression;
-        let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
-        let batch = validate(batch.records, from, to, opening)?;
+        let decompressing = Decompressing { decompression, permit: permit.as_ref(), budget: &mut self.budget };
+        let batch = validate(batch.records, from, to, decompressing)?;
         let verified = self.verifications.get(&self.results.len());
         let verification = verified.and_then(|of| of.outcome.ok()).unwrap_or(Verification::Unknown);
         let verified_at = verified.map_or(VerificationTime::default(), |of| of.at);
@@ -352,10 +352,10 @@ impl<'a> AppendRun<'a> {
     /// Waits for `blocker`, so that the next batch can be tried again.
     async fn unblock(&mut self, blocker: Blocker) {
         match blocker {
-            Blocker::DecompressPermit => self.permit = Some(self.services.decompression.turn().await),
+            Blocker::DecompressPermit => self.permit = Some(self.services.decompression.permit().await),
             Blocker::LongWork => {
                 self.is_long = true;
-                self.budget = OpeningBudget::long();
+                self.budget = DecompressionBudget::long();
             }
             Blocker::StaleState(_) | Blocker::Memory(..) => {
                 self.has_waited = true;
