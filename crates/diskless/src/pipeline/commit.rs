@@ -101,7 +101,7 @@ impl Shared {
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
-            self.keys.forget();
+            self.object_ids.forget();
         }
         let mut state = self.state.lock();
         let mut released = self.take_over(&mut state, &partitions, &producers);

@@ -69,7 +69,7 @@ struct Shared {
     refreshes: RefreshLimit,
     marker_places: MarkerPlaces,
     index: IndexOwner,
-    keys: ObjectIds,
+    object_ids: ObjectIds,
     uploader: Uploader,
     reader: Reader,
     /// The start of the queue's clock.
@@ -132,7 +132,7 @@ impl Pipeline {
             budget,
             refreshes: RefreshLimit::default(),
             marker_places: MarkerPlaces::default(),
-            keys: ObjectIds::new(index.clone()),
+            object_ids: ObjectIds::new(index.clone()),
             index,
             uploader,
             reader,
