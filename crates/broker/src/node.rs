@@ -41,9 +41,9 @@ pub struct Node {
     pub(crate) replication: Replication,
     /// The space on the disk of the data directory.
     pub space: Arc<DiskSpace>,
-    /// Permits for work that takes long.
+    /// Slots for long work.
     pub long_work: Arc<LongWork>,
-    /// Permits and a memory budget for requests with thousands of entries.
+    /// Slots and a memory budget for requests with thousands of entries.
     pub wide: Arc<WideWork>,
     /// The counters of the broker.
     pub metrics: Metrics,
@@ -103,7 +103,7 @@ pub struct FetchServices {
     pub sessions: Sessions,
     /// The queue for ISR changes, which fetches of followers cause.
     pub(crate) isr: Arc<IsrChanges>,
-    /// Permits and a memory budget for fetches of thousands of partitions.
+    /// Slots and a memory budget for fetches of thousands of partitions.
     pub wide: Arc<WideWork>,
     /// The counters of fetches.
     pub metrics: Metrics,

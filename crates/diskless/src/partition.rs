@@ -349,8 +349,8 @@ impl DisklessPartition {
             return checked.into_iter().map(|checked| checked.and(Err(ReadError::Storage))).collect();
         };
         let index = first.services.index.clone();
-        let place = index.place_to_move().await;
-        let moved = index.move_log_starts(moves, place);
+        let slot = index.slot_to_move().await;
+        let moved = index.move_log_starts(moves, slot);
         let moving = task::spawn(task::boxed(async move {
             let moved = moved.await;
             let mut rows = moved.iter().flatten();
@@ -421,8 +421,8 @@ fn known_once_moved(
 async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !view.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
-        let place = index.place_to_move().await;
-        match index.move_log_starts(vec![(number, offset)], place).await.map(|mut rows| rows.pop().flatten()) {
+        let slot = index.slot_to_move().await;
+        match index.move_log_starts(vec![(number, offset)], slot).await.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(row)) => {
                 view.moved(&row, Vec::new());
                 return view.wake();

@@ -41,7 +41,7 @@ const NO_DEADLINE: Duration = Duration::from_secs(30);
 /// A request with more bytes of records is appended in a slot for long work. Fewer bytes take a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
 /// How long a request may keep its slot for long work before it queues for another one.
-const PLACE_MAX: Duration = Duration::from_millis(50);
+const SLOT_TIME_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
 /// appended ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of
 /// the producer's previous transaction are being uploaded.
@@ -219,7 +219,7 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// The result of [`AppendRun::advance`].
 enum AppendProgress {
     Finished,
-    /// The request has held its slot for long work for [`PLACE_MAX`], and must queue for another one.
+    /// The request has held its slot for long work for [`SLOT_TIME_MAX`], and must queue for another one.
     Yielded,
     /// The next batch cannot be taken yet. The caller must wait for the blocker and then try again.
     Blocked(Blocker),
@@ -266,10 +266,10 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after [`PLACE_MAX`],
-    /// but handles at least one batch.
+    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after
+    /// [`SLOT_TIME_MAX`], but handles at least one batch.
     fn advance(&mut self) -> AppendProgress {
-        let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
+        let until = self.is_long.then(|| Instant::now() + SLOT_TIME_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
             let result = match self.offer(batch) {
                 Ok(AppendStep::Done(appended)) => Ok(AppendStep::Done(appended)),
@@ -382,7 +382,8 @@ impl<'a> AppendRun<'a> {
         let is_same = |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
         let next = self.batches.iter().enumerate().skip(first);
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
-        let requested: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
+        let requested: Vec<_> =
+            next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
             // Another broker may have written the marker of the previous transaction in the same epoch. The offset that
             // this broker knows must be past that marker.
@@ -393,9 +394,10 @@ impl<'a> AppendRun<'a> {
                 None => refreshed.await,
             };
         }
-        let at =
-            |(place, to): &(usize, &RequestedPartition<'_>)| (*place, to.partition.verification_time(of.producer_id));
-        let places: Vec<_> = requested.iter().map(at).collect();
+        let at = |(position, to): &(usize, &RequestedPartition<'_>)| {
+            (*position, to.partition.verification_time(of.producer_id))
+        };
+        let positions: Vec<_> = requested.iter().map(at).collect();
         let is_diskless = |(_, to): &(_, &RequestedPartition<'_>)| matches!(to.partition, AnyPartition::Diskless(_));
         let may_go_ahead = transaction.produce_version >= ADDS_FROM && requested.iter().all(is_diskless);
         let partitions = requested.iter().map(|(_, to)| (Text::from(to.topic), to.index)).collect();
@@ -411,16 +413,16 @@ impl<'a> AppendRun<'a> {
         let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + CONFIRMATION_WAIT) } else { until };
         match timeout_at(go_ahead_at, &mut verifying).await {
             Ok(outcomes) => {
-                let outcomes = places.into_iter().zip(outcomes);
-                let known =
-                    outcomes.map(|((place, at), outcome)| (place, BatchVerification { outcome, at, awaited: None }));
+                let outcomes = positions.into_iter().zip(outcomes);
+                let known = outcomes
+                    .map(|((position, at), outcome)| (position, BatchVerification { outcome, at, awaited: None }));
                 self.verifications.extend(known);
             }
-            Err(_) if go_ahead_at < until => self.go_ahead(places, verifying),
+            Err(_) if go_ahead_at < until => self.go_ahead(positions, verifying),
             Err(_) => {
-                let late = places
+                let late = positions
                     .into_iter()
-                    .map(|(place, _)| (place, BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT)));
+                    .map(|(position, _)| (position, BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT)));
                 self.verifications.extend(late);
             }
         }
@@ -428,15 +430,15 @@ impl<'a> AppendRun<'a> {
         self.verifications.entry(first).or_insert(BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
-    /// on later.
-    fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
-        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(places.len());
-        for (place, at) in places {
+    /// Allows the batches at `positions` to be appended before their confirmation arrives. A task passes the
+    /// confirmation on later.
+    fn go_ahead(&mut self, positions: Vec<(usize, VerificationTime)>, verifying: Verifying) {
+        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(positions.len());
+        for (position, at) in positions {
             let (sender, awaited) = AwaitedConfirmation::new();
             senders.push(sender);
             self.verifications
-                .insert(place, BatchVerification { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
+                .insert(position, BatchVerification { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
         }
         task::spawn(async move {
             for (sender, outcome) in senders.into_iter().zip(verifying.await) {
@@ -445,11 +447,11 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of batch number `place`, which its partition has not
+    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of the batch at `position`, which its partition has not
     /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
     /// false if there is no confirmation to wait for.
-    async fn await_confirmation(&mut self, place: usize) -> bool {
-        let Some(verification) = self.verifications.get_mut(&place) else { return false };
+    async fn await_confirmation(&mut self, position: usize) -> bool {
+        let Some(verification) = self.verifications.get_mut(&position) else { return false };
         let Some(awaited) = &mut verification.awaited else { return false };
         let given = timeout(CONFIRMATION_WAIT, awaited.given()).await;
         let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());

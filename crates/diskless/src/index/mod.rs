@@ -51,7 +51,7 @@ use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, TailsBefore};
+pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueueSlot, TailsBefore};
 pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
     AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,

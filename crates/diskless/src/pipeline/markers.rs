@@ -28,7 +28,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a permit.
+/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a slot.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
 /// Maximum number of requests that wait for the same marker. A coordinator sends the request again if it has lost the
 /// answer.
@@ -36,17 +36,17 @@ const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
 
-/// The permits for queued markers.
-pub(super) struct MarkerPlaces(Arc<Semaphore>);
+/// The slots for queued markers.
+pub(super) struct MarkerSlots(Arc<Semaphore>);
 
-impl Default for MarkerPlaces {
-    fn default() -> MarkerPlaces {
-        MarkerPlaces(Arc::new(Semaphore::new(MARKERS_MAX)))
+impl Default for MarkerSlots {
+    fn default() -> MarkerSlots {
+        MarkerSlots(Arc::new(Semaphore::new(MARKERS_MAX)))
     }
 }
 
-impl MarkerPlaces {
-    /// Stops giving out permits.
+impl MarkerSlots {
+    /// Stops giving out slots.
     pub fn close(&self) {
         self.0.close();
     }
@@ -55,7 +55,7 @@ impl MarkerPlaces {
 /// Answers the requests that wait for a marker.
 pub(super) struct MarkerAnswer {
     waiting: Vec<oneshot::Sender<MarkerOutcome>>,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl MarkerAnswer {
@@ -104,7 +104,7 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns when it has an outcome. If there is a permit, the first poll of the future queues
+    /// Writes a marker, and returns when it has an outcome. If there is a slot, the first poll of the future queues
     /// the marker. An equal marker that is already queued shares its outcome. Once the marker is queued, it is written
     /// even if the future is dropped.
     ///
@@ -118,8 +118,8 @@ impl Pipeline {
         marker: &Marker,
         transaction_version: i8,
     ) -> Result<(), AppendError> {
-        let place = Arc::clone(&self.shared.marker_places.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
-        let awaited = self.shared.queue_marker(partition, marker, transaction_version, place)?;
+        let slot = Arc::clone(&self.shared.marker_slots.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
+        let awaited = self.shared.queue_marker(partition, marker, transaction_version, slot)?;
         awaited.await.unwrap_or(Err(AppendError::Gone))
     }
 }
@@ -132,7 +132,7 @@ impl Shared {
         partition: IndexedPartition<'_>,
         marker: &Marker,
         transaction_version: i8,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
     ) -> Result<oneshot::Receiver<MarkerOutcome>, AppendError> {
         let IndexedPartition { view, number } = partition;
         let mut batch = batch_of(partition, marker, self.index.clock().at(now_ms()))?;
@@ -150,7 +150,7 @@ impl Shared {
         let was_idle = state.queue.is_closed_up();
         let stamp = batch.stamp;
         let batch_number = state.queue.admit(batch, self.now());
-        let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
+        let mut answer = MarkerAnswer { waiting: Vec::new(), _slot: slot };
         let awaited = answer.join();
         let unanswered = UnansweredBatch {
             partition: Arc::clone(view),

@@ -46,7 +46,7 @@ pub use admit::{AdmissionTerms, IndexedPartition};
 pub use refresh::Refreshed;
 
 use answer::UnansweredBatch;
-use markers::{MarkerPlaces, QueuedMarkers};
+use markers::{MarkerSlots, QueuedMarkers};
 use object_ids::ObjectIds;
 use queue::CommitQueue;
 use refresh::RefreshLimit;
@@ -67,7 +67,7 @@ struct Shared {
     changed: Notify,
     budget: Arc<MemoryBudget>,
     refreshes: RefreshLimit,
-    marker_places: MarkerPlaces,
+    marker_slots: MarkerSlots,
     index: IndexOwner,
     object_ids: ObjectIds,
     uploader: Uploader,
@@ -131,7 +131,7 @@ impl Pipeline {
             changed: Notify::new(),
             budget,
             refreshes: RefreshLimit::default(),
-            marker_places: MarkerPlaces::default(),
+            marker_slots: MarkerSlots::default(),
             object_ids: ObjectIds::new(index.clone()),
             index,
             uploader,
@@ -230,7 +230,7 @@ impl Shared {
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.budget.close();
-        self.marker_places.close();
+        self.marker_slots.close();
         self.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
         unanswered.into_values().for_each(|unanswered| unanswered.answer(Err(AppendError::Gone)));

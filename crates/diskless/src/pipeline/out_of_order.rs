@@ -312,7 +312,7 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
         // The next refresh follows after a commit in the change feed, when the wait of a parked batch ends, or after
         // the interval. It follows even if the present refresh is not answered in time.
         let refresh = async {
-            let _place = pipeline.shared.refreshes.acquire_for_watch().await;
+            let _slot = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
         };
         let _ = timeout(REFRESH_INTERVAL, refresh).await;

@@ -323,11 +323,11 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
 #[tokio::test]
 async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
     let TwoBatches { reader, view, directory: _directory } = two_batches().await;
-    let long = LongWork::without_places();
+    let long = LongWork::without_slots();
     let mut search = Box::pin(reader.offset_for_timestamp(&view, Isolation::ReadUncommitted, 7, &long));
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut search).await;
     assert!(waits.is_err(), "{waits:?} on the thread of a connection");
-    long.add_places(1);
+    long.add_slots(1);
     assert_eq!(search.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
 }
 

@@ -105,7 +105,7 @@ impl From<WrittenBatch> for AppendStep {
 pub enum Blocker {
     /// A permit to decompress the batch, because it becomes large.
     DecompressPermit,
-    /// A permit for long work, because the batch would keep other connections waiting.
+    /// A slot for long work, because the batch would keep other connections waiting.
     LongWork,
     /// The batches of this producer id that other brokers may have committed.
     StaleState(i64),

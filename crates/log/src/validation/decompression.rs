@@ -3,10 +3,10 @@
 //! `validate` decides which batches are decompressed. Most are decompressed piece by piece, and only checked. The
 //! records are kept in memory only if they must be compressed again, or if a piece would be large. Because a few bytes
 //! may decompress to gigabytes, each batch has a limit. Large batches are decompressed one at a time, since there is
-//! only one permit for them. A batch that waits for it does not hold a permit for long work, so that other work goes
+//! only one permit for them. A batch that waits for it does not hold a slot for long work, so that other work goes
 //! on.
 //!
-//! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
+//! Invariant: each slot of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
 //! [`SMALL_MAX`] of memory. In addition, there is at most one large batch, which uses at most as much as its topic
 //! allows, up to 256 MiB.
 
@@ -75,7 +75,7 @@ impl Decompression {
         checked
     }
 
-    /// Waits for the permit, which is given in the order of the requests. The caller must not hold a permit for long
+    /// Waits for the permit, which is given in the order of the requests. The caller must not hold a slot for long
     /// work.
     pub async fn permit(&self) -> LargeBatchPermit<'_> {
         LargeBatchPermit { _permit: self.permit.acquire().await.expect("never closed") }
