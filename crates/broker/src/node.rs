@@ -35,8 +35,8 @@ pub struct Node {
     pub fetch: Arc<FetchServices>,
     /// The parts that the APIs of groups and transactions use.
     pub coordinators: Arc<CoordinatorServices>,
-    /// The parts that clients may change for purposes of observation.
-    pub clients: ClientServices,
+    /// The parts that the APIs of configs and of telemetry use.
+    pub observation: ObservationServices,
     /// Follows partitions that other brokers lead.
     pub(crate) replication: Replication,
     /// The space on the disk of the data directory.
@@ -123,8 +123,9 @@ pub struct CoordinatorServices {
     pub metrics: Metrics,
 }
 
-/// The parts that clients may change for purposes of observation.
-pub struct ClientServices {
+/// The parts that the APIs of configs and of telemetry use. A config sets which metrics a client pushes, or what a
+/// logger of the broker logs.
+pub struct ObservationServices {
     /// The metadata and the settings.
     pub metadata: Arc<MetadataServices>,
     /// The clients that push their own metrics.
