@@ -12,7 +12,7 @@ use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId, Parti
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::answer::{PendingAnswer, UnansweredBatch};
+use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::queue::UnconfirmedBatch;
 use super::{Pipeline, PipelineState, Shared};

@@ -20,7 +20,7 @@ use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::admit::IndexedPartition;
-use super::answer::{PendingAnswer, UnansweredBatch};
+use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::{Pipeline, Shared};
 use crate::assemble::LEADER_EPOCH;

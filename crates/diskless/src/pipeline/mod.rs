@@ -10,7 +10,6 @@
 //! Invariant: an answer is sent when the outcome of its commit is known and its records can be read.
 
 mod admit;
-mod answer;
 mod commit;
 mod gathering;
 mod markers;
@@ -45,7 +44,7 @@ use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches
 pub use admit::{AdmissionTerms, IndexedPartition};
 pub use refresh::Refreshed;
 
-use answer::UnansweredBatch;
+use commit::UnansweredBatch;
 use markers::{MarkerSlots, QueuedMarkers};
 use object_ids::ObjectIds;
 use queue::CommitQueue;

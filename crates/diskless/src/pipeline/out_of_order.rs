@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::admit::{AdmissionTerms, Candidate, IndexedPartition, Offered, Unverified};
-use super::answer::UnansweredBatch;
+use super::commit::UnansweredBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
 use crate::partition_view::PartitionView;
