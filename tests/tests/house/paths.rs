@@ -13,7 +13,7 @@ const HEADING: &str = "## Four paths, file by file";
 
 /// Maximum number of files that handle the batch or its outcome on each path. The goals are 20 and 26.
 /// docs/internals/paths.md explains why they are exceeded.
-const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 23), ("A diskless produce", 33)];
+const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 22), ("A diskless produce", 32)];
 
 struct Table {
     name: String,
