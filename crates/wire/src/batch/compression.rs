@@ -4,7 +4,9 @@
 use super::decompressing::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
 use bytes::{BufMut, Bytes, BytesMut};
+use std::cell::Cell;
 use std::io::{Read, Write};
+use zstd::zstd_safe::{CCtx, CParameter};
 
 /// The level of a codec; `None` for the default level.
 pub type Level = Option<i32>;
@@ -51,14 +53,30 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(|_| BatchError::Decompress)?;
         }
-        Compression::Zstd => {
-            let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
-            // Without the size, the encoder would allocate memory for the longest possible input, which is 700 MB at
-            // level 22.
-            encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
-            encoder.write_all(input).map_err(failed)?;
-            encoder.finish().map_err(failed)?;
-        }
+        Compression::Zstd => zstd_frame(level.unwrap_or(3), input, out)?,
+    }
+    Ok(())
+}
+
+/// How much memory a zstd context may have to be kept for the next batch, in bytes. At level 3 it has less than 4 MiB,
+/// and at level 22 up to 700 MB.
+const ZSTD_KEPT_MAX: usize = 8 << 20;
+
+thread_local! {
+    /// The context of the last batch. To create one takes longer than to compress a batch of 4 KiB.
+    static ZSTD: Cell<Option<CCtx<'static>>> = const { Cell::new(None) };
+}
+
+/// Writes a zstd frame. It is compressed in a single call, so the context has only the memory that this input needs.
+fn zstd_frame(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
+    let mut context = ZSTD.take().or_else(CCtx::try_create).ok_or(BatchError::Decompress)?;
+    context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| BatchError::Decompress)?;
+    let at = out.len();
+    out.put_bytes(0, zstd::zstd_safe::compress_bound(input.len()));
+    let len = context.compress2(&mut out[at..], input).map_err(|_| BatchError::Decompress)?;
+    out.truncate(at + len);
+    if context.sizeof() <= ZSTD_KEPT_MAX {
+        ZSTD.set(Some(context));
     }
     Ok(())
 }
