@@ -101,14 +101,14 @@ pub enum OpenDisklessError {
     Objects(#[from] StartObjectsError),
     /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
-        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore admin accept-copy \
-         to go on without the missing records"
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore \
+         admin accept-copy to continue without the missing records"
     )]
     OlderIndex(Lacking),
     /// The index file is an older copy, or its write-ahead log is damaged.
     #[error(
-        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
-         may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so acknowledged records are missing; restore the newest diskless.db and \
+         diskless.db-wal (which may be damaged), or remove {FILE} to continue without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// The index or its thread has failed.

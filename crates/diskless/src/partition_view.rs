@@ -292,8 +292,8 @@ impl PartitionView {
                 to,
                 why,
                 left_out,
-                "cannot read records of a diskless topic: their readers stand still; restore the object, or skip them \
-                 with fullbore consume --skip-bad-batches"
+                "cannot read records of a diskless topic: consumers cannot get past these records; restore the \
+                 object, or skip the records with fullbore consume --skip-bad-batches"
             );
         }
     }

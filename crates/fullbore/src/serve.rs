@@ -40,7 +40,8 @@ pub struct Serve {
     /// The filter of the log, as in RUST_LOG: warn, info, debug, fullbore_broker=debug,...
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// The format of the log's lines on standard error; with json, the greeting is one of them.
+    /// The format of log lines on standard error; with json, the addresses that the broker prints when it is ready are
+    /// a log line, too.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }

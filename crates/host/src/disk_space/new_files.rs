@@ -71,8 +71,8 @@ impl NewFiles {
                     tracing::error!(
                         folder = %directory.display(),
                         %error,
-                        "cannot make files in the data directory: partitions take no records once their segments are full; check its \
-                         permissions and its file system; no restart is needed"
+                        "cannot make files in the data directory: partitions take no records once their segments are \
+                         full; check the directory's permissions and file system; no restart is needed"
                     );
                 }
             }
