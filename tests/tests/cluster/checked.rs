@@ -48,10 +48,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     }
     let directory = cluster.broker(1).data_dir().to_owned();
     let (is_well, reported) = checked(&cluster, &[], &directory);
-    assert!(
-        is_well && reported.ends_with("it belongs to this broker, and has 2 partitions"),
-        "{reported}"
-    );
+    assert!(is_well && reported.ends_with("it belongs to this broker, and has 2 partitions"), "{reported}");
     let absent = directory.join("absent");
     let (is_well, reported) = checked(&cluster, &["node.id=2"], &absent);
     assert!(is_well && reported.ends_with("it does not exist; the first start creates it"), "{reported}");

@@ -547,6 +547,7 @@ impl Partitions {
             finished = finished.and(result);
         }
         let dir = &self.log_dir.path;
+        self.log_dir.space.check_place()?;
         let all = list_partitions(dir)?;
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
