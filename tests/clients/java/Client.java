@@ -437,8 +437,8 @@ public class Client {
     }
 
     /**
-     * The consumer's position is behind the end of the new topic, so it is reset once. The new topic has a later leader
-     * epoch than the former one. The records of a diskless topic have the epoch 0 nevertheless.
+     * The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So the
+     * consumer finds that the former records are gone, and reads the new ones from the beginning.
      */
     static void readAgain() throws Exception {
         String topic = newTopic("read-again");

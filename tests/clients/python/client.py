@@ -222,8 +222,8 @@ def recreate(topic):
 
 @case("a consumer reads on after its topic is recreated with fewer records")
 def read_again():
-    """The consumer's position is behind the end of the new topic, so it is reset once. The new topic has a later leader
-    epoch than the former one. The records of a diskless topic have the epoch 0 nevertheless."""
+    """The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So librdkafka
+    finds that the former records are gone, and reads the new ones from the beginning."""
     topic = new_topic("read-again")
     send(topic, numbered(10))
     often = {"topic_metadata_refresh_interval_ms": "500"}

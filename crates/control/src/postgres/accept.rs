@@ -7,6 +7,9 @@
 //! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the copy:
 //! its process is not registered, so it ends, and until then the index refuses it because of the skipped numbers.
 //!
+//! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
+//! all their records again.
+//!
 //! The copy does not know which replicas were in sync at the end, so none counts as such. Every data directory counts
 //! as an older copy, and the longest log of a partition leads it.
 
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::offline::IS_CLASSIC;
 use super::{LOCK, UnusableDatabase};
 use crate::image::FIRST_LEADER_EPOCH_MAX;
 use fullbore_config::PlaneSettings;
@@ -86,7 +90,8 @@ fn skipping(now: i64) -> String {
     format!(
         "UPDATE fullbore.partitions
            SET leader_epoch = greatest(leader_epoch, {again}) + {EPOCHS_SKIPPED},
-             partition_epoch = partition_epoch + {EPOCHS_SKIPPED};
+             partition_epoch = partition_epoch + {EPOCHS_SKIPPED}
+           FROM fullbore.topics WHERE topics.id = topic_id AND {IS_CLASSIC};
          UPDATE fullbore.brokers SET process =
            translate(rtrim(encode(decode(md5(random()::text || broker_id), 'hex'), 'base64'), '='), '+/', '-_');
          DELETE FROM fullbore.log_ends;
