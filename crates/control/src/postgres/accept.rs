@@ -4,8 +4,8 @@
 //! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
 //! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes.
 //!
-//! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the copy:
-//! its process is not registered, so it ends, and until then the index refuses it because of the skipped numbers.
+//! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the
+//! copy: its process is not registered, so it ends. Until then the index refuses it because of the skipped numbers.
 //!
 //! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
 //! all their records again.
