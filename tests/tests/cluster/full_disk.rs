@@ -126,6 +126,28 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
+/// An empty directory takes the place of the data directory, as after an unmount. It could take files, but the broker's
+/// records would be lost there.
+#[test]
+fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().join("data")).collect();
+    paths.iter().for_each(|path| fs::create_dir(path).expect("made"));
+    let sets = [&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
+    under_fault(cluster, |cluster, load| {
+        let away = directories[0].path().join("away");
+        fs::rename(&paths[0], &away).expect("moved");
+        fs::create_dir(&paths[0]).expect("made");
+        wait_for_others(cluster);
+        load.goes_on();
+        cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers take over");
+        fs::remove_dir(&paths[0]).expect("it is empty");
+        fs::rename(&away, &paths[0]).expect("moved");
+        cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
+    });
+}
+
 /// The kernel makes a file system read-only after an error of the disk. Open files cannot be written either.
 #[test]
 fn read_only_file_system_hands_leadership_over_and_repeats_no_error_line() {

@@ -6,6 +6,7 @@
 use crate::node::Node;
 use fullbore_db::calls::PlaneSeen;
 use fullbore_diskless::{Diskless, StoreTrouble};
+use fullbore_host::disk_space::DiskSpace;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -182,12 +183,13 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
-/// Checks that the data directory exists and that this process may create files in it. Linux remounts a failing disk
-/// read-only, which this check finds. May hang.
+/// Checks that the data directory is at its path and that this process may create files in it. Linux remounts a failing
+/// disk read-only, which this check finds. May hang.
 ///
 /// # Errors
-/// Returns the error of the system call.
-pub(super) fn data_directory(directory: &Path) -> Result<(), io::Error> {
+/// Returns the error of the system call, or of a directory that was moved or unmounted.
+pub(super) fn data_directory(space: &DiskSpace, directory: &Path) -> Result<(), io::Error> {
+    space.check_place()?;
     Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
@@ -245,8 +247,11 @@ mod tests {
         let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
         assert!(hung.contains("hangs: the directory does not respond"), "{hung}");
         let gone = directory.path().join("gone");
-        let why = of_directory(Some(data_directory(&gone)), &gone).expect_err("no directory").to_string();
-        assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");
+        std::fs::create_dir(&gone).expect("made");
+        let space = DiskSpace::open(&gone, 0);
+        std::fs::remove_dir(&gone).expect("removed");
+        let why = of_directory(Some(data_directory(&space, &gone)), &gone).expect_err("no directory").to_string();
+        assert!(why.contains("cannot write to the data directory") && why.contains("gone: it was moved or"), "{why}");
     }
 
     #[test]

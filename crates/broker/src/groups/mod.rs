@@ -346,6 +346,17 @@ impl Groups {
         self.create_entry(id).map(drop)
     }
 
+    /// Removes a group that was created for a commit of which no offset is written, unless the group is used meanwhile.
+    /// The log has no record of it.
+    fn remove_unused(&self, id: &str) {
+        let Some(entry) = self.find(id) else { return };
+        let mut inner = entry.lock();
+        let is_used = inner.is_keeping || entry.commits.load(Ordering::Acquire) > 0 || self.has_offsets(id);
+        if !inner.is_gone && !is_used && inner.group.check_delete().is_ok() {
+            self.remove(&entry, &mut inner);
+        }
+    }
+
     /// Deletes a group that has no members, and with `offsets` also its offsets. Commits that are still queued are
     /// deleted as well. A later commit creates the group again.
     ///

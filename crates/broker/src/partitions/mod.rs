@@ -230,9 +230,13 @@ impl Partitions {
         past: PastTopics,
     ) {
         if config.diskless {
-            let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
+            let epochs: Vec<i32> = partitions.into_iter().map(|partition| partition.leader_epoch).collect();
+            let count = i32::try_from(epochs.len()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic(name, id, count, config, self.tails_before(name, past)),
+                Some(diskless) => {
+                    diskless.put_topic(name, id, count, config, self.tails_before(name, past));
+                    diskless.set_leader_epochs(id, epochs.into_iter());
+                }
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -547,6 +551,7 @@ impl Partitions {
             finished = finished.and(result);
         }
         let dir = &self.log_dir.path;
+        self.log_dir.space.check_place()?;
         let all = list_partitions(dir)?;
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;

@@ -56,6 +56,7 @@ impl LogDir {
 
     fn rename_leftover(&self, (topic, index): &TopicPartition, leftover: Leftover) -> io::Result<()> {
         let dir = partition_dir(&self.path, topic, *index);
+        self.space.check_place()?;
         if files::read_topic_id(&dir)?.known() != Some(leftover.topic_id) {
             return Ok(());
         }
