@@ -102,7 +102,7 @@ pub fn remove_for_good(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     let emptied = file.map_or(Ok(()), |file| if is_removed(&file) { file.set_len(0) } else { Ok(()) });
     if let Err(error) = emptied {
-        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its room is free once its last reader closes it");
+        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its space is free only after the last response that reads from the file");
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ fn full_disk_hands_leadership_over_and_leaves_the_isrs() {
     under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("the disk is full: other brokers take over");
+        cluster.broker(1).wait_for_stderr("the disk is full: other in-sync replicas take over");
         let mut shows = |id: i32, wanted: f64| {
             let names = ["fullbore_disk_full", "fullbore_control_plane_disk_full"];
             names.iter().all(|name| metric(cluster, id, name) == Some(wanted))
@@ -118,7 +118,9 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
         fs::rename(&paths[0], &away).expect("moved");
         wait_for_others(cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers take over");
+        cluster
+            .broker(1)
+            .wait_for_stderr("cannot create files in the data directory: other in-sync replicas take over");
         fs::rename(&away, &paths[0]).expect("moved");
         cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
     });

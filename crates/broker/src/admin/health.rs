@@ -30,8 +30,8 @@ pub(super) enum Unhealthy {
     )]
     Partitions(usize),
     #[error(
-        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check their permissions, \
-         file system and disk; the broker's log names them"
+        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check \
+         permissions, file system and disk of the directories that the broker's log names"
     )]
     UnwritablePartitions(usize),
     #[error(
@@ -59,7 +59,7 @@ pub(super) enum Unhealthy {
 fn of_hung(hung_for: &Option<Duration>) -> String {
     match hung_for {
         Some(time) => format!("a write has not returned for {} s", time.as_secs()),
-        None => "it does not respond".to_owned(),
+        None => "the directory does not respond".to_owned(),
     }
 }
 
@@ -158,8 +158,8 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
     let seconds = seen.since_answer.as_secs();
     (!seen.answers).then(|| {
         format!(
-            "the database of the cluster is away, {seconds} s after its last answer: records are served, topics and settings \
-             cannot be changed, and no broker replaces a leader that fails"
+            "the database of the cluster has not answered this broker for {seconds} s: records are served, but topics \
+             and settings cannot be changed, and this broker replaces no leader that fails"
         )
     })
 }
@@ -175,9 +175,9 @@ fn note_of_damage(refused_partitions: usize) -> Option<String> {
 
 fn note_of_store(trouble: StoreTrouble) -> String {
     let why = match trouble {
-        StoreTrouble::Unverified => "the object store was not reached since the start".to_owned(),
+        StoreTrouble::Unverified => "this broker has not reached the object store since its start".to_owned(),
         StoreTrouble::Failing(time) => {
-            format!("the object store fails, {} s after the first request that failed", time.as_secs())
+            format!("requests to the object store have failed for {} s", time.as_secs())
         }
     };
     format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
@@ -245,7 +245,7 @@ mod tests {
         let hung_for = Some(Duration::from_millis(7_900));
         reported(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
-        assert!(hung.contains("hangs: it does not respond"), "{hung}");
+        assert!(hung.contains("hangs: the directory does not respond"), "{hung}");
         let gone = directory.path().join("gone");
         std::fs::create_dir(&gone).expect("made");
         let space = DiskSpace::open(&gone, 0);
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
-        assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
+        assert!(note.starts_with("requests to the object store have failed for 12 s: "), "{note}");
         let note = note_of_store(StoreTrouble::Unverified);
-        assert!(note.starts_with("the object store was not reached since the start: "), "{note}");
+        assert!(note.starts_with("this broker has not reached the object store since its start: "), "{note}");
     }
 
     #[test]
@@ -267,6 +267,6 @@ mod tests {
         let seen = |answers| PlaneSeen { answers, since_answer: Duration::from_secs(12), newest: 7 };
         assert_eq!(note_of_database(seen(true)), None);
         let note = note_of_database(seen(false)).expect("told");
-        assert!(note.starts_with("the database of the cluster is away, 12 s after its last answer: "), "{note}");
+        assert!(note.starts_with("the database of the cluster has not answered this broker for 12 s: "), "{note}");
     }
 }

@@ -60,9 +60,9 @@ pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version) ->
     match api {
         ApiKey::Metadata => of_request(call, version, |request| metadata(node, request, version)),
         ApiKey::DescribeTopicPartitions => of_request(call, version, |request| topic_partitions(node, request)),
-        ApiKey::DescribeConfigs => {
-            of_request(call, version, |request: &DescribeConfigsRequest| describe_configs::room(&node.clients, request))
-        }
+        ApiKey::DescribeConfigs => of_request(call, version, |request: &DescribeConfigsRequest| {
+            describe_configs::room(&node.observation, request)
+        }),
         ApiKey::DescribeGroups => {
             of_request(call, version, |request: &DescribeGroupsRequest| groups(node, &request.groups))
         }

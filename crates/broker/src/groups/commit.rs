@@ -377,7 +377,8 @@ impl Groups {
                 // offsets are removed when the group's offsets next expire, or when its shard is next loaded.
                 tracing::warn!(
                     group = &*group,
-                    "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
+                    "cannot delete committed offsets of a deleted topic: they stay in __consumer_offsets until the \
+                     next offsets of the group expire"
                 );
             }
         }

@@ -242,7 +242,8 @@ impl Groups {
                 incoming_bytes,
                 is_member,
                 left_out,
-                "cannot hold more memory for groups: larger requests are refused; raise fullbore.groups.bytes.max"
+                "the memory for groups is used up: new members and large requests are refused; raise \
+                 fullbore.groups.bytes.max"
             );
         }
         fits || (is_member && incoming_bytes <= SMALL_BYTES)

@@ -42,10 +42,11 @@ pub use fullbore_config::CleanerSettings;
 pub use fullbore_log::aside::SetAside;
 pub use fullbore_log::error::{OpenError, StorageError};
 pub use fullbore_log::partition::dirty_partitions::DirtyPartitions;
-pub use fullbore_log::partition::durability::{Durability, ReplicationTicket};
 pub use fullbore_log::partition::error::{AppendError, ReadError};
 pub use fullbore_log::partition::flushed::FlushTicket;
-pub use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended, Blocker, WrittenBatch};
+pub use fullbore_log::partition::outcome::{
+    Acks, AppendStep, AppendTicket, Appended, Blocker, Durability, ReplicationTicket, WrittenBatch,
+};
 pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
 pub use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 pub use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
@@ -173,7 +174,7 @@ impl Partitions {
     /// Starts to serve diskless topics.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
-            tracing::error!("cannot serve diskless topics twice: the first server stays");
+            tracing::error!("cannot start the service of diskless topics a second time: the first one stays in use");
         }
     }
 
@@ -416,7 +417,7 @@ impl Partitions {
         match self.cleaner.start_threads() {
             Ok(started) => self.threads.lock().extend(started),
             Err(error) => {
-                tracing::error!(%error, "cannot start more compaction threads: the running ones compact alone")
+                tracing::error!(%error, "cannot start more compaction threads: only the running threads compact logs")
             }
         }
     }
@@ -505,11 +506,12 @@ impl Partitions {
         self.stop_threads();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the log has panicked");
+                tracing::error!("a background thread of the logs has panicked");
             }
         }
         if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
-            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
+            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older high watermarks; check \
+                 the disk");
         }
         if let Err(error) = self.close_partitions() {
             tracing::error!(%error, dir = %self.log_dir.path.display(), "cannot shut down cleanly: the next start recovers the logs; check the disk");

@@ -354,7 +354,8 @@ impl Replica {
             tracing::warn!(
                 dir = %self.dir().display(),
                 %error,
-                "cannot write the producer state of a deleted partition: a restart before the next snapshot forgets it"
+                "cannot write the producer state of a deleted partition: a restart before the next snapshot forgets \
+                 these producers"
             );
         }
     }
@@ -414,7 +415,7 @@ impl Replica {
             tracing::warn!(
                 dir = %dir.display(),
                 aside = %aside.display(),
-                "the power loss took the topic id of a directory before its first flush: set aside its records"
+                "set aside a directory without a topic id: a power loss took the id before the partition's first flush"
             );
             return Ok(());
         }

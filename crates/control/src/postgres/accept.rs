@@ -67,7 +67,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     let mut answers = answers.into_iter();
     let locked = next(&mut answers)?;
     check_schema(&locked)?;
-    let before = number(locked.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    let before = number(locked.first().ok_or_else(|| damaged("the row of the cluster is missing"))?, 0)?;
     if let Some(row) = next(&mut answers)?.first() {
         return Err(UnusableDatabase::InUse(number(row, 0)?));
     }

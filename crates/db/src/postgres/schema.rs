@@ -102,7 +102,7 @@ pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_i
         _ => return Err(SchemaError::Foreign),
     }
     let rows = one(session.query("SELECT cluster_id FROM fullbore.cluster", call_max).await?)?;
-    let id = text(rows.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    let id = text(rows.first().ok_or_else(|| damaged("the row of the cluster is missing"))?, 0)?;
     Ok(Uuid::parse(id).ok_or_else(|| damaged(format!("'{id}' is not a cluster id")))?)
 }
 
@@ -147,10 +147,12 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
 
 /// Checks that the second column of the only row is `SCHEMA_VERSION`.
 pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
-    let row = rows.first().ok_or_else(|| damaged("it has no cluster"))?;
+    let row = rows.first().ok_or_else(|| damaged("the row of the cluster is missing"))?;
     match number::<i64>(row, 1)? {
         SCHEMA_VERSION => Ok(()),
-        found => Err(StoreError::Away(format!("it has schema {found} now, and this Fullbore knows {SCHEMA_VERSION}"))),
+        found => Err(StoreError::Away(format!(
+            "the database has schema {found} now, but this Fullbore knows only {SCHEMA_VERSION}"
+        ))),
     }
 }
 

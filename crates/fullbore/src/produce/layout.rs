@@ -249,7 +249,7 @@ fn header(value: Value<'_>) -> Result<FieldHeader<'_>, String> {
             (other, _) => return Err(format!("headers: {other}: must be key, key_base64, value or value_base64")),
         }
     }
-    Ok((key.ok_or("headers: one has no key")?, bytes.flatten()))
+    Ok((key.ok_or("headers: a header has no key")?, bytes.flatten()))
 }
 
 fn nullable<'a>(name: &str, value: Value<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
@@ -331,7 +331,7 @@ mod tests {
             (r#"{"valeu":"x"}"#, "valeu: must be one of topic, partition"),
             (r#"{"value_base64":"x"}"#, "value_base64: must be base64"),
             (r#"{"headers":["a"]}"#, "headers: must be an object, or an array"),
-            (r#"{"headers":[{"value":"a"}]}"#, "headers: one has no key"),
+            (r#"{"headers":[{"value":"a"}]}"#, "headers: a header has no key"),
             (r#"{"headers":[{"key_base64":"x"}]}"#, "key_base64: must be base64"),
             (r#"{"topic":1}"#, "topic: must be a string"),
             (r#"{"value":"x","value_base64":"eA=="}"#, "value_base64: the record has its value already"),

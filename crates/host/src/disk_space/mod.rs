@@ -114,8 +114,8 @@ impl DiskSpace {
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
             tracing::warn!(
-                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker keeps {wanted}: whole blocks of {BLOCK} bytes, at most a sixteenth of \
-                 the file system of {}",
+                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker reserves {wanted} bytes instead, since the \
+                 reserve has whole blocks of {BLOCK} bytes and at most a sixteenth of the file system of {}",
                 directory.display()
             );
         }
@@ -346,7 +346,8 @@ impl DiskSpace {
             match changed {
                 Some(HungChange::Hangs) => tracing::error!(
                     folder = %directory,
-                    "the disk hangs: a write has not returned, and records are refused until it does; check the volume of the data directory"
+                    "the disk hangs: a write has not returned, and records are refused until it returns; check the \
+                     volume of the data directory"
                 ),
                 Some(HungChange::Answers) => {
                     tracing::warn!(folder = %directory, "the disk answers again: each hung write has returned")
@@ -382,7 +383,7 @@ impl DiskSpace {
         if let Err(error) = released
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::error!(path = %path.display(), %error, "cannot release the reserve for a full disk: topics and records may not be deletable until there is room");
+            tracing::error!(path = %path.display(), %error, "cannot release the disk reserve: deleting topics or records may fail until there is free space");
         }
     }
 
@@ -420,7 +421,7 @@ impl DiskSpace {
             // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as
             // complete, so that writers do not have to wait. The reserve is only useful on a full disk.
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
+                tracing::warn!(path = %path.display(), %error, "cannot allocate the disk reserve: once the disk is full, deleting topics or records may fail as well");
                 let _ = fs::remove_file(&path);
                 true
             }

@@ -74,8 +74,9 @@ impl NewFiles {
                     tracing::error!(
                         folder = %directory.display(),
                         %error,
-                        "cannot make files in the data directory: new partitions take no records, and others none once their segments \
-                         are full; check its path, its permissions and its file system; no restart is needed"
+                        "cannot make files in the data directory: new partitions take no records, and others none once \
+                         their segments are full; check the directory's path, permissions and file system; no restart \
+                         is needed"
                     );
                 }
             }
