@@ -40,13 +40,22 @@ pub struct WideWork {
     bytes: Semaphore,
     /// The permit for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The permit for long listings, of which only one may run at a time.
-    listings: Semaphore,
+    /// The permits for long listings. Of each kind, only one may run at a time.
+    listings: [Semaphore; 2],
     taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
+}
+
+/// A kind of listing that may be long.
+#[derive(Clone, Copy)]
+pub enum Listing {
+    /// A list of transactional ids.
+    Transactions,
+    /// A list of the partitions in a data directory. It may wait for a disk that hangs.
+    LogDirs,
 }
 
 /// The memory that polls have used since freed memory was last returned to the system.
@@ -77,7 +86,7 @@ impl Default for WideWork {
             places: LongWork::with_places(processors.max(PLACES_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
-            listings: Semaphore::new(1),
+            listings: [Semaphore::new(1), Semaphore::new(1)],
             taken: Mutex::default(),
             give_back: memory::give_back,
             #[cfg(any(test, feature = "test-util"))]
@@ -110,9 +119,10 @@ impl WideWork {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Waits for the permit for long listings. Another thread makes the list, which takes memory until it is encoded.
-    pub async fn listing_turn(&self) -> SemaphorePermit<'_> {
-        self.listings.acquire().await.expect("never closed")
+    /// Waits for the permit for long listings of this kind. Another thread makes the list, which takes memory until it
+    /// is encoded.
+    pub async fn listing_turn(&self, listing: Listing) -> SemaphorePermit<'_> {
+        self.listings[listing as usize].acquire().await.expect("never closed")
     }
 
     /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
