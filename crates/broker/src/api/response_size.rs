@@ -54,6 +54,11 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
+/// Returns true if the response of this API is made after the admission of the request, when its turn to be sent comes.
+pub(super) fn is_made_later(api: ApiKey) -> bool {
+    api == ApiKey::OffsetFetch
+}
+
 /// Returns about how much memory the response takes, or 0 if the request limits its size. A request that cannot be
 /// decoded gets no response.
 pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version) -> usize {
