@@ -4,23 +4,29 @@
 //! Other long work is in [`long_work`](crate::long_work).
 //!
 //! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
-//! memory again. Freed memory is therefore returned to the system each time that polls have used a quarter of the
-//! budget.
+//! memory again. Freed memory is therefore returned to the system once polls have used a quarter of the budget, but not
+//! more often than every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls need the
+//! memory again. What the last polls leave is returned by [`memory::Trimmer`].
 //!
 //! Invariant: a poll gets its memory before its permit, and does not wait for anything while it has the permit.
 
 use crate::long_work::{LongWork, is_in_place};
 use crate::memory;
+use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::pin::pin;
+#[cfg(any(test, feature = "test-util"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Maximum memory of all concurrent polls together, in bytes. A poll that needs more gets the whole budget.
 const BYTES_MAX: usize = 256 << 20;
 /// How many bytes polls may use before freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
+/// Minimum time between two returns of freed memory. Within this time a thread can use about 256 MiB of new memory.
+const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum number of permits, for machines with few processors.
 const PLACES_MIN: usize = 4;
 
@@ -34,14 +40,43 @@ pub struct WideWork {
     bytes: Semaphore,
     /// The permit for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The permit for long listings, of which only one may run at a time.
-    listings: Semaphore,
-    /// How many bytes polls have used since memory was last returned to the system.
-    taken: AtomicUsize,
+    /// The permits for long listings. Of each kind, only one may run at a time.
+    listings: [Semaphore; 2],
+    taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
+}
+
+/// A kind of listing that may be long.
+#[derive(Clone, Copy)]
+pub enum Listing {
+    /// A list of transactional ids.
+    Transactions,
+    /// A list of the partitions in a data directory. It may wait for a disk that hangs.
+    LogDirs,
+}
+
+/// The memory that polls have used since freed memory was last returned to the system.
+#[derive(Default)]
+struct TakenMemory {
+    bytes: usize,
+    /// When freed memory was last returned; `None` if it never was.
+    returned: Option<Instant>,
+}
+
+impl TakenMemory {
+    /// Adds the memory of a poll. Returns true if freed memory must be returned now.
+    fn is_return_due(&mut self, bytes: usize, now: Instant) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let is_early = self.returned.is_some_and(|returned| now < returned + TRIM_INTERVAL);
+        if self.bytes < KEPT_MAX || is_early {
+            return false;
+        }
+        *self = TakenMemory { bytes: 0, returned: Some(now) };
+        true
+    }
 }
 
 impl Default for WideWork {
@@ -51,8 +86,8 @@ impl Default for WideWork {
             places: LongWork::with_places(processors.max(PLACES_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
-            listings: Semaphore::new(1),
-            taken: AtomicUsize::new(0),
+            listings: [Semaphore::new(1), Semaphore::new(1)],
+            taken: Mutex::default(),
             give_back: memory::give_back,
             #[cfg(any(test, feature = "test-util"))]
             polls: AtomicUsize::new(0),
@@ -84,9 +119,10 @@ impl WideWork {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Waits for the permit for long listings. Another thread makes the list, which takes memory until it is encoded.
-    pub async fn listing_turn(&self) -> SemaphorePermit<'_> {
-        self.listings.acquire().await.expect("never closed")
+    /// Waits for the permit for long listings of this kind. Another thread makes the list, which takes memory until it
+    /// is encoded.
+    pub async fn listing_turn(&self, listing: Listing) -> SemaphorePermit<'_> {
+        self.listings[listing as usize].acquire().await.expect("never closed")
     }
 
     /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
@@ -109,18 +145,17 @@ impl WideWork {
                 return output;
             }
             // Nothing may be awaited before `woken`. The future's wake could end that wait, and would then be lost.
-            self.taken.fetch_add(permits as usize, Ordering::Relaxed);
+            self.taken.lock().bytes += permits as usize;
             drop(room);
             woken().await;
         }
     }
 
-    /// Records the memory that a poll has used. Returns freed memory to the system once polls have used [`KEPT_MAX`]
-    /// bytes. The caller still holds the poll's part of the budget.
+    /// Records the memory that a poll has used. Returns freed memory to the system if [`TakenMemory`] demands it. The
+    /// caller still holds the poll's part of the budget.
     async fn note_taken(&self, bytes: usize) {
-        let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if taken >= KEPT_MAX {
-            self.taken.store(0, Ordering::Relaxed);
+        let is_due = self.taken.lock().is_return_due(bytes, Instant::now());
+        if is_due {
             self.places.run(self.give_back).await;
         }
     }
@@ -143,6 +178,17 @@ mod tests {
 
     static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
+    #[test]
+    fn polls_of_a_quarter_of_the_budget_return_freed_memory_once_per_interval() {
+        let began = Instant::now();
+        let mut taken = TakenMemory::default();
+        let mut due = |bytes, ms| taken.is_return_due(bytes, began + Duration::from_millis(ms));
+        assert_eq!([due(KEPT_MAX / 2, 0), due(KEPT_MAX / 2, 1)], [false, true]);
+        let loaded: Vec<bool> = (2..=251).map(|ms| due(KEPT_MAX, ms)).collect();
+        assert_eq!(loaded.iter().position(|is_due| *is_due), Some(249), "one return in 250 ms of load");
+        assert_eq!([due(KEPT_MAX - 1, 10_000), due(1, 10_001)], [false, true], "little memory was used since");
+    }
+
     #[tokio::test]
     async fn polls_of_a_quarter_of_the_budget_return_freed_memory_before_the_next() {
         let given_back = || GIVEN_BACK.load(Ordering::Relaxed);
@@ -151,10 +197,10 @@ mod tests {
         };
         let wide = WideWork { give_back, ..WideWork::default() };
         let mut seen = Vec::new();
-        for bytes in [KEPT_MAX / 2, KEPT_MAX / 4, KEPT_MAX / 4, KEPT_MAX / 4, usize::MAX, 1] {
+        for bytes in [KEPT_MAX / 2, KEPT_MAX / 4, KEPT_MAX / 4, 1] {
             seen.push(wide.drive(bytes, async { given_back() }).await);
         }
-        assert_eq!((seen, given_back()), (vec![0, 0, 0, 1, 1, 2], 2));
+        assert_eq!(seen, [0, 0, 0, 1]);
     }
 
     #[tokio::test]

@@ -60,7 +60,8 @@ pub(super) fn room(services: &ClientServices, request: &DescribeConfigsRequest) 
     };
     let mut samples: HashMap<i8, Sample> = HashMap::new();
     let mut bytes = 0;
-    for resource in &request.resources {
+    let resources: Vec<&DescribeConfigsResource> = request.resources.iter().collect();
+    for resource in once(resources, |resource| (resource.resource_type, &resource.resource_name)) {
         let mut overrides = 0;
         if resource.resource_type == TOPIC {
             let Some(topic) = image.topic(&resource.resource_name) else { continue };

@@ -175,14 +175,17 @@ async fn dispatch_wide(
     bytes: usize,
 ) -> Result<Option<Completion>, Fault> {
     let _turn = wide::command_turn(&node.wide, api).await;
+    let is_estimated = response_size::is_estimated(api);
+    let is_later = response_size::is_made_later(api);
     let carry_out = async {
-        if response_size::is_estimated(api) {
+        if is_estimated && !is_later {
             node.unread.room(bytes).await;
         }
         dispatch(api, node, call, reply).await
     };
     let admitted = node.wide.drive(bytes, carry_out).await?;
-    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
+    let room = (is_estimated && is_later).then_some(&node.unread);
+    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, room, completion)))
 }
 
 /// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
