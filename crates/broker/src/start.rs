@@ -21,7 +21,7 @@ use crate::log_end_reports;
 use crate::loggers::Loggers;
 use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
 use crate::net::{self, Bound, Clients};
-use crate::node::{ClientServices, CoordinatorServices, FetchServices, MetadataServices, Node, ProduceServices};
+use crate::node::{CoordinatorServices, FetchServices, MetadataServices, Node, ObservationServices, ProduceServices};
 use crate::partitions::append::AppendServices;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
@@ -375,7 +375,7 @@ fn node(
             transactions,
             metrics: metrics.clone(),
         }),
-        clients: ClientServices {
+        observation: ObservationServices {
             metadata: Arc::clone(&metadata),
             telemetry: Telemetry::new(metrics.clone()),
             loggers,

@@ -96,7 +96,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
         let Some(topics) = topics.upgrade() else { return };
         let partitions: Vec<_> = topics.read().values().flatten().cloned().collect();
         drop(topics);
-        for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
+        for partition in partitions.iter().filter(|partition| !partition.view.is_gone()) {
             partition.retain(now_ms).await;
         }
         expiring.pipeline.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));

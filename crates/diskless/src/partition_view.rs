@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn lost_answer_to_a_commit_leaves_a_gap_the_newest_runs_end_before_it() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
+        let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let row = PartitionRow {
             id: 1,
             log_start: 0,
@@ -391,20 +391,20 @@ mod tests {
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
         };
         // The index has made the commit of offsets 5 and 6, but its answer was lost.
-        known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
-        let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
+        view.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
+        let from = |offset| view.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
-        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_between(offset..9));
+        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| view.bytes_between(offset..9));
         assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
         // The answer to an older commit arrives again.
-        known.moved(&row, vec![run(0, 3)]);
-        assert_eq!(known.bytes_between(0..9), None);
+        view.moved(&row, vec![run(0, 3)]);
+        assert_eq!(view.bytes_between(0..9), None);
     }
 
     #[test]
     fn bytes_are_counted_from_a_batch_to_the_log_end() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
+        let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let batch = |size| PackedBatch { size, record_count: 2, max_timestamp: 0 };
         let sizes: Vec<u32> = (0..40).map(|at| 100 + at).collect();
         for (at, sizes) in (0..).zip(sizes.chunks(4)) {
@@ -428,17 +428,17 @@ mod tests {
                 first_unstable: None,
                 aborted_to: -1,
             };
-            known.moved(&row, vec![Arc::new(run)]);
+            view.moved(&row, vec![Arc::new(run)]);
         }
         for offset in 0..80 {
             let expected = sizes[offset / 2..].iter().sum::<u32>();
-            assert_eq!(known.bytes_between(offset as i64..80), Some(u64::from(expected)), "from {offset} on");
+            assert_eq!(view.bytes_between(offset as i64..80), Some(u64::from(expected)), "from {offset} on");
         }
         let stable = sizes[3..9].iter().sum::<u32>();
-        assert_eq!(known.bytes_between(7..18), Some(u64::from(stable)), "up to a last stable offset");
-        known.forget_run(0);
+        assert_eq!(view.bytes_between(7..18), Some(u64::from(stable)), "up to a last stable offset");
+        view.forget_run(0);
         assert_eq!(
-            (known.bytes_between(7..80), known.bytes_between(8..80)),
+            (view.bytes_between(7..80), view.bytes_between(8..80)),
             (None, Some(u64::from(sizes[4..].iter().sum::<u32>())))
         );
     }

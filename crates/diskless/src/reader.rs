@@ -69,7 +69,7 @@ pub struct Reader {
 }
 
 /// An extent in a partition's view: the view, and the first offset of the extent.
-type KnownRun = (Weak<PartitionView>, i64);
+type RunOfView = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
@@ -80,7 +80,7 @@ struct ReaderShared {
     /// The partitions that are ready, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
     /// The extents that are in the views of partitions, by the uploaded object that has their bytes.
-    uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
+    uploaded: Mutex<HashMap<ObjectId, Vec<RunOfView>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,

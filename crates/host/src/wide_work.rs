@@ -1,6 +1,6 @@
-//! Permits and memory for wide requests. These have thousands of entries, which take time and memory.
+//! Slots and memory for wide requests. These have thousands of entries, which take time and memory.
 //!
-//! The work on such a request is a future. Each time it is polled, it needs a permit and a part of the memory budget.
+//! The work on such a request is a future. Each time it is polled, it needs a slot and a part of the memory budget.
 //! Other long work is in [`long_work`](crate::long_work).
 //!
 //! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
@@ -8,9 +8,9 @@
 //! more often than every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls need the
 //! memory again. What the last polls leave is returned by [`memory::Trimmer`].
 //!
-//! Invariant: a poll gets its memory before its permit, and does not wait for anything while it has the permit.
+//! Invariant: a poll gets its memory before its slot, and does not wait for anything while it has the slot.
 
-use crate::long_work::{LongWork, is_in_place};
+use crate::long_work::{LongWork, is_in_slot};
 use crate::memory;
 use parking_lot::Mutex;
 use std::future::poll_fn;
@@ -27,20 +27,20 @@ const BYTES_MAX: usize = 256 << 20;
 const KEPT_MAX: usize = BYTES_MAX / 4;
 /// Minimum time between two returns of freed memory. Within this time a thread can use about 256 MiB of new memory.
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
-/// Minimum number of permits, for machines with few processors.
-const PLACES_MIN: usize = 4;
+/// Minimum number of slots, for machines with few processors.
+const SLOTS_MIN: usize = 4;
 
 /// The memory of the largest poll of this process, before it is limited to the budget.
 #[cfg(any(test, feature = "test-util"))]
 pub static LARGEST_POLL: AtomicUsize = AtomicUsize::new(0);
 
-/// The permits and the memory for wide requests of one broker.
+/// The slots and the memory for wide requests of one broker.
 pub struct WideWork {
-    places: LongWork,
+    slots: LongWork,
     bytes: Semaphore,
-    /// The permit for wide commands, of which only one may run at a time.
+    /// The slot for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The permits for long listings. Of each kind, only one may run at a time.
+    /// The slots for long listings. Of each kind, only one may run at a time.
     listings: [Semaphore; 2],
     taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
@@ -83,7 +83,7 @@ impl Default for WideWork {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         WideWork {
-            places: LongWork::with_places(processors.max(PLACES_MIN)),
+            slots: LongWork::with_slots(processors.max(SLOTS_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
             listings: [Semaphore::new(1), Semaphore::new(1)],
@@ -108,26 +108,26 @@ impl WideWork {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
-    /// Waits for a permit and runs the work. The work uses none of the memory budget.
+    /// Waits for a slot and runs the work. The work uses none of the memory budget.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.places.run(work).await
+        self.slots.run(work).await
     }
 
-    /// Waits for the permit for wide commands. A wide command uses memory while other threads carry it out, so only one
+    /// Waits for the slot for wide commands. A wide command uses memory while other threads carry it out, so only one
     /// may run at a time.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Waits for the permit for long listings of this kind. Another thread makes the list, which takes memory until it
+    /// Waits for the slot for long listings of this kind. Another thread makes the list, which takes memory until it
     /// is encoded.
     pub async fn listing_turn(&self, listing: Listing) -> SemaphorePermit<'_> {
         self.listings[listing as usize].acquire().await.expect("never closed")
     }
 
-    /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
+    /// Runs a future. Before each poll, waits for `bytes` of memory and for a slot.
     pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
-        if is_in_place() {
+        if is_in_slot() {
             return future.await;
         }
         let mut future = pin!(future);
@@ -139,7 +139,7 @@ impl WideWork {
                 self.polls.fetch_add(1, Ordering::SeqCst);
                 LARGEST_POLL.fetch_max(bytes, Ordering::SeqCst);
             }
-            if let Poll::Ready(output) = self.places.poll_once(future.as_mut()).await {
+            if let Poll::Ready(output) = self.slots.poll_once(future.as_mut()).await {
                 self.note_taken(permits as usize).await;
                 drop(room);
                 return output;
@@ -156,7 +156,7 @@ impl WideWork {
     async fn note_taken(&self, bytes: usize) {
         let is_due = self.taken.lock().is_return_due(bytes, Instant::now());
         if is_due {
-            self.places.run(self.give_back).await;
+            self.slots.run(self.give_back).await;
         }
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pending_future_holds_neither_memory_nor_permit() {
+    async fn a_pending_future_holds_neither_memory_nor_slot() {
         let wide = Arc::new(WideWork { give_back: || (), ..WideWork::default() });
         let (wake, woken) = tokio::sync::oneshot::channel();
         let waiting = tokio::spawn({

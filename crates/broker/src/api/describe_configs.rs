@@ -3,7 +3,7 @@
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::response_size::Measure;
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_configs::{
@@ -27,7 +27,7 @@ const TOO_MANY: &str =
 /// Estimated size of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 
-pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
     request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
     let mut bytes = 0;
@@ -50,7 +50,7 @@ const OVERRIDE_COPIES_IN_MEMORY: usize = 8;
 
 /// Returns about how much the response takes. All settings of a topic count as long as those of a topic without
 /// overrides, plus its overrides.
-pub(super) fn room(services: &ClientServices, request: &DescribeConfigsRequest, measure: Measure) -> usize {
+pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest, measure: Measure) -> usize {
     let (of_setting, copies): (fn(&DescribeConfigsResourceResult) -> usize, usize) = match measure {
         Measure::Memory => (memory, OVERRIDE_COPIES_IN_MEMORY),
         Measure::Encoded => (size, OVERRIDE_COPIES),
@@ -114,7 +114,7 @@ fn size(setting: &DescribeConfigsResourceResult) -> usize {
 }
 
 fn describe(
-    services: &ClientServices,
+    services: &ObservationServices,
     request: &DescribeConfigsRequest,
     resource: &DescribeConfigsResource,
     has_room: bool,
@@ -145,7 +145,7 @@ fn describe(
     result
 }
 
-fn entries(services: &ClientServices, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+fn entries(services: &ObservationServices, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
     let image = services.metadata.control.image();
     match resource.resource_type {

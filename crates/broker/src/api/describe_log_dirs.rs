@@ -179,7 +179,7 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
         }
         AnyPartition::Diskless(partition) => Ok(DescribeLogDirsPartition {
             partition_index,
-            partition_size: bytes(partition.known.size()),
+            partition_size: bytes(partition.view.size()),
             ..Default::default()
         }),
     }

@@ -138,7 +138,7 @@ pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version, me
         ApiKey::Metadata => of_request(call, version, |request| metadata(node, request, version, costs)),
         ApiKey::DescribeTopicPartitions => of_request(call, version, |request| topic_partitions(node, request, costs)),
         ApiKey::DescribeConfigs => of_request(call, version, |request: &DescribeConfigsRequest| {
-            describe_configs::room(&node.clients, request, costs.measure)
+            describe_configs::room(&node.observation, request, costs.measure)
         }),
         ApiKey::DescribeGroups => {
             of_request(call, version, |request: &DescribeGroupsRequest| groups(node, &request.groups, costs))

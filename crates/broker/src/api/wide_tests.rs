@@ -224,7 +224,7 @@ async fn request_for_the_settings_of_many_topics_needs_a_permit() {
             include_documentation: in_full,
             ..Default::default()
         };
-        reserved.push(super::describe_configs::room(&opened.broker.node().clients, &requested, Measure::Memory));
+        reserved.push(super::describe_configs::room(&opened.broker.node().observation, &requested, Measure::Memory));
         let (turns, response) = polls(&mut opened, &requested, 4);
         assert_eq!(turns > 0, needs_permit, "{count} topics, {key:?}, {in_full}");
         assert!(response.results.iter().all(|result| !result.configs.is_empty()));

@@ -242,20 +242,20 @@ impl CoordinatorTopic {
     }
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
-        let places = Arc::new(Semaphore::new(LOADS_MAX));
+        let slots = Arc::new(Semaphore::new(LOADS_MAX));
         // All logs are requested first, so that other threads open them while the first shards are read.
         shards.iter().for_each(|shard| shard.partition().request_open());
         for shard in shards {
-            task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
+            task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&slots)));
         }
     }
 
     /// Loads a shard. After a failure it is tried again until the shard is loaded or gone, because a lack of
     /// descriptors or memory may pass.
-    async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
+    async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, slots: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
-            let loaded = CoordinatorTopic::load_once(&coordinator, &shard, &places).await;
+            let loaded = CoordinatorTopic::load_once(&coordinator, &shard, &slots).await;
             shard.set_loaded(loaded.is_ok());
             let topic = coordinator.topic();
             topic.note_loaded();
@@ -278,13 +278,13 @@ impl CoordinatorTopic {
     async fn load_once<C: Coordinator>(
         coordinator: &Arc<C>,
         shard: &Arc<Shard>,
-        places: &Semaphore,
+        slots: &Semaphore,
     ) -> Result<(), ReplayError> {
         // Opening a log may take long, so the permit is taken only afterwards.
         shard.partition().opened().await.map_err(ReadError::from)?;
         // Records that an earlier leader wrote count only once all in-sync replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
-        let _place = places.acquire().await.map_err(io::Error::other)?;
+        let _slot = slots.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }

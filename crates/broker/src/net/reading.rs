@@ -12,7 +12,7 @@ use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use tokio::sync::{Semaphore, watch};
 
 use super::admitted::{AdmittedRequest, Ended, Label, Owed, UnreadCounter};
-use super::handover::Handover;
+use super::connection::Handover;
 use super::idleness::Idleness;
 use super::input::Input;
 use super::stream::ClientStream;

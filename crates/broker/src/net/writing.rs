@@ -10,7 +10,7 @@ use std::time::Instant;
 use fullbore_wire::Frame;
 
 use super::admitted::{AdmittedRequest, Ended, Owed, UnreadCounter};
-use super::handover::Handover;
+use super::connection::Handover;
 use super::idleness::Idleness;
 use super::output::{self, Progress};
 use super::stream::ClientStream;

@@ -42,10 +42,11 @@ pub use fullbore_config::CleanerSettings;
 pub use fullbore_log::aside::SetAside;
 pub use fullbore_log::error::{OpenError, StorageError};
 pub use fullbore_log::partition::dirty_partitions::DirtyPartitions;
-pub use fullbore_log::partition::durability::{Durability, ReplicationTicket};
 pub use fullbore_log::partition::error::{AppendError, ReadError};
 pub use fullbore_log::partition::flushed::FlushTicket;
-pub use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended, Blocker, WrittenBatch};
+pub use fullbore_log::partition::outcome::{
+    Acks, AppendStep, AppendTicket, Appended, Blocker, Durability, ReplicationTicket, WrittenBatch,
+};
 pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
 pub use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 pub use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
