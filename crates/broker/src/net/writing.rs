@@ -70,8 +70,8 @@ pub(super) async fn write(
     }
 }
 
-/// Returns the response if it is ready, and otherwise the request. A fault counts as not ready, so that it is reported in
-/// the order of the responses.
+/// Returns the response if it is ready, and otherwise the request. A fault counts as not ready, so that it is reported
+/// in the order of the responses.
 async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), AdmittedRequest> {
     poll_fn(|context| {
         poll_once(&mut admitted, unread, context);
