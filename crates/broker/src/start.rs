@@ -480,7 +480,7 @@ fn warn_of_strays(partitions: &Partitions) {
         && let Some(first) = strays.first()
     {
         let count = strays.len();
-        tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: they are not served; check whether control.db or the cluster's database was lost or replaced");
+        tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: this broker does not serve these partitions; check whether control.db or the cluster's database was lost or replaced");
     }
 }
 /// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity

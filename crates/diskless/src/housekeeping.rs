@@ -68,7 +68,7 @@ async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
             Ok(()) => return tracing::info!("the object store is in use"),
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::error!(%error, left_out, "cannot use the object store: diskless topics wait for it; see the error");
+                    tracing::error!(%error, left_out, "cannot use the object store: this broker's diskless topics accept no records until a retry succeeds; see the error");
                 }
             }
         }

@@ -51,7 +51,6 @@ use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
-pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
 pub use index::TailsBefore;
 pub use objects::counts::StoreUse;
@@ -101,14 +100,14 @@ pub enum OpenDisklessError {
     Objects(#[from] StartObjectsError),
     /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
-        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore admin accept-copy \
-         to go on without the missing records"
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore \
+         admin accept-copy to continue without the missing records"
     )]
     OlderIndex(Lacking),
     /// The index file is an older copy, or its write-ahead log is damaged.
     #[error(
-        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
-         may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so acknowledged records are missing; restore the newest diskless.db and \
+         diskless.db-wal (which may be damaged), or remove {FILE} to continue without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// The index or its thread has failed.
@@ -265,6 +264,13 @@ impl Diskless {
         }
         let services = Services { ownership, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
+    }
+
+    /// Sets the leader epochs of a topic's partitions, which are those in the metadata.
+    pub fn set_leader_epochs(&self, id: Uuid, leader_epochs: impl Iterator<Item = i32>) {
+        let topics = self.topics.read();
+        let partitions = topics.get(&id).into_iter().flatten();
+        partitions.zip(leader_epochs).for_each(|(partition, epoch)| partition.view.set_leader_epoch(epoch));
     }
 
     /// Applies a topic's settings, and adds partitions until it has `count` of them. This does not wait: the index

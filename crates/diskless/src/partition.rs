@@ -406,7 +406,7 @@ fn known_once_moved(
                 topic = view.topic(),
                 partition = view.index(),
                 ?error,
-                "cannot move the log start: old records may stay; check the index"
+                "cannot raise the log start offset of a diskless partition: old records may stay; check the index"
             );
             if let CommitError::Unknown(_) = error {
                 task::spawn(find_log_start(Arc::clone(view), index.clone(), number, offset));

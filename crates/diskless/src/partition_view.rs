@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -19,7 +19,6 @@ use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
 use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::log_rate_limit::LogRateLimit;
@@ -34,6 +33,8 @@ pub struct PartitionView {
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
+    /// The leader epoch in the metadata. It is larger than those of deleted topics of the same name.
+    leader_epoch: AtomicI32,
     /// The internal id in the index. Unset until the index has created the partition.
     number: OnceLock<DisklessPartitionId>,
     ready: Notify,
@@ -101,6 +102,7 @@ impl PartitionView {
             topic_id,
             index,
             config: RwLock::new(config),
+            leader_epoch: AtomicI32::new(0),
             number: OnceLock::new(),
             ready: Notify::new(),
             records: Mutex::new(KnownRecords { aborted_to: -1, ..KnownRecords::default() }),
@@ -108,6 +110,16 @@ impl PartitionView {
             is_gone: AtomicBool::new(false),
             lost: LogRateLimit::default(),
         }
+    }
+
+    /// Returns the leader epoch, which all records have.
+    pub fn leader_epoch(&self) -> i32 {
+        self.leader_epoch.load(Ordering::Relaxed)
+    }
+
+    /// Sets the leader epoch.
+    pub(super) fn set_leader_epoch(&self, leader_epoch: i32) {
+        self.leader_epoch.store(leader_epoch, Ordering::Relaxed);
     }
 
     /// Returns the topic's name.
@@ -292,8 +304,8 @@ impl PartitionView {
                 to,
                 why,
                 left_out,
-                "cannot read records of a diskless topic: their readers stand still; restore the object, or skip them \
-                 with fullbore consume --skip-bad-batches"
+                "cannot read records of a diskless topic: consumers cannot get past these records; restore the \
+                 object, or skip the records with fullbore consume --skip-bad-batches"
             );
         }
     }
@@ -329,12 +341,15 @@ impl PartitionView {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. This is the log end for the epoch of the records and for `shown`, the one in the
-    /// metadata. It is -1 for any other, as for those of a deleted topic of the same name.
-    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> EpochEnd {
-        match leader_epoch == LEADER_EPOCH || leader_epoch == shown {
-            true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
-            false => EpochEnd { leader_epoch: -1, end_offset: -1 },
+    /// Returns the end of an epoch. This is the log end for the epoch of the records. An earlier epoch belongs to a
+    /// deleted topic of the same name and ends at the log start, so a client reads the new topic from there. The end
+    /// of a later epoch is -1.
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
+        match leader_epoch.cmp(&self.leader_epoch()) {
+            _ if leader_epoch < 0 => EpochEnd { leader_epoch: -1, end_offset: -1 },
+            std::cmp::Ordering::Less => EpochEnd { leader_epoch, end_offset: self.offsets().log_start },
+            std::cmp::Ordering::Equal => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
+            std::cmp::Ordering::Greater => EpochEnd { leader_epoch: -1, end_offset: -1 },
         }
     }
 }

@@ -149,7 +149,7 @@ impl TimePlan {
                 // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
-                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the time is looked up by its header");
+                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the search for a time uses the timestamps of the batch header");
                     Some(by_header(batch, self.floor))
                 }
             };

@@ -149,7 +149,7 @@ fn check_resource_name(resource: Resource, name: &str) -> Result<(), Refusal> {
         (Resource::Group, 0) => Err(invalid("Default group resources are not allowed.")),
         (Resource::ClientMetrics, 0) => Err(invalid("Subscription name can't be empty")),
         (_, 1..=RESOURCE_NAME_BYTES_MAX) => Ok(()),
-        _ => Err(invalid(format!("A name may have {RESOURCE_NAME_BYTES_MAX} bytes."))),
+        _ => Err(invalid(format!("A name may have at most {RESOURCE_NAME_BYTES_MAX} bytes."))),
     }
 }
 

@@ -40,7 +40,7 @@ pub enum Fault {
         error: DecodeError,
     },
     /// The response cannot be expressed in the requested version.
-    #[error("answer to {}: {error}", api.name())]
+    #[error("cannot encode the response to {}: {error}", api.name())]
     Answer {
         /// API of the request.
         api: ApiKey,

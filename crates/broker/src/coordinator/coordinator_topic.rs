@@ -170,7 +170,7 @@ impl CoordinatorTopic {
         match made.into_iter().next() {
             Some(Err(refusal)) if refusal.code != ErrorCode::TOPIC_ALREADY_EXISTS => {
                 if let Some(left_out) = self.unmade.due() {
-                    tracing::error!(error = %refusal, left_out, "cannot create {name}: {} cannot begin", C::STATE);
+                    tracing::error!(error = %refusal, left_out, "cannot create {name}: clients cannot begin to use {}", C::STATE);
                 }
                 Err(ErrorCode::COORDINATOR_NOT_AVAILABLE)
             }
@@ -236,8 +236,8 @@ impl CoordinatorTopic {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);
         for shard in left {
-            let partition = shard.partition().index();
-            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
+            let (partition, name) = (shard.partition().index(), coordinator.topic().settings.name);
+            tracing::info!(partition, "this broker no longer coordinates the {} of a partition of {name}", C::STATE);
         }
     }
 
@@ -268,7 +268,7 @@ impl CoordinatorTopic {
             // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
-                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: they are not served until a retry succeeds", C::STATE);
+                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: this broker does not serve them until a retry succeeds", C::STATE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);

@@ -69,7 +69,8 @@ pub fn replay(
     })?;
     if let Some((records, error)) = unread {
         let (topic, partition) = (partition.topic(), partition.index());
-        tracing::warn!(topic, partition, records, %error, "cannot read records: they are skipped");
+        tracing::warn!(topic, partition, records, %error, "cannot decode some records of an internal topic: the \
+             coordinator continues without them");
     }
     Ok(())
 }

@@ -112,7 +112,7 @@ impl Label {
 pub(super) enum Ended {
     #[error("{0}")]
     Input(#[from] InputError),
-    #[error("write: {0}")]
+    #[error("cannot write to the connection: {0}")]
     Output(std::io::Error),
     #[error("{0}")]
     Fault(#[from] Fault),

@@ -103,7 +103,7 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
         return Err(absent.remove(0).1);
     }
     for (addr, error) in absent {
-        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the others");
+        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the other addresses");
     }
     Ok(sockets)
 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::replica::Replica;
-use fullbore_diskless::{DisklessPartition, LEADER_EPOCH};
+use fullbore_diskless::DisklessPartition;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
@@ -214,7 +214,7 @@ impl AnyPartition {
     pub fn leader_epoch(&self) -> i32 {
         match self {
             AnyPartition::Classic(replica) => replica.leader_epoch(),
-            AnyPartition::Diskless(_) => LEADER_EPOCH,
+            AnyPartition::Diskless(partition) => partition.view.leader_epoch(),
         }
     }
 }
@@ -314,7 +314,7 @@ impl AnyPartition {
             AnyPartition::Classic(replica) => replica.earliest(),
             AnyPartition::Diskless(partition) => {
                 let offset = partition.view.offsets().log_start;
-                Ok(TimestampOffset { offset, timestamp: -1, leader_epoch: LEADER_EPOCH })
+                Ok(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.view.leader_epoch() })
             }
         }
     }
@@ -368,14 +368,14 @@ impl AnyPartition {
     }
 
     /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
-    /// largest earlier epoch and its end. `shown` is the epoch in the metadata, which counts for a diskless partition.
+    /// largest earlier epoch and its end.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
-    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> Result<EpochEnd, ReadError> {
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
-            AnyPartition::Diskless(partition) => Ok(partition.view.epoch_end_offset(leader_epoch, shown)),
+            AnyPartition::Diskless(partition) => Ok(partition.view.epoch_end_offset(leader_epoch)),
         }
     }
 

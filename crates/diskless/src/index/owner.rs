@@ -342,7 +342,8 @@ fn run_guarded<S: IndexStore>(
 ) {
     if catch_unwind(AssertUnwindSafe(|| run(index, received, progress))).is_err() {
         tracing::error!(
-            "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no records of diskless topics; restart it, and report the lines before this one"
+            "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no \
+             records of diskless topics. Restart the broker, and report the log lines before this one"
         );
         failure.send_replace(true);
     }
@@ -435,7 +436,8 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
                 if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(
                         ?error,
-                        "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
+                        "cannot record a created, changed or deleted topic in the index of diskless topics: the \
+                         broker retries each second; check the index"
                     );
                 }
                 thread::sleep(RETRY);

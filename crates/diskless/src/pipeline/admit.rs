@@ -16,7 +16,7 @@ use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::queue::UnconfirmedBatch;
 use super::{Pipeline, PipelineState, Shared};
-use crate::assemble::LEADER_EPOCH;
+use crate::assemble::STORED_EPOCH;
 use crate::partition_view::PartitionView;
 use fullbore_config::TimestampType;
 use fullbore_host::task;
@@ -126,7 +126,7 @@ impl Offered {
         now_ms: i64,
     ) -> Offered {
         let clock = partition.view.config().message_timestamp_type;
-        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
+        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, STORED_EPOCH);
         let log_append_time_ms = match clock {
             TimestampType::CreateTime => -1,
             TimestampType::LogAppendTime => now_ms,

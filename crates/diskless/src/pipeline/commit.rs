@@ -165,7 +165,7 @@ impl Shared {
 
     pub(super) fn log_commit_failure(&self, error: &StoreError) {
         if let Some(left_out) = self.commit_failures.due(&error.to_string()) {
-            tracing::error!(%error, left_out, "cannot use the index of diskless topics: producers wait, and commits are retried; check the index");
+            tracing::error!(%error, left_out, "cannot commit records to the index of diskless topics: their producers wait, and the broker retries; check the index");
         }
     }
 }

@@ -23,7 +23,7 @@ use super::admit::IndexedPartition;
 use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::{Pipeline, Shared};
-use crate::assemble::LEADER_EPOCH;
+use crate::assemble::STORED_EPOCH;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
@@ -178,7 +178,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Re
     let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
     let view = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
     let clock = partition.view.config().message_timestamp_type;
-    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, LEADER_EPOCH);
+    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, STORED_EPOCH);
     Ok(NewBatch {
         partition: partition.number,
         producer: ProducerKey::Id(producer_id),

@@ -65,7 +65,7 @@ impl ObjectIds {
             // If this fails, the next call that finds the pool empty returns the error.
             task::spawn(async move { drop(shared.fetch().await) });
         }
-        taken.ok_or_else(|| CommitError::Unknown("no number for an object".into()))
+        taken.ok_or_else(|| CommitError::Unknown("the index assigned no id to a new object".into()))
     }
 }
 

@@ -13,12 +13,16 @@
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
 use fullbore_config::TopicConfig;
-use fullbore_wire::batch::{BatchError, BatchView, CheckedRecords, Compression, Decompressor, decompress_sent};
+use fullbore_wire::batch::{
+    BatchError, BatchView, CheckedRecords, Compression, Decompressor, HEADER_LEN, decompress_sent,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Maximum size of a decompressed batch in any topic.
+/// Maximum size of a decompressed batch in any topic, without its header.
 pub const DECOMPRESSED_MAX: usize = 256 << 20;
+/// Maximum size of a batch in any topic, as it is stored. The cleaner reads no larger one.
+pub const BATCH_BYTES_MAX: usize = HEADER_LEN + DECOMPRESSED_MAX;
 /// Maximum size of a decompressed batch in a topic with a small max.message.bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
 /// Maximum size of a decompressed batch that needs no permit.

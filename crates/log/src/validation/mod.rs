@@ -13,7 +13,7 @@ mod validate;
 mod wrong_records;
 
 pub use decompression::{
-    DECOMPRESSED_MAX, Decompressing, Decompression, DecompressionBudget, Invalid, LargeBatchPermit,
+    BATCH_BYTES_MAX, DECOMPRESSED_MAX, Decompressing, Decompression, DecompressionBudget, Invalid, LargeBatchPermit,
 };
 pub use destination::Destination;
 pub use refused::RefusedBatch;
