@@ -188,7 +188,6 @@ async fn dispatch_wide(
     }
     let _turn = wide::command_turn(&node.wide, api).await;
     let is_estimated = response_size::is_estimated(api);
-    let is_later = response_size::is_made_later(api);
     let carry_out = async {
         let mut later = None;
         if let Some(room) = room.as_ref().filter(|_| is_estimated) {

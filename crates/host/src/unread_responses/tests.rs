@@ -156,7 +156,8 @@ async fn requests_get_room_in_their_order_once_a_client_has_read() {
     drop(held);
     assert!(first.as_mut().poll(&mut context).is_ready());
     assert!(second.as_mut().poll(&mut context).is_pending());
-    drop((first, large));
+    drop(first);
+    drop(large);
     assert!(second.as_mut().poll(&mut context).is_ready());
 }
 
