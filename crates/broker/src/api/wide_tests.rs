@@ -484,8 +484,8 @@ async fn response_below_the_counted_size_waits_for_no_unread_one() {
     let mut opened = Opened::with("", topic).await;
     let request = request_for_many_settings(&opened).await;
     let silent = sent(&opened, &request, 4);
-    let one = unread_bytes(&opened).await;
-    opened.broker.node().unread.limit(one);
+    unread_bytes(&opened).await;
+    opened.broker.node().unread.limit(1);
     let named = MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() };
     let request = MetadataRequest { topics: Some(vec![named]), ..Default::default() };
     let took = |_| {
@@ -495,6 +495,6 @@ async fn response_below_the_counted_size_waits_for_no_unread_one() {
     };
     let fastest = (0..3).map(took).min().expect("three");
     assert!(fastest < Duration::from_millis(500), "{fastest:?}");
-    assert_eq!(opened.broker.node().unread.bytes(), one, "the silent connection is still there");
+    assert!(opened.broker.node().unread.bytes() > 0, "the silent connection is still there");
     drop(silent);
 }
