@@ -12,6 +12,7 @@ pub mod long_work;
 pub mod memory;
 pub mod metrics;
 mod random;
+pub mod sockets;
 pub mod task;
 pub mod unread_responses;
 pub mod wide_work;

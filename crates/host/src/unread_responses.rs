@@ -1,156 +1,255 @@
 //! Large responses in memory that their clients have not read yet.
 //!
 //! A short request can have a response of many megabytes, and a client may send it over many connections without ever
-//! reading. All such responses together have a limit. Beyond it, a request for another one waits for a second. Then the
-//! connection whose response waits longest is closed, so clients that do not read cannot stop the others.
+//! reading. All such responses together have a limit. A request reserves room for its response before the response is
+//! made, and waits its turn if there is none. The part of a response that was sent is freed and no longer counts.
+//!
+//! If room is wanted, connections whose clients have stopped reading are closed. A client that reads steadily, however
+//! slowly, keeps its connection. Invariant: the responses take at most [`BYTES_MAX`], unless a single one is larger.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+#[cfg(any(test, feature = "test-util"))]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Responses of at most this size do not count.
 pub const COUNTED_FROM: usize = 1 << 20;
 /// Maximum size of all counted responses together, in bytes.
 const BYTES_MAX: usize = 256 << 20;
-/// How long a request waits for other clients to read their responses.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long a request waits for room before its connection is closed. Clients wait no longer than this for a response.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+/// A client that has taken less than [`STEP_BYTES`] for this time does not read.
+const STALLED_AFTER: Duration = Duration::from_secs(3);
+/// Number of bytes that a client must take to count as one that reads. It cannot hold room with single bytes.
+const STEP_BYTES: u64 = 16 << 10;
+/// Time between two polls of the connections. They are polled only while room is wanted.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Ends the connection of a response.
-type Eviction = Box<dyn FnOnce() + Send>;
+/// The largest room that a request of this process has asked for.
+#[cfg(any(test, feature = "test-util"))]
+pub static LARGEST_ROOM: AtomicUsize = AtomicUsize::new(0);
+
+/// The connection of a response.
+pub trait Connection: Send + Sync {
+    /// Returns how many bytes the client has taken since it connected. `None` if the system does not count them.
+    fn bytes_taken(&self) -> Option<u64>;
+    /// Ends the connection.
+    fn evict(&self);
+}
+
+/// The request has waited for room in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
 
 /// The unread responses of one broker.
 pub struct UnreadResponses {
-    held: Mutex<HeldResponses>,
-    /// Notified when a response has been read.
-    was_read: Notify,
+    table: Mutex<Table>,
+    /// Notified when a response takes less room or none.
+    freed: Notify,
+    /// The lock of the request that is the next to get room.
+    turn: tokio::sync::Mutex<()>,
 }
 
-struct HeldResponses {
+struct Table {
     bytes_max: usize,
+    /// Size of all responses, and room that is reserved for others.
     bytes: usize,
-    /// The number of the next response. Older responses have lower numbers.
+    /// The number of the next response.
     next: u64,
-    by_age: BTreeMap<u64, (usize, Eviction)>,
+    responses: BTreeMap<u64, Response>,
+    polled_at: Instant,
 }
 
-/// A response until it is sent. Dropping this ends its share.
-pub struct UnreadResponse {
+/// The share of one response.
+#[derive(Default)]
+struct Response {
+    bytes: usize,
+    /// The client, once the response has been made.
+    reader: Option<Reader>,
+}
+
+struct Reader {
+    connection: Box<dyn Connection>,
+    /// How many bytes of the response have been freed because they were sent.
+    freed: u64,
+    /// How many bytes the client had taken at its last step.
+    taken: u64,
+    /// When the client was seen to have taken another [`STEP_BYTES`].
+    stepped_at: Instant,
+}
+
+/// The room of one response, from before it is made until it is sent. Dropping this frees the room.
+pub struct ResponseRoom {
     number: u64,
     all: Arc<UnreadResponses>,
 }
 
 impl Default for UnreadResponses {
     fn default() -> Self {
-        let held = HeldResponses { bytes_max: BYTES_MAX, bytes: 0, next: 0, by_age: BTreeMap::new() };
-        UnreadResponses { held: Mutex::new(held), was_read: Notify::new() }
+        let table =
+            Table { bytes_max: BYTES_MAX, bytes: 0, next: 0, responses: BTreeMap::new(), polled_at: Instant::now() };
+        UnreadResponses { table: Mutex::new(table), freed: Notify::new(), turn: tokio::sync::Mutex::new(()) }
     }
 }
 
 impl UnreadResponses {
-    /// Waits until there is room for a response of about this size, but at most [`WAIT_MAX`].
-    pub async fn room(&self, bytes: usize) {
-        let has_room = || {
-            let held = self.held.lock();
-            held.by_age.is_empty() || held.bytes.saturating_add(bytes) <= held.bytes_max
-        };
-        let room = async {
-            loop {
-                let was_read = self.was_read.notified();
-                if has_room() {
-                    return;
-                }
-                was_read.await;
-            }
-        };
-        let _ = timeout(WAIT_MAX, room).await;
-    }
-
-    /// Counts a response of this size, whose connection is ended by `evict`. If all together are too large, ends the
-    /// connections with the oldest ones. Returns `None` for a short response.
-    pub fn hold(self: &Arc<Self>, bytes: usize, evict: impl FnOnce() + Send + 'static) -> Option<UnreadResponse> {
-        if bytes <= COUNTED_FROM {
-            return None;
-        }
-        let mut held = self.held.lock();
-        let number = held.next;
-        held.next += 1;
-        held.bytes += bytes;
-        held.by_age.insert(number, (bytes, Box::new(evict)));
-        while held.bytes > held.bytes_max && held.by_age.len() > 1 {
-            let Some((_, (bytes, oldest))) = held.by_age.pop_first() else { break };
-            held.bytes -= bytes;
-            oldest();
-        }
-        drop(held);
-        Some(UnreadResponse { number, all: Arc::clone(self) })
+    /// Returns the room of a response that is not made yet. It is empty at first.
+    pub fn room(self: &Arc<Self>) -> ResponseRoom {
+        ResponseRoom { number: self.table.lock().add(), all: Arc::clone(self) }
     }
 
     /// Changes the limit.
     #[cfg(any(test, feature = "test-util"))]
     pub fn limit(&self, bytes_max: usize) {
-        self.held.lock().bytes_max = bytes_max;
+        self.table.lock().bytes_max = bytes_max;
     }
 
-    /// Returns the size of all counted responses together.
+    /// Returns the size of all counted responses together, without room that is only reserved.
     #[cfg(any(test, feature = "test-util"))]
     pub fn bytes(&self) -> usize {
-        self.held.lock().bytes
+        let table = self.table.lock();
+        table.responses.values().filter(|response| response.reader.is_some()).map(|response| response.bytes).sum()
     }
 }
 
-impl Drop for UnreadResponse {
-    fn drop(&mut self) {
-        let mut held = self.all.held.lock();
-        if let Some((bytes, _)) = held.by_age.remove(&self.number) {
-            held.bytes -= bytes;
+impl ResponseRoom {
+    /// Reserves room for a response of at most about this size. Waits until earlier requests have got theirs and there
+    /// is enough. A response that is too small to count needs no room.
+    ///
+    /// # Errors
+    /// Returns [`NoRoom`] after [`WAIT_MAX`].
+    pub async fn reserve(&self, bytes: usize) -> Result<(), NoRoom> {
+        #[cfg(any(test, feature = "test-util"))]
+        LARGEST_ROOM.fetch_max(bytes, Ordering::SeqCst);
+        if bytes <= COUNTED_FROM {
+            return Ok(());
         }
-        drop(held);
-        self.all.was_read.notify_waiters();
+        let reserved = async {
+            let _turn = self.all.turn.lock().await;
+            loop {
+                let freed = self.all.freed.notified();
+                if self.all.table.lock().reserve(self.number, bytes, Instant::now()) {
+                    return;
+                }
+                // At the timeout, the table polls the connections again.
+                let _ = timeout(POLL_INTERVAL, freed).await;
+            }
+        };
+        timeout(WAIT_MAX, reserved).await.map_err(|_| NoRoom)
+    }
+
+    /// Counts the response, which has been made and has this size, instead of the reserved room. If all together are
+    /// too large, ends the connections of the clients that have read nothing for longest.
+    pub fn hold(&self, bytes: usize, connection: Box<dyn Connection>) {
+        self.all.table.lock().hold(self.number, bytes, connection, Instant::now());
+        self.all.freed.notify_waiters();
+    }
+
+    /// Records that this part of the response has been sent and freed.
+    pub fn shrink(&self, bytes: usize) {
+        self.all.table.lock().shrink(self.number, bytes);
+        self.all.freed.notify_waiters();
+    }
+}
+
+impl Drop for ResponseRoom {
+    fn drop(&mut self) {
+        self.all.table.lock().remove(self.number);
+        self.all.freed.notify_waiters();
+    }
+}
+
+impl Table {
+    fn add(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.responses.insert(number, Response::default());
+        number
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Response> {
+        let removed = self.responses.remove(&number)?;
+        self.bytes -= removed.bytes;
+        Some(removed)
+    }
+
+    fn resize(&mut self, number: u64, bytes: usize) {
+        if let Some(response) = self.responses.get_mut(&number) {
+            self.bytes = self.bytes - response.bytes + bytes;
+            response.bytes = bytes;
+        }
+    }
+
+    /// Reserves room if there is enough. Otherwise evicts clients that do not read. Returns true if there is room now.
+    fn reserve(&mut self, number: u64, bytes: usize, now: Instant) -> bool {
+        let bytes = bytes.min(self.bytes_max);
+        if now >= self.polled_at + POLL_INTERVAL {
+            self.poll(now);
+        }
+        while self.bytes + bytes > self.bytes_max {
+            let Some((stalled, since)) = self.longest_without_step() else { return false };
+            if now < since + STALLED_AFTER {
+                return false;
+            }
+            self.evict(stalled);
+        }
+        self.resize(number, bytes);
+        true
+    }
+
+    fn hold(&mut self, number: u64, bytes: usize, connection: Box<dyn Connection>, now: Instant) {
+        let bytes = if bytes > COUNTED_FROM { bytes } else { 0 };
+        self.resize(number, bytes);
+        if self.bytes > self.bytes_max {
+            self.poll(now);
+        }
+        while self.bytes > self.bytes_max
+            && let Some((longest, _)) = self.longest_without_step()
+        {
+            self.evict(longest);
+        }
+        let Some(response) = self.responses.get_mut(&number).filter(|response| response.bytes > 0) else { return };
+        let taken = connection.bytes_taken().unwrap_or(0);
+        response.reader = Some(Reader { connection, freed: 0, taken, stepped_at: now });
+    }
+
+    fn shrink(&mut self, number: u64, by: usize) {
+        let Some(response) = self.responses.get_mut(&number) else { return };
+        let by = by.min(response.bytes);
+        response.bytes -= by;
+        self.bytes -= by;
+        if let Some(reader) = &mut response.reader {
+            reader.freed += by as u64;
+        }
+    }
+
+    /// Looks which clients have taken another step.
+    fn poll(&mut self, now: Instant) {
+        self.polled_at = now;
+        for reader in self.responses.values_mut().filter_map(|response| response.reader.as_mut()) {
+            let taken = reader.connection.bytes_taken().unwrap_or(reader.freed);
+            if taken >= reader.taken + STEP_BYTES {
+                (reader.taken, reader.stepped_at) = (taken, now);
+            }
+        }
+    }
+
+    /// Returns the response whose client has taken no step for longest, and the time of its last step.
+    fn longest_without_step(&self) -> Option<(u64, Instant)> {
+        let stepped = |(number, response): (&u64, &Response)| Some((*number, response.reader.as_ref()?.stepped_at));
+        self.responses.iter().filter_map(stepped).min_by_key(|(_, stepped_at)| *stepped_at)
+    }
+
+    fn evict(&mut self, number: u64) {
+        if let Some(Response { reader: Some(reader), .. }) = self.remove(number) {
+            reader.connection.evict();
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    use std::future::Future;
-    use std::pin::pin;
-    use std::sync::mpsc;
-    use std::task::{Context, Waker};
-
-    #[tokio::test]
-    async fn no_room_until_a_client_reads_a_request_waits() {
-        let all = Arc::new(UnreadResponses::default());
-        let first = all.hold(BYTES_MAX, || panic!("it is the only one"));
-        let mut room = pin!(all.room(BYTES_MAX / 2));
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(room.as_mut().poll(&mut context).is_pending());
-        drop(first);
-        assert!(room.as_mut().poll(&mut context).is_ready());
-    }
-
-    #[test]
-    fn unread_responses_beyond_the_limit_end_the_oldest_connection() {
-        let all = Arc::new(UnreadResponses::default());
-        let (evicts, evicted) = mpsc::channel();
-        let hold = |bytes, connection: u8| {
-            let evicts = evicts.clone();
-            all.hold(bytes, move || evicts.send(connection).expect("received"))
-        };
-        let evicted = || evicted.try_iter().collect::<Vec<u8>>();
-        assert!(hold(COUNTED_FROM, 0).is_none());
-        let (first, second) = (hold(BYTES_MAX / 2, 1), hold(BYTES_MAX / 2, 2));
-        assert_eq!(evicted(), []);
-        let third = hold(BYTES_MAX / 2, 3);
-        assert_eq!((evicted(), all.bytes()), (vec![1], BYTES_MAX));
-        drop((first, second));
-        assert_eq!(all.bytes(), BYTES_MAX / 2, "the first one does not count twice");
-        let alone = hold(2 * BYTES_MAX, 4);
-        assert_eq!(evicted(), [3], "a single response may exceed the limit");
-        drop((third, alone));
-        assert_eq!(all.bytes(), 0);
-    }
-}
+mod tests;

@@ -2,12 +2,14 @@
 
 use super::client::Client;
 use fullbore_control::{Control, Refusal, shown};
+use fullbore_host::unread_responses::ResponseRoom;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Reader, Text, Version, Writer};
 use std::borrow::Cow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// Longer messages of refusals are cut at about this number of bytes.
 const WORDS_BYTES_MAX: usize = 1_000;
@@ -49,6 +51,9 @@ pub enum Fault {
     /// to report it.
     #[error("produce with acks=0 failed: {0}")]
     Unacknowledged(fullbore_wire::ErrorCode),
+    /// The response is large, and other clients have not read theirs in time.
+    #[error("there was no memory for a large response, because other clients were still reading theirs")]
+    NoRoom,
 }
 
 /// The future of a response.
@@ -73,6 +78,16 @@ impl Completion {
             Completion::Holding(_, held) => *held,
         }
     }
+}
+
+/// An admitted request that gets a response.
+pub struct Admission {
+    /// API of the request.
+    pub api: ApiKey,
+    /// The response, or the future of it.
+    pub completion: Completion,
+    /// The room that the response has among the unread ones, if it was expected to be large.
+    pub room: Option<Arc<ResponseRoom>>,
 }
 
 /// A request that is being admitted.

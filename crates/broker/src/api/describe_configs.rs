@@ -2,6 +2,7 @@
 //! subscriptions. The empty broker name stands for the dynamic settings that apply to every broker.
 
 use super::call::{Call, Fault, Reply, once, words};
+use super::response_size::Measure;
 use crate::node::ObservationServices;
 use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use fullbore_control::Refusal;
@@ -42,12 +43,18 @@ pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply)
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
 }
 
-/// How often a response has the value of an override: in the entry and in a synonym, each decoded and encoded.
-const OVERRIDE_COPIES: usize = 8;
+/// How often an encoded response has the value of an override: in the entry and in a synonym.
+const OVERRIDE_COPIES: usize = 2;
+/// How often the value of an override is in memory while the response is made.
+const OVERRIDE_COPIES_IN_MEMORY: usize = 8;
 
-/// Returns about how much memory the response takes. All settings of a topic count as long as those of a topic without
+/// Returns about how much the response takes. All settings of a topic count as long as those of a topic without
 /// overrides, plus its overrides.
-pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest) -> usize {
+pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest, measure: Measure) -> usize {
+    let (of_setting, copies): (fn(&DescribeConfigsResourceResult) -> usize, usize) = match measure {
+        Measure::Memory => (memory, OVERRIDE_COPIES_IN_MEMORY),
+        Measure::Encoded => (size, OVERRIDE_COPIES),
+    };
     let image = services.metadata.control.image();
     let of_type = |resource_type, name: &str| {
         let sample = DescribeConfigsResource { resource_type, resource_name: Text::from(name), ..Default::default() };
@@ -55,7 +62,7 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
             TOPIC => describe_topic(&services.metadata.config, image.dynamic(), &BTreeMap::new()).ok(),
             _ => entries(services, &sample).ok(),
         };
-        let settings = found.into_iter().flatten().map(|entry| memory(&answer(entry, request)));
+        let settings = found.into_iter().flatten().map(|entry| of_setting(&answer(entry, request)));
         settings.fold(Sample::default(), Sample::with)
     };
     let mut samples: HashMap<i8, Sample> = HashMap::new();
@@ -65,7 +72,7 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
         let mut overrides = 0;
         if resource.resource_type == TOPIC {
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
-            overrides = topic.overrides.iter().map(|(key, value)| OVERRIDE_COPIES * (key.len() + value.len())).sum();
+            overrides = topic.overrides.iter().map(|(key, value)| copies * (key.len() + value.len())).sum();
         }
         // A name that does not exist gives no sample.
         let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();

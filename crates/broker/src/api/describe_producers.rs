@@ -21,8 +21,6 @@ use tokio::time::{Instant, timeout_at};
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// How many producers a diskless partition remembers at most.
 const DISKLESS_PRODUCERS_MAX: usize = 10_000;
-/// About how much memory a producer takes at most: as it is found, in the response, and encoded.
-const PRODUCER_BYTES: usize = 256;
 /// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
@@ -49,9 +47,9 @@ pub async fn handle(
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-/// Returns about how much memory the response takes. A partition that is not open counts as one without producers, and
+/// Returns how many producers the response has at most. A partition that is not open counts as one without producers, and
 /// a diskless one as one with the maximum number.
-pub(super) fn room(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
+pub(super) fn count(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
     let image = metadata.control.image();
     let named =
         request.topics.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
@@ -61,7 +59,7 @@ pub(super) fn room(metadata: &MetadataServices, hosted: &Partitions, request: &D
         AnyPartition::Classic(replica) => replica.producers_len(),
         AnyPartition::Diskless(_) => DISKLESS_PRODUCERS_MAX,
     });
-    producers.sum::<usize>() * PRODUCER_BYTES
+    producers.sum()
 }
 
 async fn describe(

@@ -80,13 +80,16 @@ mod wide;
 mod wide_tests;
 mod write_txn_markers;
 
-pub use call::{Answer, Call, Completion, Fault, Reply};
+pub use call::{Admission, Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
 pub use wide::room_of;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use self::response_size::Measure;
 use crate::node::Node;
+use fullbore_host::unread_responses::{NoRoom, ResponseRoom};
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
@@ -112,7 +115,7 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
 ///
 /// # Errors
 /// Returns the reason to close the connection.
-pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
+pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<Admission>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;
     let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
@@ -120,72 +123,84 @@ pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<(ApiKey, Co
     let (correlation_id, listener) = (call.header.correlation_id, call.listener);
     let Some(version) = api.version(number).filter(|_| number <= api_versions::max_of(&node.metadata, api)) else {
         if api == ApiKey::ApiVersions {
-            return Ok(Some((
-                api,
-                Completion::Ready(api_versions::unsupported(&node.metadata, listener, correlation_id)?),
-            )));
+            let frame = api_versions::unsupported(&node.metadata, listener, correlation_id)?;
+            return Ok(Some(Admission { api, completion: Completion::Ready(frame), room: None }));
         }
         return Err(Fault::Version { api, version: number });
     };
     let reply = Reply { version, correlation_id, listener };
-    let completion = match wide::is_measured(&call.reader) {
-        false => match response_size::of(node, &call, api, version) {
+    let (completion, room) = match wide::is_measured(&call.reader) {
+        false => match response_size::of(node, &call, api, version, Measure::Memory) {
             response_bytes if wide::is_large(response_bytes) => {
                 let bytes = call.reader.remaining() + response_bytes;
                 Box::pin(dispatch_wide(api, node, &mut call, reply, bytes)).await?
             }
-            _ => dispatch(api, node, &mut call, reply).await?,
+            _ => (dispatch(api, node, &mut call, reply).await?, None),
         },
         true => Box::pin(dispatch_measured(api, node, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
         call.client.behind.note();
     }
-    Ok(completion.map(|completion| (api, completion)))
+    Ok(completion.map(|completion| Admission { api, completion, room }))
 }
 
-/// Measures a request and carries it out, as a wide one if it has many entries or a large response. Returns `None` if
-/// there is no response.
-async fn dispatch_measured(
-    api: ApiKey,
-    node: &Node,
-    call: &mut Call<'_>,
-    reply: Reply,
-) -> Result<Option<Completion>, Fault> {
+/// The response of a request, and its room if it may be large.
+type Dispatched = (Option<Completion>, Option<Arc<ResponseRoom>>);
+
+/// Measures a request and carries it out, as a wide one if it has many entries or a large response. The completion is
+/// `None` if there is no response.
+async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply: Reply) -> Result<Dispatched, Fault> {
     let (measured, body_len) =
         (wide::measure(&node.wide, api, &call.reader, reply.version).await?, call.reader.remaining());
     let response_bytes = match measured {
         _ if !response_size::is_estimated(api) => 0,
-        None => response_size::of(node, call, api, reply.version),
-        Some(bytes) => node.wide.drive(bytes, async { response_size::of(node, call, api, reply.version) }).await,
+        None => response_size::of(node, call, api, reply.version, Measure::Memory),
+        Some(bytes) => {
+            let estimate = async { response_size::of(node, call, api, reply.version, Measure::Memory) };
+            node.wide.drive(bytes, estimate).await
+        }
     };
     match measured {
-        None if !wide::is_large(response_bytes) => dispatch(api, node, call, reply).await,
+        None if !wide::is_large(response_bytes) => Ok((dispatch(api, node, call, reply).await?, None)),
         measured => dispatch_wide(api, node, call, reply, measured.unwrap_or(body_len) + response_bytes).await,
     }
 }
 
-/// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. Returns `None` if
-/// there is no response.
+/// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. It first reserves
+/// room for a large response. The completion is `None` if there is no response.
 async fn dispatch_wide(
     api: ApiKey,
     node: &Node,
     call: &mut Call<'_>,
     reply: Reply,
     bytes: usize,
-) -> Result<Option<Completion>, Fault> {
+) -> Result<Dispatched, Fault> {
+    let room = match api {
+        ApiKey::Produce | ApiKey::Fetch => None,
+        _ => Some(Arc::new(node.unread.room())),
+    };
+    let is_estimated = response_size::is_estimated(api);
+    if let Some(room) = room.as_ref().filter(|_| !is_estimated) {
+        room.reserve(response_size::encoded_entries(bytes, call.reader.remaining()))
+            .await
+            .map_err(|NoRoom| Fault::NoRoom)?;
+    }
     let _turn = wide::command_turn(&node.wide, api).await;
     let is_estimated = response_size::is_estimated(api);
-    let is_later = response_size::is_made_later(api);
     let carry_out = async {
-        if is_estimated && !is_later {
-            node.unread.room(bytes).await;
+        let mut later = None;
+        if let Some(room) = room.as_ref().filter(|_| is_estimated) {
+            let encoded = response_size::of(node, call, api, reply.version, Measure::Encoded);
+            match response_size::is_made_later(api) {
+                false => room.reserve(encoded).await.map_err(|NoRoom| Fault::NoRoom)?,
+                true => later = Some((Arc::clone(room), encoded)),
+            }
         }
-        dispatch(api, node, call, reply).await
+        Ok((dispatch(api, node, call, reply).await?, later))
     };
-    let admitted = node.wide.drive(bytes, carry_out).await?;
-    let room = (is_estimated && is_later).then_some(&node.unread);
-    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, room, completion)))
+    let (admitted, later) = node.wide.drive(bytes, carry_out).await?;
+    Ok((admitted.map(|completion| wide::driven(&node.wide, bytes, later, completion)), room))
 }
 
 /// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.

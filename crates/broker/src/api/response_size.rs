@@ -1,5 +1,5 @@
-//! Estimates the memory of responses that are large for their requests: lists of everything, and entries that are much
-//! longer than their names.
+//! Estimates responses that are large for their requests: lists of everything, and entries that are much longer than
+//! their names. The memory for making such a response is many times its encoded size, so both are estimated.
 //!
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
 //! request. The estimates are made before the response, so they may be too high, for example if a filter applies. A
@@ -12,7 +12,7 @@ use super::{describe_configs, describe_producers};
 use crate::groups::GroupOffsets;
 use crate::node::Node;
 use fullbore_config::Resource;
-use fullbore_control::{Image, Topic};
+use fullbore_control::Topic;
 use fullbore_rules::group::Group;
 use fullbore_rules::transaction::TransactionMetadata;
 use fullbore_wire::api::{ApiKey, Request, decode_request};
@@ -28,12 +28,82 @@ use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup};
 use fullbore_wire::{Text, Uuid, Version};
 
-/// About how much memory a topic's entry takes at most without its partitions: decoded and encoded, each with its name.
-const TOPIC_BYTES: usize = 768;
-/// About how much memory a partition takes at most in Metadata and DescribeTopicPartitions, without its replicas.
-const PARTITION_BYTES: usize = 640;
-/// About how much memory the id of a replica takes, in up to four lists of a partition.
-const REPLICA_BYTES: usize = 64;
+/// The size that is estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// About the memory that is in use at most while the response is made: decoded and encoded.
+    Memory,
+    /// About the size of the encoded response at most.
+    Encoded,
+}
+
+/// About how many bytes the elements of a response take at most.
+struct Costs {
+    measure: Measure,
+    /// A topic without its partitions.
+    topic: usize,
+    /// How often the name of a topic is added to `topic`.
+    names: usize,
+    /// A partition in Metadata and DescribeTopicPartitions, without its replicas.
+    partition: usize,
+    /// The id of a replica, in up to four lists of a partition.
+    replica: usize,
+    /// Any other entry, such as an offset or a transaction.
+    entry: usize,
+    /// A producer in DescribeProducers. Its memory includes the producer as it is found.
+    producer: usize,
+    /// How often the response has bytes that clients have set, such as the metadata of offsets.
+    copies: usize,
+    /// How often the response has the bytes of the request, for names that do not exist.
+    request: usize,
+}
+
+impl Costs {
+    fn of(measure: Measure) -> Self {
+        match measure {
+            Measure::Memory => Costs {
+                measure,
+                topic: 768,
+                names: 0,
+                partition: 640,
+                replica: 64,
+                entry: ENTRY_BYTES,
+                producer: 256,
+                copies: 2,
+                request: 0,
+            },
+            Measure::Encoded => Costs {
+                measure,
+                topic: 64,
+                names: 1,
+                partition: 32,
+                replica: 16,
+                entry: 64,
+                producer: 40,
+                copies: 1,
+                request: 4,
+            },
+        }
+    }
+
+    fn topic(&self, name: &str) -> usize {
+        self.topic + self.names * name.len()
+    }
+
+    fn topic_with_partitions(&self, topic: &Topic) -> usize {
+        self.topic(&topic.name) + topic.partitions.len() * self.partition(replicas(topic))
+    }
+
+    fn partition(&self, replicas: usize) -> usize {
+        self.partition + self.replica * replicas
+    }
+}
+
+/// Returns about the encoded size of a response with one entry for each of its request. `bytes` is the memory of the
+/// request, with at least [`ENTRY_BYTES`] for each entry.
+pub(super) fn encoded_entries(bytes: usize, body_len: usize) -> usize {
+    body_len + Costs::of(Measure::Encoded).entry * (bytes / ENTRY_BYTES)
+}
 
 /// Returns true if [`of`] estimates the responses of this API.
 pub(super) fn is_estimated(api: ApiKey) -> bool {
@@ -60,52 +130,55 @@ pub(super) fn is_made_later(api: ApiKey) -> bool {
     api == ApiKey::OffsetFetch
 }
 
-/// Returns about how much memory the response takes, or 0 if the request limits its size. A request that cannot be
-/// decoded gets no response.
-pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version) -> usize {
-    match api {
-        ApiKey::Metadata => of_request(call, version, |request| metadata(node, request, version)),
-        ApiKey::DescribeTopicPartitions => of_request(call, version, |request| topic_partitions(node, request)),
+/// Returns about how much a response takes, or 0 if the request limits its size. A request that cannot be decoded gets
+/// no response.
+pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version, measure: Measure) -> usize {
+    let costs = &Costs::of(measure);
+    let response = match api {
+        ApiKey::Metadata => of_request(call, version, |request| metadata(node, request, version, costs)),
+        ApiKey::DescribeTopicPartitions => of_request(call, version, |request| topic_partitions(node, request, costs)),
         ApiKey::DescribeConfigs => of_request(call, version, |request: &DescribeConfigsRequest| {
-            describe_configs::room(&node.observation, request)
+            describe_configs::room(&node.observation, request, costs.measure)
         }),
         ApiKey::DescribeGroups => {
-            of_request(call, version, |request: &DescribeGroupsRequest| groups(node, &request.groups))
+            of_request(call, version, |request: &DescribeGroupsRequest| groups(node, &request.groups, costs))
         }
         ApiKey::ConsumerGroupDescribe => {
-            of_request(call, version, |request: &ConsumerGroupDescribeRequest| groups(node, &request.group_ids))
+            of_request(call, version, |request: &ConsumerGroupDescribeRequest| groups(node, &request.group_ids, costs))
         }
         ApiKey::ListGroups => of_request(call, version, |_: &ListGroupsRequest| {
-            node.coordinators.groups.ids().iter().map(|id| ENTRY_BYTES + id.len()).sum()
+            node.coordinators.groups.ids().iter().map(|id| costs.entry + id.len()).sum()
         }),
-        ApiKey::OffsetFetch => of_request(call, version, |request| offsets(node, request)),
+        ApiKey::OffsetFetch => of_request(call, version, |request| offsets(node, request, costs)),
         ApiKey::DescribeProducers => of_request(call, version, |request: &DescribeProducersRequest| {
-            describe_producers::room(&node.metadata, &node.partitions, request)
+            costs.producer * describe_producers::count(&node.metadata, &node.partitions, request)
         }),
-        ApiKey::DescribeTransactions => of_request(call, version, |request| transactions(node, request)),
+        ApiKey::DescribeTransactions => of_request(call, version, |request| transactions(node, request, costs)),
         ApiKey::ListTransactions => {
             let (count, bytes) = node.coordinators.transactions.ids_size();
-            ENTRY_BYTES * count + bytes
+            costs.entry * count + bytes
         }
         ApiKey::DescribeLogDirs => of_request(call, version, |request: &DescribeLogDirsRequest| {
             let is_all = request.topics.is_none();
-            if is_all { ENTRY_BYTES * node.metadata.control.image().partition_count() } else { 0 }
+            if is_all { costs.entry * node.metadata.control.image().partition_count() } else { 0 }
         }),
         ApiKey::ListConfigResources => {
             let image = node.metadata.control.image();
             let configured = [Resource::Group, Resource::ClientMetrics];
             let names = configured.into_iter().flat_map(|resource| image.resource_names(resource));
-            TOPIC_BYTES * image.topics().len() + names.map(|name| ENTRY_BYTES + 2 * name.len()).sum::<usize>()
+            let topics: usize = image.topics().map(|topic| costs.topic(&topic.name)).sum();
+            topics + names.map(|name| costs.entry + costs.copies * name.len()).sum::<usize>()
         }
         _ => 0,
-    }
+    };
+    response + costs.request * call.reader.remaining()
 }
 
 fn of_request<R: Request>(call: &Call<'_>, version: Version, estimate: impl FnOnce(&R) -> usize) -> usize {
     decode_request(&mut call.reader.clone(), version).map_or(0, |request| estimate(&request))
 }
 
-fn metadata(node: &Node, request: &MetadataRequest, version: Version) -> usize {
+fn metadata(node: &Node, request: &MetadataRequest, version: Version, costs: &Costs) -> usize {
     let image = node.metadata.control.image();
     match &request.topics {
         Some(topics) if version.number > 0 || !topics.is_empty() => {
@@ -114,48 +187,49 @@ fn metadata(node: &Node, request: &MetadataRequest, version: Version) -> usize {
                 Some(name) if requested.topic_id.is_zero() => image.topic(name),
                 _ => image.topic_by_id(requested.topic_id),
             });
-            named.map(|topic| of_topic(topic)).sum()
+            named.map(|topic| costs.topic_with_partitions(topic)).sum()
         }
-        _ => all_topics(&image),
+        _ => image.topics().map(|topic| costs.topic_with_partitions(topic)).sum(),
     }
 }
 
-fn all_topics(image: &Image) -> usize {
-    image.topics().map(|topic| of_topic(topic)).sum()
+/// Returns the number of replicas of a topic's first partition.
+fn replicas(topic: &Topic) -> usize {
+    topic.partitions.front().map_or(1, |partition| partition.replicas.len())
 }
 
-fn of_topic(topic: &Topic) -> usize {
-    let replicas = topic.partitions.front().map_or(1, |partition| partition.replicas.len());
-    TOPIC_BYTES + topic.partitions.len() * (PARTITION_BYTES + REPLICA_BYTES * replicas)
-}
-
-fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest) -> usize {
+fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest, costs: &Costs) -> usize {
     let image = node.metadata.control.image();
     let limit = request.response_partition_limit.clamp(1, node.metadata.config.api.described_partitions_max);
     let limit = usize::try_from(limit).unwrap_or(0);
-    let size = |names: usize, partitions: usize, replicas: Option<usize>| {
-        TOPIC_BYTES * names + limit.min(partitions) * (PARTITION_BYTES + REPLICA_BYTES * replicas.unwrap_or(1))
+    let size = |topics: usize, partitions: usize, replicas: Option<usize>| {
+        topics + limit.min(partitions) * costs.partition(replicas.unwrap_or(1))
     };
-    let replicas = |topic: &Topic| topic.partitions.front().map_or(1, |first| first.replicas.len());
     if request.topics.is_empty() {
-        // The names of all topics are sorted before the page is chosen.
-        return size(image.topics().len(), image.partition_count(), image.topics().map(|topic| replicas(topic)).max());
+        // The names of all topics are sorted before the page is chosen. The page has only those of its partitions.
+        let topics = image.topics().map(|topic| costs.topic(&topic.name));
+        let topics: usize = match costs.measure {
+            Measure::Memory => topics.sum(),
+            Measure::Encoded => topics.take(limit).sum(),
+        };
+        return size(topics, image.partition_count(), image.topics().map(|topic| replicas(topic)).max());
     }
     let names = once(request.topics.iter().map(|topic| &topic.name).collect(), |name| *name);
     let named: Vec<_> = names.iter().filter_map(|name| image.topic(name)).collect();
     let partitions = named.iter().map(|topic| topic.partitions.len()).sum();
-    size(names.len(), partitions, named.iter().map(|topic| replicas(topic)).max())
+    let topics = names.iter().map(|name| costs.topic(name)).sum();
+    size(topics, partitions, named.iter().map(|topic| replicas(topic)).max())
 }
 
 /// Estimates the descriptions of groups: their members are copied and then encoded.
-fn groups(node: &Node, ids: &[Text]) -> usize {
-    let of_group =
-        |id: &Text| node.coordinators.groups.peek(id, Group::bytes).map_or(0, |bytes| ENTRY_BYTES + 2 * bytes);
+fn groups(node: &Node, ids: &[Text], costs: &Costs) -> usize {
+    let size = |bytes| costs.entry + costs.copies * bytes;
+    let of_group = |id: &Text| node.coordinators.groups.peek(id, Group::bytes).map_or(0, size);
     once(ids.iter().collect(), |id| *id).into_iter().map(of_group).sum()
 }
 
 /// Estimates the offsets of groups, with their metadata.
-fn offsets(node: &Node, request: &OffsetFetchRequest) -> usize {
+fn offsets(node: &Node, request: &OffsetFetchRequest, costs: &Costs) -> usize {
     let offsets = node.coordinators.groups.offsets();
     let all = |group: &Text| {
         let count = |held: &GroupOffsets| held.values().map(|topic| topic.partitions.len()).sum();
@@ -174,7 +248,7 @@ fn offsets(node: &Node, request: &OffsetFetchRequest) -> usize {
     let entries = of_one + groups.into_iter().map(of_group).sum::<usize>();
     let metadata =
         node.metadata.config.groups.offsets.metadata_max_bytes.saturating_mul(entries).min(offsets.metadata_bytes());
-    ENTRY_BYTES * entries + 2 * metadata
+    costs.entry * entries + costs.copies * metadata
 }
 
 /// Returns the number of different partitions in these topics, each with its name, id and partitions.
@@ -183,11 +257,11 @@ fn distinct<'r>(topics: impl Iterator<Item = (&'r Text, Uuid, &'r Vec<i32>)>) ->
     once(partitions.collect(), |partition| *partition).len()
 }
 
-fn transactions(node: &Node, request: &DescribeTransactionsRequest) -> usize {
+fn transactions(node: &Node, request: &DescribeTransactionsRequest, costs: &Costs) -> usize {
     let partitions = |found: &TransactionMetadata| found.partitions.len();
     let of_id = |id: &Text| {
         let found = node.coordinators.transactions.inspect(id, |transaction| transaction.describe().map(partitions));
-        ENTRY_BYTES * found.unwrap_or(0)
+        costs.entry * found.unwrap_or(0)
     };
     once(request.transactional_ids.iter().collect(), |id| *id).into_iter().map(of_id).sum()
 }

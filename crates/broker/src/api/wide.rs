@@ -11,7 +11,7 @@
 //! the most memory, so only one wide command runs at a time.
 
 use super::call::{Completion, Fault};
-use fullbore_host::unread_responses::UnreadResponses;
+use fullbore_host::unread_responses::{NoRoom, ResponseRoom};
 use fullbore_host::wide_work::WideWork;
 use fullbore_wire::api::{ApiKey, RequestSize, measure_request};
 use fullbore_wire::{DecodeError, Reader, Version};
@@ -89,18 +89,18 @@ pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: 
 }
 
 /// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections. With
-/// `unread`, the response is made only once there is room for it.
+/// `room`, the response is made only once room for that many bytes is reserved.
 pub fn driven(
     wide: &Arc<WideWork>,
     bytes: usize,
-    unread: Option<&Arc<UnreadResponses>>,
+    room: Option<(Arc<ResponseRoom>, usize)>,
     completion: Completion,
 ) -> Completion {
     let drive = |answer| {
-        let (wide, unread) = (Arc::clone(wide), unread.map(Arc::clone));
+        let wide = Arc::clone(wide);
         Box::pin(async move {
-            if let Some(unread) = unread {
-                unread.room(bytes).await;
+            if let Some((room, encoded)) = room {
+                room.reserve(encoded).await.map_err(|NoRoom| Fault::NoRoom)?;
             }
             wide.drive(bytes, answer).await
         })

@@ -1,6 +1,7 @@
 //! Requests with thousands of entries need permits and a memory budget of their own.
 
 use super::leadership_tests::{Opened, TOPIC};
+use super::response_size::Measure;
 use super::wide::ENTRIES_SHORT_MAX;
 use fullbore_control::{CreateTopic, CreateTopics, Topic};
 use fullbore_host::wide_work::Listing;
@@ -28,7 +29,7 @@ use fullbore_wire::{ErrorCode, Part, Text};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const GROUP: &str = "g";
 const FEW: i32 = 1000;
@@ -223,7 +224,7 @@ async fn request_for_the_settings_of_many_topics_needs_a_permit() {
             include_documentation: in_full,
             ..Default::default()
         };
-        reserved.push(super::describe_configs::room(&opened.broker.node().observation, &requested));
+        reserved.push(super::describe_configs::room(&opened.broker.node().observation, &requested, Measure::Memory));
         let (turns, response) = polls(&mut opened, &requested, 4);
         assert_eq!(turns > 0, needs_permit, "{count} topics, {key:?}, {in_full}");
         assert!(response.results.iter().all(|result| !result.configs.is_empty()));
@@ -281,38 +282,33 @@ async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     }
 }
 
-/// Sends a request twice over connections that do not read. The responses together exceed the limit, but a single one
-/// does not. Checks that the first connection ends in the middle of its response.
+/// Sends a request twice, first over a connection that does not read. There is room for a single response. Checks that
+/// the first connection ends in the middle of its response.
 async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened, request: &R, version: i16) {
-    let node = Arc::clone(opened.broker.node());
-    let frame = encode_request(request, version, 1, None).expect("a request");
-    node.unread.limit(12 << 20);
-    let send = || {
-        let mut client = TcpStream::connect(opened.broker.addr()).expect("connected");
-        for part in &frame.parts {
-            let Part::Bytes(part) = part else { panic!("requests are in memory") };
-            client.write_all(part).expect("the broker reads");
-        }
-        client
-    };
-    let mut first = send();
-    let counted = async {
-        while node.unread.bytes() == 0 {
+    let unread = &opened.broker.node().unread;
+    let none_counts = async || {
+        while unread.bytes() > 0 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), counted).await.expect("the unread response counts");
-    let one = node.unread.bytes();
-    assert!((6 << 20..12 << 20).contains(&one), "{one}");
-    let mut second = send();
-    let mut got = vec![0; one];
-    second.read_exact(&mut got).expect("the whole response");
+    let read = |client: &mut TcpStream| {
+        let mut prefix = [0; 4];
+        client.read_exact(&mut prefix).expect("a response");
+        let mut rest = vec![0; u32::from_be_bytes(prefix) as usize];
+        client.read_exact(&mut rest).expect("the whole response");
+        rest.len()
+    };
+    let size = read(&mut sent(opened, request, version));
+    assert!((6 << 20..12 << 20).contains(&size), "{size}");
+    none_counts().await;
+    unread.limit(size);
+    let mut first = sent(opened, request, version);
+    unread_bytes(opened).await;
+    assert_eq!(read(&mut sent(opened, request, version)), size);
     let mut got = Vec::new();
     let _ = first.read_to_end(&mut got);
-    assert!(got.len() < one, "{} of {one} bytes", got.len());
-    while node.unread.bytes() > 0 {
-        tokio::task::yield_now().await;
-    }
+    assert!(got.len() < size, "{} of {size} bytes", got.len());
+    none_counts().await;
 }
 
 /// Short requests over many connections could fill the memory with unread responses.
@@ -420,4 +416,85 @@ async fn short_requests_that_repeat_a_name_need_no_permit() {
     let topics = vec![ProducersTopic { name: name(), partition_indexes: vec![0; 4_000], ..Default::default() }];
     let (turns, response) = polls(&mut opened, &DescribeProducersRequest { topics, ..Default::default() }, 0);
     assert_eq!((turns, response.topics[0].partitions.len()), (0, 1), "DescribeProducers");
+}
+
+/// Sends a request over a new connection.
+fn sent<R: Request>(opened: &Opened, request: &R, version: i16) -> TcpStream {
+    let frame = encode_request(request, version, 1, None).expect("a request");
+    let mut client = TcpStream::connect(opened.broker.addr()).expect("connected");
+    for part in &frame.parts {
+        let Part::Bytes(part) = part else { panic!("requests are in memory") };
+        client.write_all(part).expect("the broker reads");
+    }
+    client
+}
+
+/// Waits until a response counts as unread, and returns its size.
+async fn unread_bytes(opened: &Opened) -> usize {
+    let unread = &opened.broker.node().unread;
+    let counted = async {
+        while unread.bytes() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), counted).await.expect("the unread response counts");
+    unread.bytes()
+}
+
+/// Three clients read a part of their responses every tenth of a second. Only one response fits into the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_clients_that_read_steadily_all_get_their_responses() {
+    const PARTS: usize = 20;
+    let opened = opened().await;
+    let request = request_for_many_settings(&opened).await;
+    let first = sent(&opened, &request, 4);
+    let one = unread_bytes(&opened).await;
+    drop(first);
+    while opened.broker.node().unread.bytes() > 0 {
+        tokio::task::yield_now().await;
+    }
+    opened.broker.node().unread.limit(one + one / 4);
+    let reads = |mut client: TcpStream| {
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Handle::current();
+            let mut pace = runtime.block_on(async { tokio::time::interval(Duration::from_millis(100)) });
+            let mut prefix = [0; 4];
+            client.read_exact(&mut prefix)?;
+            let mut left = u32::from_be_bytes(prefix) as usize;
+            let mut part = vec![0; left / PARTS];
+            while left > 0 {
+                runtime.block_on(pace.tick());
+                let some = part.len().min(left);
+                client.read_exact(&mut part[..some])?;
+                left -= some;
+            }
+            std::io::Result::Ok(())
+        })
+    };
+    let clients: Vec<_> = (0..3).map(|_| reads(sent(&opened, &request, 4))).collect();
+    for client in clients {
+        client.await.expect("no panic").expect("the whole response");
+    }
+}
+
+/// The memory for making the response is many times as much as the response.
+#[tokio::test(flavor = "multi_thread")]
+async fn response_below_the_counted_size_waits_for_no_unread_one() {
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
+    let mut opened = Opened::with("", topic).await;
+    let request = request_for_many_settings(&opened).await;
+    let silent = sent(&opened, &request, 4);
+    unread_bytes(&opened).await;
+    opened.broker.node().unread.limit(1);
+    let named = MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() };
+    let request = MetadataRequest { topics: Some(vec![named]), ..Default::default() };
+    let took = |_| {
+        let began = Instant::now();
+        assert_eq!(polls(&mut opened, &request, 9).1.topics[0].partitions.len(), MANY as usize);
+        began.elapsed()
+    };
+    let fastest = (0..3).map(took).min().expect("three");
+    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+    assert!(opened.broker.node().unread.bytes() > 0, "the silent connection is still there");
+    drop(silent);
 }

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_host::unread_responses::{COUNTED_FROM, UnreadResponse, UnreadResponses};
+use fullbore_host::unread_responses::{COUNTED_FROM, Connection, ResponseRoom, UnreadResponses};
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::idleness::Idleness;
 use super::input::InputError;
+use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 
 /// The target of the protocol log, which has a line for every request and response at level debug. It contains neither
@@ -30,27 +31,47 @@ pub(super) struct Owed {
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
-    pub unread: Option<UnreadResponse>,
+    /// The room of a large response among the unread ones.
+    pub room: Option<Arc<ResponseRoom>>,
 }
 
 /// Counts the unread responses of one connection.
 pub(super) struct UnreadCounter<'a> {
     pub all: &'a Arc<UnreadResponses>,
-    pub connection: &'a Arc<Idleness>,
+    pub idleness: &'a Arc<Idleness>,
+    pub stream: &'a Arc<ClientStream>,
 }
 
 impl UnreadCounter<'_> {
-    /// Counts an encoded response until the result is dropped. Returns `None` for a short one.
+    /// Counts an encoded response until the result is dropped. `room` was reserved for it, and is freed if it is short.
     ///
     /// Fetches do not count. Their records are ranges of files or have a budget of their own, and a slow consumer must
     /// not lose its connection.
-    pub fn count(&self, api: ApiKey, response: &Frame) -> Option<UnreadResponse> {
+    pub fn count(&self, api: ApiKey, response: &Frame, room: Option<Arc<ResponseRoom>>) -> Option<Arc<ResponseRoom>> {
         let bytes = response.bytes_in_memory();
         if bytes <= COUNTED_FROM || api == ApiKey::Fetch {
             return None;
         }
-        let connection = Arc::clone(self.connection);
-        self.all.hold(bytes, move || connection.evict())
+        let room = room.unwrap_or_else(|| Arc::new(self.all.room()));
+        let (idleness, stream) = (Arc::clone(self.idleness), Arc::clone(self.stream));
+        room.hold(bytes, Box::new(Counted { idleness, stream }));
+        Some(room)
+    }
+}
+
+/// The connection of a counted response.
+struct Counted {
+    idleness: Arc<Idleness>,
+    stream: Arc<ClientStream>,
+}
+
+impl Connection for Counted {
+    fn bytes_taken(&self) -> Option<u64> {
+        self.stream.bytes_acknowledged()
+    }
+
+    fn evict(&self) {
+        self.idleness.evict();
     }
 }
 
@@ -97,7 +118,7 @@ pub(super) enum Ended {
     Fault(#[from] Fault),
     #[error("no bytes were read or written for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
-    #[error("the client did not read a large response, and other responses need its memory")]
+    #[error("the client was the slowest to read a large response, and other responses need its memory")]
     Unread,
     #[error("the client closed its side, and accepted no response for {0:?}")]
     HungUp(Duration),

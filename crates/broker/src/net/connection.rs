@@ -14,7 +14,7 @@ use super::input::InputError;
 use super::reading::{ReadEnd, read};
 use super::stream::ClientStream;
 use super::writing::write;
-use crate::api::Client;
+use crate::api::{Client, Fault};
 use crate::coordinator::Unwritten;
 use crate::node::Node;
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 /// Serves one client until either side is done.
 pub async fn serve(
     broker: &Arc<Node>,
-    stream: &ClientStream,
+    stream: &Arc<ClientStream>,
     peer: SocketAddr,
     listener: usize,
     stop: watch::Receiver<bool>,
@@ -75,11 +75,14 @@ pub async fn serve(
         Ok((Some(Ended::Input(InputError::Cut)), ())) => {
             tracing::debug!(%peer, error = %InputError::Cut, "connection lost")
         }
+        Ok((Some(Ended::Fault(Fault::NoRoom)), ())) | Err(Ended::Fault(Fault::NoRoom)) => {
+            tracing::warn!(%peer, "cannot make a large response: other clients are still reading theirs, so the connection is closed; request it again")
+        }
         Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(error @ Ended::HungUp(_)) => tracing::debug!(%peer, %error, "connection lost"),
         Err(Ended::Unread) => {
-            tracing::warn!(%peer, "cannot keep an unread response in memory: the connection is closed; check if its client reads")
+            tracing::warn!(%peer, "cannot keep an unread response in memory: the connection of the slowest client is closed; check if it reads")
         }
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");

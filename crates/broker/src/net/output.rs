@@ -5,11 +5,14 @@
 //! the largest size, which are sent together, and logs are read in pieces of limited size.
 //!
 //! If a frame cannot be written completely, the connection is closed. One reason is a segment that is removed before
-//! the client has read it. No copy is kept in memory for a client that does not read.
+//! the client has read it. No copy is kept in memory for a client that does not read. A part in memory is freed as soon
+//! as the socket has accepted it.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
+use bytes::Bytes;
 use fullbore_host::files::is_removed;
+use fullbore_host::unread_responses::ResponseRoom;
 use fullbore_log::direct_io::{self, DirectReads};
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::io::{ReadWriteFlags, preadv2};
@@ -37,34 +40,77 @@ const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that are read from a log and encrypted at once.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
-/// Writes a frame. Each time the client accepts a part of it, this is noted in `idleness`.
+/// The progress of a frame.
+pub struct Progress<'a> {
+    /// Each time the client accepts a part of the frame, this is noted here.
+    pub idleness: &'a Idleness,
+    /// The room of the frame, if it counts among the unread responses.
+    pub room: Option<&'a ResponseRoom>,
+}
+
+impl Progress<'_> {
+    fn moved(&self) {
+        self.idleness.moved();
+    }
+
+    /// Frees the parts in memory that were sent. `sent` is the number of bytes sent of all `parts`, and becomes that of
+    /// the first part that is left. Returns the parts that are left.
+    fn free<'p>(&self, parts: &'p mut [Part], sent: &mut usize) -> &'p mut [Part] {
+        let (mut count, mut freed) = (0, 0);
+        while let Some(part) = parts.get_mut(count)
+            && part.len() <= *sent
+        {
+            *sent -= part.len();
+            freed += part.len();
+            *part = Part::Bytes(Bytes::new());
+            count += 1;
+        }
+        if let Some(room) = self.room.filter(|_| freed > 0) {
+            room.shrink(freed);
+        }
+        &mut parts[count..]
+    }
+}
+
+/// Writes a frame, and frees its parts on the way.
 ///
 /// # Errors
 /// Returns an error of the connection or of the log file. A part of the frame may already have been sent, so the
 /// connection must be closed.
-pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
+pub async fn write(
+    stream: &ClientStream,
+    frame: &mut Frame,
+    progress: &Progress<'_>,
+    cold: &DirectReads,
+) -> io::Result<()> {
     match stream {
-        ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
+        ClientStream::Plain(socket) => write_plain(socket, frame, progress, cold).await,
         // Boxed, so that a connection without TLS does not need memory for the TLS write in its task.
-        ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
+        ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, progress, cold)).await,
     }
 }
 
-async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
+async fn write_plain(
+    stream: &TcpStream,
+    frame: &mut Frame,
+    progress: &Progress<'_>,
+    cold: &DirectReads,
+) -> io::Result<()> {
     let range_max = range_copied_max(&frame.parts);
-    let mut parts = frame.parts.as_slice();
+    let mut parts = frame.parts.as_mut_slice();
     while !parts.is_empty() {
-        let (run, rest) = parts.split_at(run_copied(parts, range_max));
+        let count = run_copied(parts, range_max);
+        let run = &parts[..count];
         if !run.iter().any(|part| matches!(part, Part::File(_))) {
-            parts = send_first(stream, parts, idleness, cold).await?;
+            parts = send_first(stream, parts, progress, cold).await?;
             continue;
         }
         // Copying would be in vain if the socket had no space, so this waits for space first.
         stream.writable().await?;
-        let unsent = match send_copied(stream, run, !rest.is_empty()) {
+        let mut unsent = match send_copied(stream, run, count < parts.len()) {
             Ok(None) => run.to_vec(),
             Ok(Some(sent)) => {
-                idleness.moved();
+                progress.moved();
                 behind(run, sent)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -73,9 +119,9 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
         if !unsent.is_empty() {
             // Boxed, because otherwise the task of every connection would reserve memory for this future from the
             // start.
-            Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
+            Box::pin(send_uncopied(stream, &mut unsent, progress, cold)).await?;
         }
-        parts = rest;
+        parts = &mut parts[count..];
     }
     Ok(())
 }
@@ -84,12 +130,12 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
 /// not in the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
-    mut parts: &[Part],
-    idleness: &Idleness,
+    mut parts: &mut [Part],
+    progress: &Progress<'_>,
     cold: &DirectReads,
 ) -> io::Result<()> {
     while !parts.is_empty() {
-        parts = send_first(stream, parts, idleness, cold).await?;
+        parts = send_first(stream, parts, progress, cold).await?;
     }
     Ok(())
 }
@@ -98,17 +144,17 @@ async fn send_uncopied(
 /// range. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
-    parts: &'p [Part],
-    idleness: &Idleness,
+    parts: &'p mut [Part],
+    progress: &Progress<'_>,
     cold: &DirectReads,
-) -> io::Result<&'p [Part]> {
-    if let [Part::File(slice), rest @ ..] = parts {
-        send_file(stream, slice, idleness, cold).await?;
-        return Ok(rest);
+) -> io::Result<&'p mut [Part]> {
+    if let Some(Part::File(slice)) = parts.first() {
+        send_file(stream, slice, progress, cold).await?;
+        return Ok(&mut parts[1..]);
     }
     let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
-    let (memory, rest) = parts.split_at(run);
-    send_memory(stream, memory, !rest.is_empty(), idleness).await?;
+    let (memory, rest) = parts.split_at_mut(run);
+    send_memory(stream, memory, !rest.is_empty(), progress).await?;
     Ok(rest)
 }
 
@@ -196,12 +242,16 @@ fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     left
 }
 
-/// Writes parts that are all in memory. With `more`, the kernel holds back a short last packet.
-async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &Idleness) -> io::Result<()> {
+/// Writes parts that are all in memory, and frees them. With `more`, the kernel holds back a short last packet.
+async fn send_memory(
+    stream: &TcpStream,
+    mut parts: &mut [Part],
+    more: bool,
+    progress: &Progress<'_>,
+) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-    let total: usize = parts.iter().map(Part::len).sum();
     let mut sent = 0;
-    while sent < total {
+    while !parts.is_empty() {
         match try_send(stream, parts, sent, flags) {
             Ok(count) => sent += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -210,7 +260,8 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
             }
             Err(error) => return Err(error),
         }
-        idleness.moved();
+        progress.moved();
+        parts = progress.free(parts, &mut sent);
     }
     Ok(())
 }
@@ -252,36 +303,42 @@ fn unsent<'s, 'p>(
 /// Encrypts and writes one part after another. Returns once the socket has accepted all of them.
 async fn write_tls(
     stream: &fullbore_tls::Stream,
-    frame: &Frame,
-    idleness: &Idleness,
+    frame: &mut Frame,
+    progress: &Progress<'_>,
     cold: &DirectReads,
 ) -> io::Result<()> {
-    let mut parts = frame.parts.as_slice();
-    while let [first, rest @ ..] = parts {
-        if let Part::File(slice) = first {
-            encrypt_file(stream, slice, idleness, cold).await?;
-            parts = rest;
+    let mut parts = frame.parts.as_mut_slice();
+    while !parts.is_empty() {
+        if let Some(Part::File(slice)) = parts.first() {
+            encrypt_file(stream, slice, progress, cold).await?;
+            parts = &mut parts[1..];
             continue;
         }
         let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
-        let (memory, rest) = parts.split_at(run);
-        encrypt_memory(stream, memory, idleness).await?;
+        let (memory, rest) = parts.split_at_mut(run);
+        encrypt_memory(stream, memory, progress).await?;
         parts = rest;
     }
     stream.flush().await?;
-    idleness.moved();
+    progress.moved();
     Ok(())
 }
 
-async fn encrypt_memory(stream: &fullbore_tls::Stream, parts: &[Part], idleness: &Idleness) -> io::Result<()> {
-    let total: usize = parts.iter().map(Part::len).sum();
+async fn encrypt_memory(
+    stream: &fullbore_tls::Stream,
+    mut parts: &mut [Part],
+    progress: &Progress<'_>,
+) -> io::Result<()> {
     let mut sent = 0;
-    while sent < total {
-        let mut storage = [IoSlice::new(&[]); SLICES_MAX];
-        let slices = unsent(parts, sent, ENCRYPT_MAX, &mut storage);
-        sent += slices.iter().map(|slice| slice.len()).sum::<usize>();
-        stream.write(slices).await?;
-        idleness.moved();
+    while !parts.is_empty() {
+        {
+            let mut storage = [IoSlice::new(&[]); SLICES_MAX];
+            let slices = unsent(parts, sent, ENCRYPT_MAX, &mut storage);
+            sent += slices.iter().map(|slice| slice.len()).sum::<usize>();
+            stream.write(slices).await?;
+        }
+        progress.moved();
+        parts = progress.free(parts, &mut sent);
     }
     Ok(())
 }
@@ -289,7 +346,7 @@ async fn encrypt_memory(stream: &fullbore_tls::Stream, parts: &[Part], idleness:
 async fn encrypt_file(
     stream: &fullbore_tls::Stream,
     slice: &FileSlice,
-    idleness: &Idleness,
+    progress: &Progress<'_>,
     cold: &DirectReads,
 ) -> io::Result<()> {
     let mut left = slice.len as usize;
@@ -316,7 +373,7 @@ async fn encrypt_file(
             return Err(too_short(slice));
         }
         stream.write(&mut [IoSlice::new(&room[..len])]).await?;
-        idleness.moved();
+        progress.moved();
         left -= len;
         position += len as u64;
     }
@@ -332,7 +389,12 @@ fn too_short(slice: &FileSlice) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 
-async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
+async fn send_file(
+    stream: &TcpStream,
+    slice: &FileSlice,
+    progress: &Progress<'_>,
+    cold: &DirectReads,
+) -> io::Result<()> {
     let mut position = slice.position;
     let end = slice.position + u64::from(slice.len);
     while position < end {
@@ -345,13 +407,13 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
                 return Err(too_short(slice));
             }
             position += send_piece(stream, &piece).await? as u64;
-            idleness.moved();
+            progress.moved();
             continue;
         }
         let send = || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?);
         match stream.try_io(Interest::WRITABLE, send) {
             Ok(0) => return Err(too_short(slice)),
-            Ok(_) => idleness.moved(),
+            Ok(_) => progress.moved(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 cold.failed().note(&slice.file, position, count, &error, false);
@@ -385,7 +447,7 @@ async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use fullbore_host::unread_responses::{Connection, UnreadResponses};
     use std::io::Write;
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
@@ -420,13 +482,14 @@ mod tests {
     async fn frame_with_any_ranges_of_a_log_is_written_unchanged() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX + 4_000).await;
         let (idleness, cold) = (Idleness::default(), DirectReads::default());
+        let progress = Progress { idleness: &idleness, room: None };
         let many: Vec<(usize, usize)> = (0..SLICES_MAX).map(|at| (at * 3, at)).collect();
         let cases: [&[(usize, usize)]; 6] =
             [&[], &[(7, 0)], &[(7, 1)], &[(1_000, COPY_MAX)], &[(0, COPY_MAX), (5, 1)], &[(9, 100), (0, 3), (500, 77)]];
         let short: Vec<(usize, usize)> = (0..200).map(|at| (at * 7, RANGE_COPIED_MAX - at)).collect();
         let mixed = [(3, RANGE_COPIED_MAX), (0, RANGE_COPIED_MAX + 1), (5, 10), (0, COPY_MAX), (9, 0), (8, 1)];
         for ranges in cases.into_iter().chain([&many[..20], &many, &short, &mixed]) {
-            write_plain(&ours, &frame(&file, ranges), &idleness, &cold).await.expect("written");
+            write_plain(&ours, &mut frame(&file, ranges), &progress, &cold).await.expect("written");
             let expected = flat(&bytes, ranges);
             let mut read = vec![0; expected.len()];
             peer.read_exact(&mut read).await.expect("it comes");
@@ -440,6 +503,7 @@ mod tests {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * 1024).expect("set");
         let (idleness, cold) = (Idleness::default(), DirectReads::default());
+        let progress = Progress { idleness: &idleness, room: None };
         let ranges: Vec<_> =
             [(0, COPY_MAX / 2), (1, COPY_MAX / 2)].into_iter().chain((0..9).map(|at| (at, 10_000))).collect();
         let copied = &ranges[..2];
@@ -447,7 +511,7 @@ mod tests {
         let frames = [frame(&file, copied), frame(&file, &ranges)];
         let writes = async {
             for frame in frames.iter().cycle().take(200) {
-                write_plain(&ours, frame, &idleness, &cold).await.expect("written");
+                write_plain(&ours, &mut frame.clone(), &progress, &cold).await.expect("written");
             }
         };
         let reads = async {
@@ -497,5 +561,30 @@ mod tests {
         assert_eq!(left(106), [between]);
         assert_eq!(left(112), [("n".to_owned(), 0, 1)]);
         assert_eq!(left(113), []);
+    }
+
+    #[test]
+    fn sent_part_is_freed_and_needs_no_room() {
+        let (all, idleness) = (Arc::new(UnreadResponses::default()), Idleness::default());
+        let room = all.room();
+        room.hold(6 << 20, Box::new(Silent));
+        let progress = Progress { idleness: &idleness, room: Some(&room) };
+        let part = |size: usize| Part::Bytes(Bytes::from(vec![0; size]));
+        let mut parts = [part(1 << 20), part(2 << 20), part(3 << 20)];
+        let mut sent = 1 << 19;
+        assert_eq!((progress.free(&mut parts, &mut sent).len(), all.bytes()), (3, 6 << 20), "half of the first part");
+        sent = (3 << 20) + 5;
+        assert_eq!((progress.free(&mut parts, &mut sent).len(), all.bytes()), (1, 3 << 20));
+        assert_eq!((sent, parts.each_ref().map(Part::len)), (5, [0, 0, 3 << 20]));
+    }
+
+    struct Silent;
+
+    impl Connection for Silent {
+        fn bytes_taken(&self) -> Option<u64> {
+            None
+        }
+
+        fn evict(&self) {}
     }
 }

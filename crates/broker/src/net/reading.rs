@@ -16,7 +16,7 @@ use super::connection::Handover;
 use super::idleness::Idleness;
 use super::input::Input;
 use super::stream::ClientStream;
-use crate::api::{self, Call, Client, Completion, Fault};
+use crate::api::{self, Admission, Call, Client, Completion, Fault};
 use crate::node::Node;
 
 /// How long a connection may admit received requests before other connections get a turn.
@@ -36,7 +36,7 @@ pub(super) enum ReadEnd {
 /// Runs the reading half until the client closes its side, the broker stops, or a request cannot be answered.
 pub(super) async fn read(
     broker: &Arc<Node>,
-    stream: &ClientStream,
+    stream: &Arc<ClientStream>,
     mut client: Client,
     listener: usize,
     queue: &Handover<AdmittedRequest>,
@@ -72,23 +72,23 @@ pub(super) async fn read(
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
-        let Some((api, completion)) = admitted else {
+        let Some(Admission { api, completion, room }) = admitted else {
             broker.metrics.unanswered();
             queue.leave(1);
             continue;
         };
         // The connection may have to wait for its earlier responses, but this one takes memory already.
-        let unread = match &completion {
+        let room = match &completion {
             Completion::Ready(response) => {
-                UnreadCounter { all: &broker.unread, connection: idleness }.count(api, response)
+                UnreadCounter { all: &broker.unread, idleness, stream }.count(api, response, room)
             }
-            Completion::Later(_) | Completion::Holding(..) => None,
+            Completion::Later(_) | Completion::Holding(..) => room,
         };
         let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
         let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
-        let owed = Owed { api, received, label, _bytes: bytes, unread };
+        let owed = Owed { api, received, label, _bytes: bytes, room };
         queue.push(AdmittedRequest { completion, owed });
         worked += received.elapsed();
         if worked > TURN_MAX {
@@ -114,7 +114,7 @@ async fn admit(
     client: &mut Client,
     listener: usize,
     frame: Bytes,
-) -> Result<(Label, Option<(ApiKey, Completion)>), Fault> {
+) -> Result<(Label, Option<Admission>), Fault> {
     let bytes = frame.len();
     let mut reader = request_reader(frame);
     let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;

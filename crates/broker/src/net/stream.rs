@@ -4,6 +4,7 @@
 
 use bytes::{BufMut, BytesMut};
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -53,6 +54,11 @@ impl ClientStream {
     pub fn shut_down(&self) {
         // An error means that the connection has already ended.
         let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
+    }
+
+    /// Returns how many bytes the client has acknowledged since it connected. `None` if the system does not count them.
+    pub fn bytes_acknowledged(&self) -> Option<u64> {
+        fullbore_host::sockets::bytes_acknowledged(self.socket().as_fd())
     }
 
     fn socket(&self) -> &TcpStream {

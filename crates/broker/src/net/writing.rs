@@ -12,7 +12,7 @@ use fullbore_wire::Frame;
 use super::admitted::{AdmittedRequest, Ended, Owed, UnreadCounter};
 use super::connection::Handover;
 use super::idleness::Idleness;
-use super::output;
+use super::output::{self, Progress};
 use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 use crate::node::Node;
@@ -24,11 +24,11 @@ const GATHERED_BYTES: usize = 64 * 1024;
 /// same time are written together.
 pub(super) async fn write(
     broker: &Arc<Node>,
-    stream: &ClientStream,
+    stream: &Arc<ClientStream>,
     queue: &Handover<AdmittedRequest>,
     idleness: &Arc<Idleness>,
 ) -> Result<(), Ended> {
-    let unread = UnreadCounter { all: &broker.unread, connection: idleness };
+    let unread = UnreadCounter { all: &broker.unread, idleness, stream };
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
         // The client may stay silent for long, so nothing of earlier responses is kept during this wait.
@@ -55,8 +55,11 @@ pub(super) async fn write(
             frames.parts.append(&mut frame.parts);
         }
         {
-            let leaving = pin!(output::write(stream, &frames, idleness, broker.partitions.cold()));
-            beside(leaving, next.as_mut(), &unread).await.map_err(Ended::Output)?;
+            // Nothing is added behind a large response, so it is the last one here.
+            let room = leaving.last().and_then(|(owed, _): &(Owed, usize)| owed.room.as_deref());
+            let progress = Progress { idleness, room };
+            let writing = pin!(output::write(stream, &mut frames, &progress, broker.partitions.cold()));
+            beside(writing, next.as_mut(), &unread).await.map_err(Ended::Output)?;
         }
         queue.leave(leaving.len());
         let answered = Instant::now();
@@ -103,7 +106,8 @@ fn poll_once(admitted: &mut AdmittedRequest, unread: &UnreadCounter<'_>, context
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
         admitted.completion = match outcome {
             Ok(frame) => {
-                admitted.owed.unread = unread.count(admitted.owed.api, &frame);
+                let owed = &mut admitted.owed;
+                owed.room = unread.count(owed.api, &frame, owed.room.take());
                 Completion::Ready(frame)
             }
             fault => Completion::Later(Box::pin(std::future::ready(fault))),
@@ -117,9 +121,9 @@ async fn completed(admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Res
     match completion {
         Completion::Ready(frame) => Ok((frame, owed)),
         Completion::Later(answer) | Completion::Holding(answer, _) => {
-            let _working = unread.connection.awaiting();
+            let _working = unread.idleness.awaiting();
             let frame = answer.await?;
-            owed.unread = unread.count(owed.api, &frame);
+            owed.room = unread.count(owed.api, &frame, owed.room.take());
             Ok((frame, owed))
         }
     }
@@ -132,12 +136,13 @@ mod tests {
     use fullbore_wire::api::ApiKey;
     use std::time::Duration;
 
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::Semaphore;
 
     fn admitted(completion: Completion) -> AdmittedRequest {
         let bytes = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
         let label = Label { peer: ([127, 0, 0, 1], 1).into(), api: 3, version: 0, correlation_id: 0 };
-        let owed = Owed { api: ApiKey::Metadata, received: Instant::now(), label, _bytes: bytes, unread: None };
+        let owed = Owed { api: ApiKey::Metadata, received: Instant::now(), label, _bytes: bytes, room: None };
         AdmittedRequest { completion, owed }
     }
 
@@ -149,7 +154,10 @@ mod tests {
             let _place = wanted.acquire().await.expect("never closed");
             Ok(Frame::default())
         };
-        let unread = UnreadCounter { all: &Arc::default(), connection: &Arc::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let stream = &Arc::new(ClientStream::Plain(socket));
+        let unread = UnreadCounter { all: &Arc::default(), idleness: &Arc::default(), stream };
         let queued = ready(admitted(Completion::Later(Box::pin(answer))), &unread).await;
         let Err(mut queued) = queued else { panic!("there is no place") };
         places.add_permits(1);
