@@ -74,6 +74,10 @@ pub enum UnusableDatabase {
     #[error("it is empty, so that there is nothing to upgrade; the first start of a broker fills it")]
     Empty,
     #[error(
+        "it is empty, so that there is no copy to accept; restore the newest copy into it, or name the database that has it"
+    )]
+    EmptyCopy,
+    #[error(
         "it has schema {0} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
     )]
     Unreleased(i64),
