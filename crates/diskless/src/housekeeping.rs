@@ -68,7 +68,7 @@ async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
             Ok(()) => return tracing::info!("the object store is in use"),
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::error!(%error, left_out, "cannot use the object store: diskless topics wait for it; see the error");
+                    tracing::error!(%error, left_out, "cannot use the object store: this broker's diskless topics accept no records until a retry succeeds; see the error");
                 }
             }
         }
@@ -96,7 +96,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
         let Some(topics) = topics.upgrade() else { return };
         let partitions: Vec<_> = topics.read().values().flatten().cloned().collect();
         drop(topics);
-        for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
+        for partition in partitions.iter().filter(|partition| !partition.view.is_gone()) {
             partition.retain(now_ms).await;
         }
         expiring.pipeline.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));

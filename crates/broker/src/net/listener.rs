@@ -104,7 +104,7 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
         return Err(absent.remove(0).1);
     }
     for (addr, error) in absent {
-        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the others");
+        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the other addresses");
     }
     Ok(sockets)
 }
@@ -254,7 +254,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), door.of_brokers, &open) {
-                Ok(place) => spawn(stream, peer, door.clone(), place, stop.clone()),
+                Ok(permit) => spawn(stream, peer, door.clone(), permit, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();
                     if let Some(left_out) = refusals.due(limit) {
@@ -272,9 +272,9 @@ async fn accept(
     }
 }
 
-fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermit, mut stop: watch::Receiver<bool>) {
+fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, permit: ConnectionPermit, mut stop: watch::Receiver<bool>) {
     task::spawn(async move {
-        let config = &place.broker.metadata.config;
+        let config = &permit.broker.metadata.config;
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
@@ -288,7 +288,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
         };
         let stream = Arc::new(stream);
         let _connected = door.clients.enter(&stream);
-        connection::serve(&place.broker, &stream, peer, door.index, stop).await;
+        connection::serve(&permit.broker, &stream, peer, door.index, stop).await;
     });
 }
 

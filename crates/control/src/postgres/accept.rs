@@ -4,6 +4,12 @@
 //! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
 //! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes.
 //!
+//! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the
+//! copy: its process is not registered, so it ends. Until then the index refuses it because of the skipped numbers.
+//!
+//! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
+//! all their records again.
+//!
 //! The copy does not know which replicas were in sync at the end, so none counts as such. Every data directory counts
 //! as an older copy, and the longest log of a partition leads it.
 
@@ -12,19 +18,20 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::offline::IS_CLASSIC;
 use super::{LOCK, UnusableDatabase};
 use crate::image::FIRST_LEADER_EPOCH_MAX;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{next, number};
-use fullbore_db::postgres::schema::{self, Found, check_schema};
+use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
 /// How many versions are skipped. A cluster that commits ten times a second needs four months for as many. Leader
 /// epochs of topics that are created again come from versions and have only 32 bits, so no more can be skipped.
 const VERSIONS_SKIPPED: i64 = 100_000_000;
-/// How many ids and numbers are skipped. Brokers need decades for as many changes.
-const SKIPPED: i64 = 1_000_000_000;
+/// How many ids of producers are skipped.
+const IDS_SKIPPED: i64 = 1_000_000_000;
 /// How many epochs of each partition are skipped, beyond those in which a topic may have been created again.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker runs if its last heartbeat is not older than this.
@@ -67,7 +74,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     let mut answers = answers.into_iter();
     let locked = next(&mut answers)?;
     check_schema(&locked)?;
-    let before = number(locked.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    let before = number(locked.first().ok_or_else(|| damaged("the row of the cluster is missing"))?, 0)?;
     if let Some(row) = next(&mut answers)?.first() {
         return Err(UnusableDatabase::InUse(number(row, 0)?));
     }
@@ -83,17 +90,18 @@ fn skipping(now: i64) -> String {
     format!(
         "UPDATE fullbore.partitions
            SET leader_epoch = greatest(leader_epoch, {again}) + {EPOCHS_SKIPPED},
-             partition_epoch = partition_epoch + {EPOCHS_SKIPPED};
+             partition_epoch = partition_epoch + {EPOCHS_SKIPPED}
+           FROM fullbore.topics WHERE topics.id = topic_id AND {IS_CLASSIC};
          UPDATE fullbore.brokers SET process =
            translate(rtrim(encode(decode(md5(random()::text || broker_id), 'hex'), 'base64'), '='), '+/', '-_');
          DELETE FROM fullbore.log_ends;
          INSERT INTO fullbore.diskless_brokers (broker_id, counter) SELECT broker_id, 0 FROM fullbore.brokers
            ON CONFLICT DO NOTHING;
-         UPDATE fullbore.diskless_brokers SET counter = counter + {SKIPPED};
+         UPDATE fullbore.diskless_brokers SET counter = counter + {CHANGES_SKIPPED};
          DELETE FROM fullbore.versions;
          INSERT INTO fullbore.versions (version, mark, at) VALUES
            ({now}, ('x' || left(md5(random()::text || clock_timestamp()::text), 16))::bit(64)::bigint, clock_timestamp());
-         UPDATE fullbore.cluster SET version = {now}, next_producer_id = next_producer_id + {SKIPPED};
+         UPDATE fullbore.cluster SET version = {now}, next_producer_id = next_producer_id + {IDS_SKIPPED};
          COMMIT"
     )
 }
