@@ -90,6 +90,13 @@ fn a_partition_starts_after_its_deleted_records() {
     let document = place.ok(&format!("topics delete-records --offset-json-file {} --json", file.display()));
     let deleted = "{\"deleted\":[{\"topic\":\"orders\",\"partition\":0,\"low_watermark\":3}],\"failed\":[]}\n";
     assert_eq!(document, deleted);
+    let twice = r#"{"partitions": [{"topic": "orders", "partition": 0, "offset": 3},
+        {"topic": "orders", "partition": 1, "offset": 0}, {"topic": "orders", "partition": 0, "offset": 2}]}"#;
+    std::fs::write(&file, twice).expect("written");
+    for command in ["delete-records --offset-json-file", "elect-leaders --path-to-json-file"] {
+        let refused = place.refused(&format!("topics {command} {}", file.display()));
+        assert!(refused.contains("partition 0 of 'orders' is there twice"), "{refused}");
+    }
     let refused = place.refused("topics delete-records other --offset 0");
     assert!(refused.contains("other"), "{refused}");
 }

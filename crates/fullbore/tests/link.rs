@@ -85,6 +85,41 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
 }
 
 #[test]
+fn a_member_over_a_distance_commits_at_ctrl_c() {
+    let broker = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string();
+    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &broker, "--rtt", "400ms"];
+    let (_relay, _counts, first) = start(&link);
+    let at = address(&first, "Relay listening on ");
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data").display().to_string();
+    let advertised = format!("advertised.listeners=PLAINTEXT://{at}");
+    let serve = ["serve", "--listen", &broker, "--data-dir", &data, "--set", "fullbore.admin.listener="];
+    let at_once = ["--set", "group.initial.rebalance.delay.ms=0", "--set", &advertised];
+    let (_broker, _lines, _) = start(&[&serve[..], &at_once].concat());
+    let server = ["--bootstrap-server", at];
+    let create = ["topics", "create", "--topic", "t"];
+    assert_eq!(run(&[&create[..], &server].concat()).0, Some(0));
+    let file = directory.path().join("records");
+    std::fs::write(&file, "one\n").expect("written");
+    let produced = run(&[&["produce", "-t", "t", &file.display().to_string()][..], &server].concat());
+    assert_eq!(produced.0, Some(0), "{produced:?}");
+    for protocol in ["classic", "consumer"] {
+        let flags = ["consume", "-t", "t", "--from-beginning", "-G", protocol, "--group-protocol", protocol];
+        // With this interval, the command commits only at its end.
+        let interval = ["-X", "auto.commit.interval.ms=600000"];
+        let mut member = fullbore(&[&flags[..], &interval, &server].concat()).spawn().map(Running).expect("it starts");
+        let mut line = String::new();
+        BufReader::new(member.0.stdout.take().expect("piped")).read_line(&mut line).expect("UTF-8");
+        assert_eq!(line, "one\n", "{protocol}");
+        signal(&member.0, "INT");
+        let mut reported = String::new();
+        member.0.stderr.take().expect("piped").read_to_string(&mut reported).expect("UTF-8");
+        assert_eq!(member.0.wait().expect("it ends").code(), Some(0), "{protocol}: {reported}");
+        assert_eq!(reported, "", "{protocol}");
+    }
+}
+
+#[test]
 fn a_bypassed_relay_is_reported_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("data").display().to_string();

@@ -6,6 +6,7 @@
 //! requests, further connections wait in the system's backlog.
 
 use axum::Router;
+use fullbore_host::log_rate_limit::CauseRateLimit;
 use fullbore_host::task;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -45,6 +46,7 @@ pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, So
 /// `connection_max` at the latest.
 pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: Duration) {
     let mut open = OpenConnections::default();
+    let failures = CauseRateLimit::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -58,7 +60,9 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 yield_now().await;
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection on the admin port: retrying");
+                if let Some(left_out) = failures.due(&error.to_string()) {
+                    tracing::warn!(%error, left_out, "cannot accept a connection on the admin port: retrying");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -10,6 +10,7 @@ use super::stream::ClientStream;
 use super::tls::Certificates;
 use crate::node::Node;
 use fullbore_config::{Listener, NetworkConfig};
+use fullbore_host::log_rate_limit::CauseRateLimit;
 use fullbore_host::task;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -245,6 +246,7 @@ async fn accept(
     mut stop: watch::Receiver<bool>,
     open: mpsc::Sender<()>,
 ) {
+    let (refusals, failures) = (CauseRateLimit::default(), CauseRateLimit::default());
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -255,11 +257,15 @@ async fn accept(
                 Ok(permit) => spawn(stream, peer, door.clone(), permit, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();
-                    tracing::warn!(%peer, limit, "connection refused");
+                    if let Some(left_out) = refusals.due(limit) {
+                        tracing::warn!(%peer, limit, left_out, "connection refused");
+                    }
                 }
             },
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection: retrying");
+                if let Some(left_out) = failures.due(&error.to_string()) {
+                    tracing::warn!(%error, left_out, "cannot accept a connection: retrying");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

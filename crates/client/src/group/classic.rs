@@ -188,7 +188,9 @@ impl<'a> Classic<'a> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
         self.shared.set_waits(Some(connection.stopper()?));
+        self.coordinator.set_waits(true);
         let answer = call(&mut self.coordinator);
+        self.coordinator.set_waits(false);
         self.shared.set_waits(None);
         if answer.is_ok() {
             self.coordinator.connection()?.set_patience(REQUEST_TIMEOUT)?;

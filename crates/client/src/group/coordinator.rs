@@ -1,5 +1,6 @@
 //! The connection to a group's coordinator. It is looked up and connected when needed, and forgotten when it has moved.
 
+use super::round_trips::RoundTrips;
 use super::verdict::{self, Next};
 use crate::blocking::{
     BrokerAddress, Cluster, Connection, KeptConnection, PartitionPlace, metadata_request, places_in,
@@ -10,6 +11,8 @@ use fullbore_wire::api::Request;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// The connection to a group's coordinator.
 pub(super) struct Coordinator {
@@ -19,11 +22,20 @@ pub(super) struct Coordinator {
     connection: KeptConnection,
     /// The reason why the last request must be retried, or `None` if it succeeded.
     trouble: Option<String>,
+    /// The times of answered requests.
+    times: Arc<RoundTrips>,
+    /// True while the answers of [`Coordinator::call_both`] may wait for other members.
+    waits: bool,
 }
 
 impl Coordinator {
-    pub(super) fn new(cluster: Cluster, group: Text) -> Self {
-        Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None }
+    pub(super) fn new(cluster: Cluster, group: Text, times: Arc<RoundTrips>) -> Self {
+        Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None, times, waits: false }
+    }
+
+    /// Sets if the answers of [`Coordinator::call_both`] may wait for other members.
+    pub(super) fn set_waits(&mut self, waits: bool) {
+        self.waits = waits;
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, ClientError> {
@@ -53,7 +65,12 @@ impl Coordinator {
         let finds =
             coordinator_request(CoordinatorKind::Group, &self.group, connection.version::<FindCoordinatorRequest>()?);
         let requests = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
+        let begun = Instant::now();
         let outcome = connection.call_both(&finds, requests);
+        if outcome.is_ok() {
+            // The request may be that of a static member, which waits for other members.
+            self.times.note(begun.elapsed(), true);
+        }
         let connection = self.cluster.take_connection();
         // After a failure the connection is dropped. Otherwise a late response would be taken for the response to the
         // next request.
@@ -99,7 +116,13 @@ impl Coordinator {
     }
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        self.connection.call(request, max, || found(&mut self.cluster, &self.group))
+        let (is_connected, begun) = (self.is_connected(), Instant::now());
+        let answer = self.connection.call(request, max, || found(&mut self.cluster, &self.group));
+        // The time to find and connect to a coordinator does not count.
+        if is_connected && answer.is_ok() {
+            self.times.note(begun.elapsed(), false);
+        }
+        answer
     }
 
     /// Sends two requests to the coordinator in one round trip, like [`Connection::call_both`].
@@ -108,9 +131,12 @@ impl Coordinator {
         first: &A,
         second: Option<(&B, i16)>,
     ) -> Result<(A::Response, Option<B::Response>), ClientError> {
-        let outcome = self.connection()?.call_both(first, second);
-        if outcome.is_err() {
-            self.forget();
+        let connection = self.connection()?;
+        let begun = Instant::now();
+        let outcome = connection.call_both(first, second);
+        match &outcome {
+            Ok(_) => self.times.note(begun.elapsed(), self.waits),
+            Err(_) => self.forget(),
         }
         outcome
     }

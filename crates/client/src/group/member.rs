@@ -8,6 +8,7 @@ use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::offsets::{OffsetsQuestion, STABLE_VERSION, version_max};
+use super::round_trips::RoundTrips;
 use super::shared::SharedMembership;
 use super::shared::Target;
 use super::verdict;
@@ -39,6 +40,8 @@ pub enum CommitOutcome {
     Done,
     /// The offsets are not committed, because the group or its coordinator is moving. A later commit may succeed.
     Later,
+    /// The coordinator has not answered, so the offsets may or may not be committed.
+    Unanswered,
     /// The group has removed this member.
     Lost,
 }
@@ -64,6 +67,8 @@ pub struct Member {
     shared: Arc<SharedMembership>,
     thread: Option<JoinHandle<()>>,
     offsets: Offsets,
+    /// The times of answered requests.
+    times: Arc<RoundTrips>,
 }
 
 /// The connection for offsets. A thread opens it while the member joins.
@@ -94,7 +99,8 @@ impl Member {
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
         let (of_thread, settings) = (shared.clone(), config.clone());
-        let coordinator = Coordinator::new(membership, config.group.clone());
+        let times = Arc::<RoundTrips>::default();
+        let coordinator = Coordinator::new(membership, config.group.clone(), times.clone());
         let body = move || {
             let outcome = match settings.protocol {
                 Protocol::Classic => classic::Classic::new(settings, coordinator, &of_thread).run(),
@@ -103,15 +109,16 @@ impl Member {
             of_thread.end(outcome.err());
         };
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
-        let mut connected = Coordinator::new(offsets.detached(), config.group.clone());
+        let mut connected = Coordinator::new(offsets.detached(), config.group.clone(), times.clone());
         let connect = move || {
             // A failure is reported by the first use of the connection.
             let _ = connected.connection();
             connected
         };
         let connecting = Some(std::thread::Builder::new().name("group-offsets".to_owned()).spawn(connect)?);
-        let offsets = Offsets { connecting, coordinator: Coordinator::new(offsets, config.group.clone()) };
-        Ok(Member { config, shared, thread: Some(thread), offsets })
+        let coordinator = Coordinator::new(offsets, config.group.clone(), times.clone());
+        let offsets = Offsets { connecting, coordinator };
+        Ok(Member { config, shared, thread: Some(thread), offsets, times })
     }
 
     /// Waits for a new target for at most `patience`. Returns `None` if the reader has confirmed the newest target.
@@ -140,6 +147,12 @@ impl Member {
     /// Returns the reason why the member's requests must be retried at the moment, or `None` if they succeed.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
+    }
+
+    /// Returns the longest time that the coordinator took for an answer, without waits for other members. Zero before
+    /// the first answer.
+    pub fn slowest_answer(&self) -> Duration {
+        self.times.slowest()
     }
 
     /// Returns a view of the membership, for a thread that commits without this handle.
@@ -177,21 +190,29 @@ impl Member {
         patience: Duration,
     ) -> Result<CommitOutcome, ClientError> {
         let until = Instant::now() + patience;
+        let mut is_unanswered = false;
         loop {
-            let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets, patience)? };
+            let outcome = match offsets.is_empty() {
+                true => Next::Go,
+                false => self.try_commit(offsets, patience, &mut is_unanswered)?,
+            };
             match outcome {
                 Next::Go => return Ok(CommitOutcome::Done),
                 Next::RejoinLost | Next::RejoinNew => return Ok(CommitOutcome::Lost),
-                _ if Instant::now() + RETRY_BACKOFF >= until => return Ok(CommitOutcome::Later),
+                _ if Instant::now() + RETRY_BACKOFF >= until => {
+                    return Ok(if is_unanswered { CommitOutcome::Unanswered } else { CommitOutcome::Later });
+                }
                 _ => std::thread::sleep(RETRY_BACKOFF),
             }
         }
     }
 
+    /// Sends one commit. Sets `is_unanswered` if the coordinator may have received it, but has not answered.
     fn try_commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,
         patience: Duration,
+        is_unanswered: &mut bool,
     ) -> Result<Next, ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
         for ((topic, partition_index), Position { topic_id, offset }) in offsets {
@@ -221,6 +242,7 @@ impl Member {
         let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
         let answer = self.offsets.get().connection().and_then(|connection| connection.set_patience(patience));
         let answer = answer.and_then(|()| self.offsets.get().call(&request, version_max));
+        *is_unanswered |= matches!(answer, Err(ClientError::Silent { .. } | ClientError::Io { .. }));
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
             let codes = codes.filter(|code| code.is_err() && *code != ErrorCode::UNKNOWN_TOPIC_ID);

@@ -16,6 +16,7 @@ mod coordinator;
 mod empty;
 mod member;
 mod offsets;
+mod round_trips;
 mod shared;
 mod verdict;
 

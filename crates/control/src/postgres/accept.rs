@@ -62,7 +62,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await.map_err(away)?;
     match schema::read(&session, server.call_max).await? {
         Found::Version(_) => {}
-        Found::Empty | Found::EmptySchema => return Err(UnusableDatabase::Empty),
+        Found::Empty | Found::EmptySchema => return Err(UnusableDatabase::EmptyCopy),
         Found::Foreign => return Err(UnusableDatabase::Foreign),
     }
     let alive = format!(

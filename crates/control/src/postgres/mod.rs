@@ -74,6 +74,11 @@ pub enum UnusableDatabase {
     #[error("the database is empty, so there is nothing to upgrade; the first start of a broker fills it")]
     Empty,
     #[error(
+        "the database is empty, so there is no copy to accept; restore the newest copy into it, or name the database \
+         that has it"
+    )]
+    EmptyCopy,
+    #[error(
         "the database has schema {0} of a build before the first release, which this Fullbore neither reads nor \
          upgrades; use another database"
     )]

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 ///
 /// With --group, the members of the group share the partitions, and each starts at the group's committed offset.
 /// Offsets of records that were written out are committed every auto.commit.interval.ms (5 s) and at the end, so that
-/// every record is written out at least once. Ctrl-C and SIGTERM commit and leave the group.
+/// every record is written out at least once. Ctrl-C and SIGTERM commit and leave the group. After Ctrl-C, the
+/// coordinator has 0.3 s to answer, or up to 10 s if its earlier answers took longer.
 ///
 /// Formats contain %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %s value, %h headers, and
 /// %% a percent sign. %K and %S are the lengths of key and value, -1 for null, and %R is the value's length in four

@@ -33,8 +33,11 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// The times after Ctrl-C at which the last commit and the request to leave must have ended.
+/// The times after Ctrl-C at which the last commit and the request to leave must have ended, if the coordinator has
+/// answered fast. If it was slower, they may end later.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
+/// How much time the command gets to print its result.
+const VERDICT: Duration = Duration::from_millis(100);
 
 /// How long the member waits for a write to standard output before it gives up partitions. If the write takes longer,
 /// the next owner reads its records again.
@@ -119,7 +122,7 @@ impl<'a> Grouped<'a> {
         let stop = self.stop;
         let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
         self.shared.outlet.drained(Duration::MAX, || stop.is_requested() && requested.elapsed() > patience());
-        let (commit_until, leave_until) = CTRL_C_TIMES;
+        let (commit_until, leave_until) = allow_the_end(stop, &self.member);
         let committed = if self.commits() {
             self.commit(stop.time_left(LAST_PATIENCE, commit_until))
         } else {
@@ -130,11 +133,15 @@ impl<'a> Grouped<'a> {
         let finished = outcome?;
         match committed? {
             CommitOutcome::Done => Ok(End { finished, unread: self.unread }),
-            CommitOutcome::Later | CommitOutcome::Lost => {
+            outcome => {
+                let what = match outcome {
+                    CommitOutcome::Unanswered => {
+                        "cannot confirm the commit of the last records: the group may read these records again"
+                    }
+                    _ => "cannot commit the offsets of the last records: the group reads these records again",
+                };
                 let why = trouble.map_or_else(String::new, |why| format!(": {why}"));
-                Err(Failure::new(format!(
-                    "cannot commit the offsets of the last records: the group reads these records again{why}"
-                )))
+                Err(Failure::new(format!("{what}{why}")))
             }
         }
     }
@@ -147,6 +154,7 @@ impl<'a> Grouped<'a> {
         let mut target: Option<Target> = None;
         let mut idle = Instant::now();
         loop {
+            allow_the_end(self.stop, &self.member);
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
                 // Only written records count here, because `move_to` may have dropped records that were only read.
@@ -332,6 +340,7 @@ impl<'a> Grouped<'a> {
             idle.observe(progress.records() > 0, || topics.waits_for(false));
             if next_commit.is_some_and(|at| Instant::now() >= at) {
                 next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
+                allow_the_end(stop, member);
                 failed = commit(member, shared, places, deleted, committed, Duration::ZERO).err();
             }
             let ends = stop.is_requested() || member.is_moving() || failed.is_some() || all_deleted.is_some();
@@ -361,6 +370,23 @@ impl<'a> Grouped<'a> {
     fn commit(&mut self, patience: Duration) -> Result<CommitOutcome, Failure> {
         commit(&mut self.member, self.shared, &self.places, &self.deleted, &mut self.committed, patience)
     }
+}
+
+/// Lets the command go on after Ctrl-C until a coordinator at this distance has answered the last requests. Returns the
+/// times after Ctrl-C at which the last commit and the request to leave must have ended.
+fn allow_the_end(stop: &Stop, member: &Member) -> (Duration, Duration) {
+    let times = ctrl_c_times(member.slowest_answer());
+    stop.allow(times.1 + VERDICT);
+    times
+}
+
+/// Returns the times after Ctrl-C at which the last commit and the request to leave must have ended. An earlier commit
+/// or heartbeat may still be under way, so each request gets more than the `slowest` answer.
+fn ctrl_c_times(slowest: Duration) -> (Duration, Duration) {
+    let (commit_min, leave_min) = CTRL_C_TIMES;
+    let commit_until = (3 * slowest).clamp(commit_min, LAST_PATIENCE);
+    let leave_until = commit_until + (2 * slowest).max(leave_min - commit_min);
+    (commit_until, leave_until.min(LAST_PATIENCE))
 }
 
 /// If all topics were deleted and no other can follow, returns the last named topic.
@@ -402,5 +428,18 @@ fn patiently<T>(stop: &Stop, mut call: impl FnMut() -> Result<T, ClientError>) -
             }
             outcome => return outcome,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ctrl_c_leaves_time_for_a_coordinator_at_its_distance() {
+        let ms = Duration::from_millis;
+        assert_eq!(ctrl_c_times(ms(2)), CTRL_C_TIMES);
+        assert_eq!(ctrl_c_times(ms(400)), (ms(1_200), ms(2_000)));
+        assert_eq!(ctrl_c_times(ms(60_000)), (LAST_PATIENCE, LAST_PATIENCE));
     }
 }

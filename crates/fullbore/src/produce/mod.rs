@@ -53,8 +53,8 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
 /// NAME:VALUE,NAME:VALUE and a tab. Delimiters may contain \n \t \r \0 \\ and \xHH. The producer is idempotent: every
 /// record is written once and in order, even if responses are lost. If a record fails, the command reports it and exits
-/// with 1. A first Ctrl-C ends the reading; the records that were read are still written, for up to 10 s. A second
-/// Ctrl-C ends the command at once.
+/// with 1. A first Ctrl-C ends the reading. Brokers then have 0.3 s to acknowledge the records that were read, or up to
+/// 10 s if earlier records took longer. A second Ctrl-C ends the command at once.
 ///
 /// With --transactional-id records are written in transactions, which are committed after --transaction-records
 /// records, or at the end. Ctrl-C and a refused record abort the open transaction.

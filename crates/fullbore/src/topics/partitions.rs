@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::pipe::json::{self, Value};
 use fullbore_host::files::{LIST_FILE_MAX, read_text};
 use fullbore_wire::Text;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// A partition, with an offset if the file has one.
@@ -18,16 +19,28 @@ pub struct ListedPartition {
 /// Reads the partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
 ///
 /// # Errors
-/// Fails if the file cannot be read or has another form.
+/// Fails if the file cannot be read, has another form, or names a partition twice.
 pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
     let shown = path.display();
     let text = read_text(path, LIST_FILE_MAX).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
     let value = json::parse(&text).map_err(|wrong| Failure::new(format!("{shown}: {wrong}")))?;
-    partitions(&value).ok_or_else(|| {
+    let listed = partitions(&value).ok_or_else(|| {
         Failure::new(format!(
             "{shown} must be like {{\"partitions\": [{{\"topic\": \"t\", \"partition\": 0, \"offset\": 5}}]}}"
         ))
-    })
+    })?;
+    match repeated(&listed) {
+        Some((topic, partition)) => {
+            Err(Failure::new(format!("{shown}: partition {partition} of '{topic}' is there twice; remove one of them")))
+        }
+        None => Ok(listed),
+    }
+}
+
+/// Returns the first partition that the list has twice.
+fn repeated(listed: &[ListedPartition]) -> Option<&(Text, i32)> {
+    let mut seen = HashSet::new();
+    listed.iter().map(|listed| &listed.of).find(|of| !seen.insert(*of))
 }
 
 fn partitions(value: &Value<'_>) -> Option<Vec<ListedPartition>> {

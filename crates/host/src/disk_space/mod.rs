@@ -79,6 +79,8 @@ pub struct DiskSpace {
     times: Mutex<Times>,
     /// Limits how often the log reports a full disk.
     line: LogRateLimit,
+    /// Limits how often the log reports a shortage of descriptors or memory.
+    shortage_line: LogRateLimit,
 }
 
 /// When something last happened on the disk.
@@ -90,6 +92,8 @@ struct Times {
     room: Option<Instant>,
     /// When the system last refused space that it reported as free.
     refused: Option<Instant>,
+    /// True if the last attempt to complete the reserve found no descriptor or memory.
+    is_short: bool,
 }
 
 fn is_within(at: Option<Instant>, time: Duration) -> bool {
@@ -132,14 +136,17 @@ impl DiskSpace {
             hangs: watch::Sender::new(false),
             times: Mutex::default(),
             line: LogRateLimit::default(),
+            shortage_line: LogRateLimit::default(),
         };
         if wanted == 0 {
             // Remove the reserve of an earlier process.
             let _ = fs::remove_file(space.path());
         }
         let taken = space.take(&mut space.whole.write());
-        if !taken || space.is_tight() {
+        if space.is_tight() {
             space.note_full();
+        } else if !taken {
+            space.note_incomplete();
         }
         space
     }
@@ -180,6 +187,28 @@ impl DiskSpace {
                  retention.ms or retention.bytes, or make room on this file system; no restart is needed"
             );
         }
+    }
+
+    /// Records that the reserve cannot be completed. The disk counts as full, unless there was only a shortage of
+    /// descriptors or memory.
+    fn note_incomplete(&self) {
+        if !self.times.lock().is_short {
+            self.note_full();
+        } else if let Some(left_out) = self.shortage_line.due() {
+            tracing::error!(
+                folder = %self.directory.display(),
+                left_out,
+                "cannot open the reserve for a full disk: records are refused until there are descriptors and memory; raise \
+                 the limit of open files; no restart is needed"
+            );
+        }
+    }
+
+    /// Records why the reserve was not allocated.
+    fn note_refused(&self, error: &io::Error) {
+        let mut times = self.times.lock();
+        times.refused = Some(Instant::now());
+        times.is_short = is_momentary(error);
     }
 
     /// Records that an append has failed for another reason than a full disk. The next [`DiskSpace::check`] then finds
@@ -251,7 +280,7 @@ impl DiskSpace {
             }
             drop(whole);
             if !self.make_whole() {
-                self.note_full();
+                self.note_incomplete();
                 return None;
             }
         }
@@ -408,14 +437,21 @@ impl DiskSpace {
     fn allocate(&self) -> bool {
         let (path, before) = (self.path(), self.reserved());
         let bytes = self.wanted.min(before.saturating_add(self.free()) / BLOCK * BLOCK);
-        if bytes < self.wanted && bytes <= before || is_within(self.times.lock().refused, TAKE_EVERY) {
+        {
+            let mut times = self.times.lock();
+            if is_within(times.refused, TAKE_EVERY) {
+                return false;
+            }
+            times.is_short = false;
+        }
+        if bytes < self.wanted && bytes <= before {
             return false;
         }
         let opened = File::options().write(true).create(true).truncate(false).open(&path);
         match opened.and_then(|file| take_up(file, bytes)) {
             Ok(()) => bytes == self.wanted,
             Err(error) if is_full(&error) || is_momentary(&error) => {
-                self.times.lock().refused = Some(Instant::now());
+                self.note_refused(&error);
                 false
             }
             // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as

@@ -28,6 +28,17 @@ fn a_full_disk_releases_the_reserve_to_work_that_frees_space_and_takes_it_back()
 }
 
 #[test]
+fn a_shortage_of_descriptors_does_not_count_as_a_full_disk() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(directory.path(), 0) };
+    *space.whole.write() = false;
+    space.note_refused(&rustix::io::Errno::MFILE.into());
+    assert!(space.admit().is_none() && !space.is_full());
+    space.note_refused(&full());
+    assert!(space.admit().is_none() && space.is_full());
+}
+
+#[test]
 fn a_released_part_is_not_taken_back_before_the_work_regains_it() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let space = DiskSpace::open(directory.path(), 1 << 20);

@@ -1,0 +1,57 @@
+//! Measures how long the coordinator takes to answer the requests of a member.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The times of answered requests, which the connections of a member share.
+#[derive(Debug)]
+pub(super) struct RoundTrips {
+    /// The slowest request that the coordinator answers at once, in microseconds.
+    slowest: AtomicU64,
+    /// The fastest request whose answer may wait for other members, in microseconds.
+    fastest_waiting: AtomicU64,
+}
+
+impl Default for RoundTrips {
+    fn default() -> Self {
+        RoundTrips { slowest: AtomicU64::new(0), fastest_waiting: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl RoundTrips {
+    /// Records a request. `waits` is true if its answer may have waited for other members.
+    pub(super) fn note(&self, time: Duration, waits: bool) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        match waits {
+            true => self.fastest_waiting.fetch_min(micros, Ordering::Relaxed),
+            false => self.slowest.fetch_max(micros, Ordering::Relaxed),
+        };
+    }
+
+    /// Returns the time that a request may take, or zero before the first answer. Of requests that may wait for other
+    /// members only the fastest counts, because the others may show the length of a rebalance.
+    pub(super) fn slowest(&self) -> Duration {
+        let waiting = Some(self.fastest_waiting.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX);
+        Duration::from_micros(self.slowest.load(Ordering::Relaxed).max(waiting.unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rebalance_does_not_count_as_a_slow_answer() {
+        let times = RoundTrips::default();
+        let ms = Duration::from_millis;
+        assert_eq!(times.slowest(), Duration::ZERO);
+        times.note(ms(3_000), true);
+        times.note(ms(400), true);
+        assert_eq!(times.slowest(), ms(400));
+        times.note(ms(20), false);
+        assert_eq!(times.slowest(), ms(400));
+        times.note(ms(700), false);
+        times.note(ms(30), false);
+        assert_eq!(times.slowest(), ms(700));
+    }
+}
