@@ -7,6 +7,7 @@
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
+use std::io;
 use std::sync::Arc;
 
 /// Continues deletions that an earlier process decided on and did not finish. Must be called before the first call of
@@ -29,6 +30,22 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     });
     let unknown = on_disk.into_iter().filter(|((_, id), _)| image.topic_by_id(*id).is_none());
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
+}
+
+/// Renames the directories of partitions that the metadata lack although they have their topics. The metadata were then
+/// restored from an older copy. A partition that is added again later must not begin with the records of the former
+/// one. Must be called before the first call of [`follow`].
+///
+/// # Errors
+/// Fails with an I/O error if a directory cannot be renamed.
+pub fn set_unknown_aside(logs: &Partitions, image: &Image) -> io::Result<()> {
+    let topic = |name: &str| image.topic(name).map(|topic| (topic.id, topic.partition_count()));
+    let renamed = logs.set_unknown_aside(topic)?;
+    if let Some(first) = renamed.first() {
+        let count = renamed.len();
+        tracing::warn!(%first, count, "set aside directories of partitions that the metadata lacks: the metadata was restored from an older copy; remove them if their records are not wanted");
+    }
+    Ok(())
 }
 
 /// Applies the changes between two images.

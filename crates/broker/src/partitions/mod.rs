@@ -14,10 +14,11 @@ mod deletion;
 mod housekeeping;
 mod producer_limit;
 pub(crate) mod registry;
+mod restored;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -459,22 +460,6 @@ impl Partitions {
     /// Fails with an I/O error if the data directory cannot be read.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
         files::topics_in(&self.log_dir.path)
-    }
-
-    /// Returns the sorted names of directories that belong to no registered or deleted partition.
-    ///
-    /// # Errors
-    /// Fails with an I/O error if the data directory cannot be read.
-    pub fn strays(&self) -> io::Result<Vec<String>> {
-        let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // The names are read before the directories are listed. Otherwise a directory that is renamed in between would
-        // be listed, but its name would no longer be known.
-        known.extend(self.deletion.names());
-        let found = list_partitions(&self.log_dir.path)?;
-        let strays = found.iter().filter(|key| !known.contains(*key));
-        let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
-        names.sort_unstable();
-        Ok(names)
     }
 
     /// Writes the log starts of `partitions` to the disk.
