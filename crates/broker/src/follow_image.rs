@@ -7,6 +7,7 @@
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
+use fullbore_host::files::now_ms;
 use std::io;
 use std::sync::Arc;
 
@@ -46,6 +47,18 @@ pub fn set_unknown_aside(logs: &Partitions, image: &Image) -> io::Result<()> {
         tracing::warn!(%first, count, "set aside directories of partitions that the metadata lacks: the metadata was restored from an older copy; remove them if their records are not wanted");
     }
     Ok(())
+}
+
+/// Lets retention and compaction delete no records for some time after an older copy of the database was accepted. The
+/// settings of topics may be older than the records.
+pub fn keep_records(logs: &Partitions, image: &Image) {
+    let Some(accepted) = image.accepted_copy() else { return };
+    let left_ms = accepted.records_kept_until_ms().saturating_sub(now_ms());
+    if left_ms > 0 {
+        logs.keep_records_until(accepted.records_kept_until_ms());
+        let for_s = left_ms / 1000;
+        tracing::warn!(for_s, "an older copy of the database was accepted: retention and compaction delete nothing for a while; check the settings of topics now");
+    }
 }
 
 /// Applies the changes between two images.

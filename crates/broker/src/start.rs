@@ -186,6 +186,7 @@ impl Broker {
             let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
+        follow_image::keep_records(&partitions, &control.image());
         follow_image::set_unknown_aside(&partitions, &control.image()).map_err(StartError::SetAside)?;
         follow_images(&control, &partitions, &config);
         partitions.note_all_registered();

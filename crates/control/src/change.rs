@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
@@ -51,6 +52,15 @@ pub struct CopyAcceptance {
 }
 
 impl CopyAcceptance {
+    /// How long retention and compaction delete no records after an acceptance. The settings of topics may be older
+    /// than the records, so this is the time to set them again.
+    pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
+
+    /// Returns the time before which retention and compaction delete no records, in ms since 1970.
+    pub fn records_kept_until_ms(&self) -> i64 {
+        self.at_ms.saturating_add(i64::try_from(Self::RECORDS_KEPT.as_millis()).unwrap_or(i64::MAX))
+    }
+
     /// Returns the text under which the stores keep the acceptance.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.version, self.first_leader_epoch, self.at_ms)

@@ -139,3 +139,28 @@ fn topic_is_created_again_after_an_accepted_copy_its_leader_epoch_is_larger() {
     let epoch = cluster.partitions(1, "again")[0].leader_epoch;
     assert!(epoch > known, "{epoch} after {known}");
 }
+
+/// The copy has a retention that was raised before the records were written.
+#[test]
+fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_set_again() {
+    let (mut cluster, _store) = start(1);
+    let kinds = [("classic", "diskless.enable=false"), ("diskless", "diskless.enable=true")];
+    for (topic, kind) in kinds {
+        cluster.create(topic, 1, 1, &[kind, "retention.ms=1000"]);
+    }
+    cluster.create("other", 1, 1, &["diskless.enable=true"]);
+    cluster.postgres().copy();
+    cluster.wait_for_brokers(&[1]);
+    for (topic, _) in kinds {
+        cluster.run(&["configs", "alter", "--topic", topic, "--add-config", "retention.ms=-1"]);
+    }
+    produce(&mut cluster, 1, "classic", 0, &numbered("since", 3));
+    continue_on_copy(&mut cluster);
+    cluster.broker(1).wait_for_stderr("retention and compaction delete nothing for a while");
+    // The index lost the diskless records, so these are new ones.
+    produce(&mut cluster, 1, "diskless", 0, &numbered("new", 3));
+    // Several rounds of retention take place meanwhile, since each diskless record takes a while.
+    produce(&mut cluster, 1, "other", 0, &numbered("other", 20));
+    assert_eq!(texts(&mut cluster, 1, "classic", 0), numbered("since", 3));
+    assert_eq!(texts(&mut cluster, 1, "diskless", 0), numbered("new", 3));
+}

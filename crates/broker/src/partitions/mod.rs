@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -138,6 +138,7 @@ impl Partitions {
             failing: Failures::default(),
             unwritable: Failures::default(),
             space,
+            keeps_records_until_ms: AtomicI64::new(i64::MIN),
             flushes_markers: config.transactions.flushes,
             flushes_transactions: config.transactions.flushes && config.membership.control_plane.is_some(),
         });

@@ -1,11 +1,13 @@
 //! A data directory that is newer than the metadata, because the metadata were restored from an older copy.
 //!
 //! The directory then has partitions that the metadata lack. A partition that is added again later begins anew, so its
-//! former directory must not become its log.
+//! former directory must not become its log. The settings of topics may be older as well, so for some time neither
+//! retention nor compaction deletes records by them.
 
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use fullbore_wire::Uuid;
 
@@ -51,6 +53,14 @@ impl Partitions {
         }
         renamed.sort_unstable();
         Ok(renamed)
+    }
+
+    /// Lets retention and compaction delete no records before `ms`, in ms since 1970.
+    pub fn keep_records_until(&self, ms: i64) {
+        self.log_dir.keeps_records_until_ms.store(ms, Ordering::Relaxed);
+        if let Some(diskless) = self.diskless() {
+            diskless.keep_records_until(ms);
+        }
     }
 
     /// Renames a partition's directory. An earlier restore may have left another directory under the new name.
