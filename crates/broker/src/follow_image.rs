@@ -61,6 +61,14 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
     }
 }
 
+/// Returns true if an older copy of the database was accepted since this broker ran, or so recently that the previous
+/// start may have failed. `seen` is the newest version of the metadata that this broker has seen before.
+pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
+    image.accepted_copy().is_some_and(|accepted| {
+        seen.is_none_or(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
+    })
+}
+
 /// Applies the changes between two images.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());

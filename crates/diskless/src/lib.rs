@@ -173,6 +173,12 @@ pub fn has_index(data_dir: &Path) -> bool {
     data_dir.join(index::SQLITE_FILE).exists()
 }
 
+/// Returns true if the index file in `data_dir` may be an older copy, because the file that would reveal this was
+/// removed.
+pub fn may_have_older_index(data_dir: &Path) -> bool {
+    has_index(data_dir) && !data_dir.join(index::NOTED_CHANGES).exists()
+}
+
 fn of_index(error: impl fmt::Display) -> OpenDisklessError {
     OpenDisklessError::Index(error.to_string())
 }

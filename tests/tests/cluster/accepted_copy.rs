@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use fullbore_tests::{Batch, Cluster, ClusterPlan, binary, wait_until};
+use fullbore_tests::{Batch, Cluster, ClusterPlan, Protocol, Transactional, binary, wait_until};
 use fullbore_wire::ErrorCode;
 use tempfile::TempDir;
+
+use crate::diskless::TOPIC;
 
 const ACCEPTED_MAX: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(30);
@@ -163,4 +165,42 @@ fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_
     produce(&mut cluster, 1, "other", 0, &numbered("other", 20));
     assert_eq!(texts(&mut cluster, 1, "classic", 0), numbered("since", 3));
     assert_eq!(texts(&mut cluster, 1, "diskless", 0), numbered("new", 3));
+}
+
+/// The marker of the transaction is in the lost part of the index, while the coordinator knows that the transaction is
+/// complete. The group has committed an offset past the end of the copy.
+#[test]
+fn copy_with_an_open_diskless_transaction_is_accepted_consumers_of_committed_records_continue() {
+    let (mut cluster, _store) = start(1);
+    cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+    produce(&mut cluster, 1, TOPIC, 0, &["before".to_owned()]);
+    let mut client = cluster.broker(1).client();
+    let mut producer = Transactional::begin(&mut client, "open", Protocol::New);
+    producer.write(&mut client, TOPIC, 0, &["open"]);
+    let reset = ["groups", "reset-offsets", "--execute"];
+    let to_latest = [&reset[..], &["--group", "g", "--topic", TOPIC, "--to-latest"]].concat();
+    cluster.run(&to_latest);
+    cluster.postgres().copy();
+    cluster.wait_for_brokers(&[1]);
+    wait_until("the transaction is committed", SOON, || {
+        let response = producer.try_end(&mut client, true);
+        response.error_code == ErrorCode::NONE
+    });
+    wait_until("the coordinator has completed it", SOON, || {
+        client.describe_transaction("open").transaction_state.as_str() == "CompleteCommit"
+    });
+    produce(&mut cluster, 1, TOPIC, 0, &numbered("since", 3));
+    cluster.run(&to_latest);
+    continue_on_copy(&mut cluster);
+    let mut client = cluster.broker(1).client();
+    wait_until("no transaction is open", SOON, || {
+        client.latest(TOPIC, 0) > 1 && client.stable(TOPIC, 0) == client.latest(TOPIC, 0)
+    });
+    assert_eq!(client.committed_texts(TOPIC, 0), ["before"], "the copy does not know of the commit");
+    // Record, transaction and marker.
+    let reset = cluster.run(&[&reset[..], &["--all-groups", "--all-topics", "--shift-by", "0"]].concat());
+    let row: Vec<&str> = reset.lines().last().expect("a row").split_whitespace().collect();
+    assert_eq!(row, ["g", TOPIC, "0", "3"]);
+    produce(&mut cluster, 1, TOPIC, 0, &["after".to_owned()]);
+    wait_until("the new record is read", SOON, || client.committed_texts(TOPIC, 0) == ["before", "after"]);
 }
