@@ -6,7 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
-use fullbore_wire::batch::{self, BatchView, Compression, ControlType, EndTransactionMarker, Opener, RecordIter};
+use fullbore_wire::batch::{self, BatchView, Compression, ControlType, Decompressor, EndTransactionMarker, RecordIter};
 use fullbore_wire::batch::{check_records, compress, decompress};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
 use fullbore_wire::coordinator::{CoordinatorRecord, TransactionLogRecord, TransactionLogValue};
@@ -99,10 +99,10 @@ fn read(batch: &BatchView<'_>) {
             assert!(checked.is_err() || read <= batch.size(), "records take bytes");
         }
         Ok(codec) => {
-            let opened = Opener::default().check(batch, BATCH_DECOMPRESSED_MAX);
-            if let Ok(opened) = opened {
-                let payload = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX).expect("a check opened it");
-                assert_eq!(check_records(batch, &payload), Ok(opened));
+            let checked = Decompressor::default().check(batch, BATCH_DECOMPRESSED_MAX);
+            if let Ok(checked) = checked {
+                let payload = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX).expect("a check accepted it");
+                assert_eq!(check_records(batch, &payload), Ok(checked));
             }
             if let Ok(payload) = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX) {
                 assert!(payload.len() <= BATCH_DECOMPRESSED_MAX);

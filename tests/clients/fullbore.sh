@@ -138,7 +138,7 @@ members() { # describes a group with a member of librdkafka
   theirs ConsumerGroupCommand --describe --group "$topic-group" --members --verbose -- groups describe --group "$topic-group" --members --verbose
   refused 'is inactive, but the current state is Stable' groups reset-offsets --group "$topic-group" --all-topics --to-latest
   refused 'not empty; stop its consumers first' groups delete --group "$topic-group"
-  refused 'Stop the consumers' groups delete-offsets --group "$topic-group" --topic "$topic-read"
+  refused 'Stop the group' groups delete-offsets --group "$topic-group" --topic "$topic-read"
   kill $reader; wait $reader || :
   eventually described_as " Empty +0$" groups describe --group "$topic-group" --state
 }

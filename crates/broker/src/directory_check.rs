@@ -134,16 +134,13 @@ impl fmt::Display for DirectoryFinding {
             Self::Absent => f.write_str("it does not exist; the first start creates it"),
             Self::Unreadable(reason) => write!(f, "it cannot be read: {reason}"),
             Self::OfOneMachine => {
-                write!(
-                    f,
-                    "it has {SINGLE_BROKERS_FILE}: it is that of a standalone broker, which cannot join a cluster"
-                )
+                write!(f, "it belongs to a standalone broker ({SINGLE_BROKERS_FILE}), which cannot join a cluster")
             }
             Self::OfNode { stored, configured } => {
-                write!(f, "it is of node.id={stored}, and node.id={configured} is set")
+                write!(f, "it belongs to node.id={stored}, but node.id={configured} is set")
             }
             Self::OfCluster { stored, found } => {
-                write!(f, "it is of cluster {stored}, and the database has cluster {found}")
+                write!(f, "it belongs to cluster {stored}, but the database has cluster {found}")
             }
             Self::WentBack(seen) => write!(
                 f,
@@ -152,22 +149,25 @@ impl fmt::Display for DirectoryFinding {
             ),
             Self::Replaced { node_id, registered, lives: true } => write!(
                 f,
-                "node.id={node_id} lives, and has another data directory ({registered}): a broker with this one is refused"
+                "the broker with node.id={node_id} is running with another data directory ({registered}): a broker \
+                 with this one cannot start"
             ),
             Self::Replaced { node_id, registered, lives: false } => write!(
                 f,
-                "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
-                 replicates its partitions from the leaders"
+                "the broker with node.id={node_id} last started with another data directory ({registered}): a start \
+                 with this one makes it the broker's directory, and replicates the partitions from their leaders"
             ),
             Self::OnlyReplica(only) => only.fmt(f),
             Self::Older { node_id, lives: true } => write!(
                 f,
-                "it is an older copy: node.id={node_id} lives, and has a newer state of it: a broker with this one is refused"
+                "it is an older copy: the broker with node.id={node_id} is running with a newer state of this \
+                 directory, so a broker with the copy cannot start"
             ),
             Self::Older { node_id, lives: false } => write!(
                 f,
-                "it is an older copy: node.id={node_id} has used a newer state of it since. Start the broker with the newest state; with \
-                 this one, it replicates missing records from other replicas, and records without another replica are lost"
+                "it is an older copy: the broker with node.id={node_id} has since used a newer state of this \
+                 directory. Start the broker with the newest state; with the copy, it replicates missing records \
+                 from other replicas, and records without another replica are lost"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
                 f,
@@ -195,7 +195,7 @@ impl fmt::Display for DirectoryFinding {
                  restored from an older backup, and the broker does not start"
             ),
             Self::Database(finding) => finding.fmt(f),
-            Self::Whole { partitions } => write!(f, "it is this broker's, and has {partitions} of its partitions"),
+            Self::Whole { partitions } => write!(f, "it belongs to this broker, and has {partitions} partitions"),
         }
     }
 }

@@ -38,7 +38,11 @@ pub enum StartError {
         error: io::Error,
     },
     /// The port of the admin page cannot be opened.
-    #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
+    #[error(
+        "fullbore.admin.listener={}: {}; set another address, or leave the key empty",
+        host_port(host, port),
+        of_bind(error)
+    )]
     BindAdmin {
         /// Host from the configuration.
         host: String,

@@ -104,7 +104,7 @@ impl LogEndReporter {
             Ok(()) => wanted = unopened.into_iter().map(|(id, _)| id).collect(),
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
-                    tracing::warn!(%refusal, left_out, "cannot report log ends: their partitions stay without a leader; retrying");
+                    tracing::warn!(%refusal, left_out, "cannot report where the logs of partitions without a leader end: these partitions stay without a leader; retrying");
                 }
             }
         }
@@ -128,7 +128,8 @@ fn positions(
             Some(Ok(position)) => ends.push((topic, index, position)),
             Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),
             Some(Err(error)) => {
-                tracing::error!(%error, "cannot open the log of a partition without a leader: another replica has to lead it")
+                tracing::error!(%error, "cannot open the log of a partition without a leader: only another replica \
+                     can lead it")
             }
             None => {}
         }

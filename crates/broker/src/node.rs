@@ -35,15 +35,15 @@ pub struct Node {
     pub fetch: Arc<FetchServices>,
     /// The parts that the APIs of groups and transactions use.
     pub coordinators: Arc<CoordinatorServices>,
-    /// The parts that clients may change for purposes of observation.
-    pub clients: ClientServices,
+    /// The parts that the APIs of configs and of telemetry use.
+    pub observation: ObservationServices,
     /// Follows partitions that other brokers lead.
     pub(crate) replication: Replication,
     /// The space on the disk of the data directory.
     pub space: Arc<DiskSpace>,
-    /// Permits for work that takes long.
+    /// Slots for long work.
     pub long_work: Arc<LongWork>,
-    /// Permits and a memory budget for requests with thousands of entries.
+    /// Slots and a memory budget for requests with thousands of entries.
     pub wide: Arc<WideWork>,
     /// The counters of the broker.
     pub metrics: Metrics,
@@ -103,7 +103,7 @@ pub struct FetchServices {
     pub sessions: Sessions,
     /// The queue for ISR changes, which fetches of followers cause.
     pub(crate) isr: Arc<IsrChanges>,
-    /// Permits and a memory budget for fetches of thousands of partitions.
+    /// Slots and a memory budget for fetches of thousands of partitions.
     pub wide: Arc<WideWork>,
     /// The counters of fetches.
     pub metrics: Metrics,
@@ -123,8 +123,9 @@ pub struct CoordinatorServices {
     pub metrics: Metrics,
 }
 
-/// The parts that clients may change for purposes of observation.
-pub struct ClientServices {
+/// The parts that the APIs of configs and of telemetry use. A config sets which metrics a client pushes, or what a
+/// logger of the broker logs.
+pub struct ObservationServices {
     /// The metadata and the settings.
     pub metadata: Arc<MetadataServices>,
     /// The clients that push their own metrics.

@@ -21,7 +21,7 @@ use crate::log_end_reports;
 use crate::loggers::Loggers;
 use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
 use crate::net::{self, Bound, Clients};
-use crate::node::{ClientServices, CoordinatorServices, FetchServices, MetadataServices, Node, ProduceServices};
+use crate::node::{CoordinatorServices, FetchServices, MetadataServices, Node, ObservationServices, ProduceServices};
 use crate::partitions::append::AppendServices;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
@@ -385,7 +385,7 @@ fn node(
             transactions,
             metrics: metrics.clone(),
         }),
-        clients: ClientServices {
+        observation: ObservationServices {
             metadata: Arc::clone(&metadata),
             telemetry: Telemetry::new(metrics.clone()),
             loggers,
@@ -490,7 +490,7 @@ fn warn_of_strays(partitions: &Partitions) {
         && let Some(first) = strays.first()
     {
         let count = strays.len();
-        tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: they are not served; check whether control.db or the cluster's database was lost or replaced");
+        tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: this broker does not serve these partitions; check whether control.db or the cluster's database was lost or replaced");
     }
 }
 /// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity

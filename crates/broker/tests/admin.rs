@@ -210,7 +210,9 @@ async fn taken_port_is_named_in_the_error() {
     let addr = taken.local_addr().expect("an address");
     match Broker::start(config(directory.path(), &addr.to_string())).await {
         Err(error @ StartError::BindAdmin { .. }) => {
-            let expected = format!("fullbore.admin.listener={addr}: the port is taken; set another or leave it empty");
+            let expected = format!(
+                "fullbore.admin.listener={addr}: the port is taken; set another address, or leave the key empty"
+            );
             assert_eq!(error.to_string(), expected);
             assert_eq!(directory.path().read_dir().expect("listed").count(), 0, "nothing is left in the directory");
         }

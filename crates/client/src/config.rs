@@ -61,7 +61,7 @@ const KEYS: &[Key<ClientConfig>] = crate::keys! {
         |c, v| c.client_id = v.to_owned();
     "connections.max.idle.ms", "540000", "A connection without traffic for this long is closed.",
         |c, v| c.connections_max_idle = ms(v)?;
-    "receive.buffer.bytes", "-1", "SO_RCVBUF; -1 leaves it, and its growth, to the system (Kafka's default is 32768).",
+    "receive.buffer.bytes", "-1", "SO_RCVBUF; -1 leaves the size to the system (Kafka's default is 32768).",
         |c, v| c.receive_buffer_bytes = socket_buffer(v)?;
     "reconnect.backoff.max.ms", "1000", "The longest pause between attempts to connect.",
         |c, v| c.reconnect_backoff_max = ms(v)?;
@@ -69,7 +69,7 @@ const KEYS: &[Key<ClientConfig>] = crate::keys! {
         |c, v| c.reconnect_backoff = ms(v)?;
     "request.timeout.ms", "30000", "A request without a response for this long ends its connection and is retried.",
         |c, v| c.request_timeout = ms(v)?;
-    "send.buffer.bytes", "-1", "SO_SNDBUF; -1 leaves it, and its growth, to the system (Kafka's default is 131072).",
+    "send.buffer.bytes", "-1", "SO_SNDBUF; -1 leaves the size to the system (Kafka's default is 131072).",
         |c, v| c.send_buffer_bytes = socket_buffer(v)?;
     "socket.connection.setup.timeout.ms", "10000", "Longest time for connecting, including the TLS handshake.",
         |c, v| c.connect_timeout = ms(v)?;

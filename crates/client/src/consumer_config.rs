@@ -41,9 +41,13 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, over all leaders; one fetch per leader comes on top. A leader that reads ahead (Fullbore's) gets as many fetches at a time as fill the link. Another leader gets larger fetches instead, each of at most half of this memory. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, over all \
+         leaders; one more fetch per leader may exceed it. The consumer sends as many fetches at a time as fill the \
+         link to a leader that reads ahead (Fullbore's). To any other leader it sends larger fetches instead, each \
+         for at most half of this memory. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
-    "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is always whole.",
+    "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is \
+         always complete.",
         |c, v| c.max_bytes = count(v)?;
     "fetch.max.wait.ms", "500", "Longest time for which the broker waits for fetch.min.bytes.",
         |c, v| c.max_wait_ms = count(v)?;
@@ -51,7 +55,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. The consumer raises it while it limits throughput, up to fetch.max.bytes and the rest of fetch.buffer.memory. For a leader that reads ahead, it is the limit of all partitions together. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. The consumer raises this number while it limits throughput, up to fetch.max.bytes and the rest of fetch.buffer.memory. For a leader that reads ahead, this number is the limit of all partitions together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
@@ -59,7 +63,10 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
     "auto.commit.interval.ms", "5000", "Time between two commits of the records that were written out.",
         |c, v| c.commit_interval = milliseconds(v)?;
-    "auto.offset.reset", "latest", "Start in a partition without a committed offset, or whose records were deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts at a time.",
+    "auto.offset.reset", "latest", "Where to start in a partition without a committed offset, or whose records were \
+         deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the \
+         default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts \
+         at a time.",
         |c, v| c.fetch.reset = reset(v)?;
     "enable.auto.commit", "true", "Commits the records that were written out, at intervals and at the end.",
         |c, v| c.commits = boolean(v)?;
@@ -67,13 +74,15 @@ const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
         |c, v| c.exclude_internal = boolean(v)?;
     "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` is the same.",
         |c, v| c.group.instance = Some(v.into());
-    "group.protocol", "classic", "classic: a member assigns; consumer: the broker assigns (KIP-848). `--group-protocol` is the same.",
+    "group.protocol", "classic", "classic: a member assigns the partitions; consumer: the broker assigns them \
+         (KIP-848). `--group-protocol` is the same.",
         |c, v| c.group.protocol = protocol(v)?;
     "group.remote.assignor", "", "The broker's assignor, uniform or range; without one the broker chooses. Only with group.protocol=consumer.",
         |c, v| c.group.remote_assignor = Some(v.into());
     "heartbeat.interval.ms", "3000", "Time between two heartbeats of a member. Only with group.protocol=classic; otherwise the broker sets it.",
         |c, v| c.group.heartbeat_interval = milliseconds(v)?;
-    "max.poll.interval.ms", "300000", "Longest time that members may take to give up partitions and rejoin. It is not measured between polls: a member whose output is blocked stays in its group.",
+    "max.poll.interval.ms", "300000", "Longest time that members may take to give up partitions and rejoin. Unlike in \
+         Kafka, the time between polls does not count: a member whose output is blocked stays in its group.",
         |c, v| c.group.rebalance_timeout = milliseconds(v)?;
     "metadata.max.age.ms", "300000", "Time between two checks for new topics and partitions.",
         |c, v| c.group.metadata_max_age = milliseconds(v)?;

@@ -66,7 +66,7 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The response did not arrive in time.
-    #[error("{address} gave no answer in {patience:?}; see whether it is stopped or overloaded")]
+    #[error("{address} gave no answer in {patience:?}; check whether the broker is stopped or overloaded")]
     Silent {
         /// Address as `host:port`.
         address: String,
@@ -137,11 +137,13 @@ pub enum ClientError {
     },
     /// No live broker has this id.
     #[error(
-        "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"
+        "broker '{0}' does not exist or is not running; `fullbore configs describe --entity-type brokers` shows the ids"
     )]
     NoBroker(String),
     /// The partition has no leader.
-    #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
+    #[error(
+        "partition {partition} of topic '{topic}' has no leader; check whether the brokers of its replicas are running"
+    )]
     NoLeader {
         /// The name of the topic.
         topic: String,
@@ -240,7 +242,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Security(#[from] fullbore_tls::MaterialError),
     /// The system refused to start the client's thread.
-    #[error("the client's thread does not start: {0}")]
+    #[error("cannot start a thread of the client: {0}")]
     Thread(String),
 }
 
@@ -298,7 +300,7 @@ pub enum MetadataError {
     #[error("no broker answered; the last error: {0}")]
     Connection(#[from] ConnectionError),
     /// The cluster's metadata has no broker with this id.
-    #[error("broker {0} is not known")]
+    #[error("the metadata has no broker {0}")]
     UnknownBroker(i32),
     /// A broker answered with this error code.
     #[error("the cluster answered {0}")]
@@ -319,7 +321,9 @@ impl MetadataError {
         let other = |reason: String| std::io::Error::other(reason);
         let error = match self {
             MetadataError::Connection(error) => error,
-            MetadataError::Broker(code) => return ClientError::kafka(format!("cannot ask {servers}"), code, None),
+            MetadataError::Broker(code) => {
+                return ClientError::kafka(format!("cannot get an answer from {servers}"), code, None);
+            }
             MetadataError::Coordinator { code, message } => {
                 return ClientError::kafka(format!("cannot find the coordinator with {servers}"), code, Some(&message));
             }
@@ -329,7 +333,9 @@ impl MetadataError {
             ConnectionError::Connect { address, reason } => ClientError::Connect { address, source: other(reason) },
             ConnectionError::Handshake { address, reason } => ClientError::Handshake { address, source: other(reason) },
             ConnectionError::Disconnected { address, reason } => ClientError::Io { address, source: other(reason) },
-            ConnectionError::NotSent(address) => ClientError::Io { address, source: other("it is closed".to_owned()) },
+            ConnectionError::NotSent(address) => {
+                ClientError::Io { address, source: other("the connection was closed".to_owned()) }
+            }
             ConnectionError::Protocol(error) => ClientError::of_protocol(error, servers),
         }
     }

@@ -48,7 +48,7 @@ const SETTINGS: [Setting; 16] = [
     ),
     setting("ssl.keystore.key", "", "The client's private key as PEM text."),
     setting("ssl.keystore.location", "", "A PEM file with the client's private key and its certificates."),
-    setting("ssl.keystore.password", "", "Must be left out: PEM has no password of a store."),
+    setting("ssl.keystore.password", "", "Must be left out: a PEM file has no store password."),
     setting("ssl.keystore.type", "PEM", "PEM only (Kafka's default is JKS)."),
     setting("ssl.protocol", "TLSv1.3", "The highest version of TLS that may be used: TLSv1.3 or TLSv1.2."),
     setting("ssl.truststore.certificates", "", "Certificates of the authorities to trust as PEM text."),
@@ -57,7 +57,7 @@ const SETTINGS: [Setting; 16] = [
         "",
         "A PEM file with the certificates of the authorities to trust; without one, the system's.",
     ),
-    setting("ssl.truststore.password", "", "Must be left out: PEM has no password of a store."),
+    setting("ssl.truststore.password", "", "Must be left out: a PEM file has no store password."),
     setting("ssl.truststore.type", "PEM", "PEM only (Kafka's default is JKS)."),
 ];
 

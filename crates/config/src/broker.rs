@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(refusal("node.id=1\nbroker.id=2"), "broker.id=2: must be the same as node.id=1, or left out");
         assert!(
             refusal("default.replication.factor=3")
-                .starts_with("default.replication.factor=3: must be 1 on one machine")
+                .starts_with("default.replication.factor=3: must be 1 for a standalone broker")
         );
         for text in ["authorizer.class.name=A", "sasl.enabled.mechanisms=PLAIN"] {
             assert!(refusal(text).contains("not offered yet"), "{text}");
@@ -347,7 +347,7 @@ mod tests {
             lines[1],
             "log.retention.hour: is not a key of this broker and has no effect; did you mean log.retention.hours?"
         );
-        assert!(lines[2].contains("the broker's is log.retention.ms"), "{}", lines[2]);
+        assert!(lines[2].contains("the broker's key is log.retention.ms"), "{}", lines[2]);
     }
 
     #[test]

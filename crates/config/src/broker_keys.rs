@@ -41,8 +41,8 @@ const KEYS: &[Key] = &[
         "Addresses to listen on: NAME://host:port, separated by commas. Port 0 takes a free port.")
         .differs("loopback by default; PLAINTEXT and SSL"),
     Key::new("advertised.listeners", Type::List, None,
-        "Addresses that clients connect to, by listener name. Unset, those of listeners. Required where a listener binds every interface.")
-        .differs("a listener without a host needs it; nothing is guessed from the machine's name"),
+        "Addresses that clients connect to, by listener name. If unset, the addresses of listeners. Required if a listener binds every interface.")
+        .differs("a listener without a host needs this key; nothing is guessed from the machine's name"),
     Key::new("listener.security.protocol.map", Type::String, None,
         "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
         .differs("PLAINTEXT and SSL are the protocols a listener may use"),
@@ -56,7 +56,7 @@ const KEYS: &[Key] = &[
         .differs("not a Kafka key: there are no controllers"),
     Key::new("control.plane.password.file", Type::String, None, "File with the password of control.plane, read again for each connection.")
         .differs("not a Kafka key"),
-    Key::int("control.plane.timeout.ms", Some("5000"), 100, "Longest time of one call of PostgreSQL, in milliseconds. A broker that freezes while it holds the lock on the metadata loses the lock after half of this.")
+    Key::int("control.plane.timeout.ms", Some("5000"), 100, "Longest time of one call to PostgreSQL, in milliseconds. A broker that freezes while it holds the lock on the metadata loses the lock after half of this time.")
         .allow(Allowed::Between(100, 600_000))
         .differs("not a Kafka key"),
     Key::int("broker.session.timeout.ms", Some("9000"), 1, "Time without a heartbeat after which the cluster considers a broker failed, in milliseconds."),
@@ -72,7 +72,7 @@ const KEYS: &[Key] = &[
         .differs("read again when the file changes, without an AlterConfigs"),
     Key::new("ssl.keystore.key", Type::Password, None, "The private key as PEM text, instead of a file."),
     Key::new("ssl.keystore.certificate.chain", Type::Password, None, "The certificates of ssl.keystore.key as PEM text, the broker's own first."),
-    Key::new("ssl.keystore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
+    Key::new("ssl.keystore.password", Type::Password, None, "Must be left out: a PEM file has no store password."),
     Key::new("ssl.key.password", Type::Password, None, "The password of an encrypted private key (PKCS#8, PBES2)."),
     Key::new("ssl.truststore.type", Type::String, Some("PEM"), "Format of ssl.truststore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
@@ -80,7 +80,7 @@ const KEYS: &[Key] = &[
     Key::new("ssl.truststore.location", Type::String, None, "A PEM file with the authorities whose client certificates are accepted. Read again when it changes.")
         .differs("needed with ssl.client.auth: there is no default one; read again when the file changes"),
     Key::new("ssl.truststore.certificates", Type::Password, None, "The authorities' certificates as PEM text, instead of a file."),
-    Key::new("ssl.truststore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
+    Key::new("ssl.truststore.password", Type::Password, None, "Must be left out: a PEM file has no store password."),
     Key::new("ssl.client.auth", Type::String, Some("none"), "Whether a client must present a certificate. A certificate that it presents must be valid.")
         .allow(Allowed::OneOf(&["none", "requested", "required"])),
     Key::new("ssl.enabled.protocols", Type::List, Some("TLSv1.2,TLSv1.3"), "The versions of TLS that may be used.")
@@ -98,14 +98,14 @@ const KEYS: &[Key] = &[
     Key::int("socket.request.max.bytes", Some("104857600"), 1, "The largest request accepted, in bytes; a larger one closes the connection."),
     Key::new("socket.send.buffer.bytes", Type::Int, Some("-1"), "SO_SNDBUF of client connections in bytes; -1 leaves the size to the system.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
-        .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
+        .differs("-1 by default: a fixed size turns the system's autotuning off, which slows down distant clients"),
     Key::new("socket.receive.buffer.bytes", Type::Int, Some("-1"), "SO_RCVBUF of client connections in bytes; -1 leaves the size to the system.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
-        .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
-    Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections the system may hold that are not accepted yet."),
+        .differs("-1 by default: a fixed size turns the system's autotuning off, which slows down distant clients"),
+    Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections that may wait in the operating system until the broker accepts them."),
     Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners. Where there are several listeners, a connection to inter.broker.listener.name is never refused.").dynamic(),
     Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address.").dynamic(),
-    Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, separated by commas; IPv6 in brackets.")
+    Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, separated by commas; IPv6 addresses in brackets.")
         .differs("addresses only, no host names")
         .dynamic(),
     Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "Time without a byte in either direction after which a connection is closed, in milliseconds. The broker closes it at most an eighth later; -1 never closes it.")
@@ -114,10 +114,10 @@ const KEYS: &[Key] = &[
     Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0 is one per core of the machine. Brokers that share a machine serve more with fewer threads each; fullbore cluster up divides the cores among them.")
         .allow(Allowed::Between(0, 1024))
         .differs("not a Kafka key: each thread reads, executes and answers requests, where Kafka has num.network.threads and num.io.threads"),
-    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection that are read and not answered yet. Past it, the broker stops reading from the connection.")
+    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection that are read and not answered yet. At this limit, the broker stops reading from the connection.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
-    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection that are read and not answered yet. Past it, the broker stops reading from the connection. Responses other than records count sixteen times. One request is always admitted.")
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection that are read and not answered yet. At this limit, the broker stops reading from the connection. Responses other than those of Produce and Fetch count with sixteen times their size. One request is always admitted.")
         .differs("not a Kafka key"),
     // Topics.
     Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
@@ -125,7 +125,7 @@ const KEYS: &[Key] = &[
         .differs("at most 100,000"),
     Key::int("default.replication.factor", Some("1"), 1, "Replication factor of a topic created without one.")
         .allow(Allowed::Between(1, 32_767))
-        .differs("1 on one machine"),
+        .differs("1 for a standalone broker"),
     Key::boolean("auto.create.topics.enable", "true", "Whether a request for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
     // Defaults of topics.
@@ -133,12 +133,12 @@ const KEYS: &[Key] = &[
     Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun.").dynamic(),
     Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]).dynamic(),
     Key::int("log.roll.hours", Some("168"), 1, "Age at which a segment of the log is closed and a new one begun, in hours; used when log.roll.ms is not set.").in_units_of_ms(HOUR_MS),
-    Key::long("log.roll.jitter.ms", None, 0, "Random part taken off log.roll.ms, in milliseconds.")
+    Key::long("log.roll.jitter.ms", None, 0, "Maximum random time that is subtracted from log.roll.ms, in milliseconds.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.hours"])
         .differs("no jitter")
         .dynamic(),
-    Key::int("log.roll.jitter.hours", Some("0"), 0, "Random part taken off log.roll.ms, in hours; used when log.roll.jitter.ms is not set.").allow(Allowed::Between(0, 0)).differs("no jitter"),
+    Key::int("log.roll.jitter.hours", Some("0"), 0, "Maximum random time that is subtracted from log.roll.ms, in hours; used when log.roll.jitter.ms is not set.").allow(Allowed::Between(0, 0)).differs("no jitter"),
     Key::int("log.index.interval.bytes", Some("4096"), 0, "Bytes of log between two entries of its index.").dynamic(),
     Key::int("log.index.size.max.bytes", Some("10485760"), 4, "The largest size of an index file; a full one closes its segment.").dynamic(),
     Key::new("log.retention.ms", Type::Long, None, "Records older than this are deleted, in milliseconds; -1 keeps them.")
@@ -178,7 +178,7 @@ const KEYS: &[Key] = &[
     Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Number of unflushed records at which the broker flushes a partition. The batch that reaches this number is acknowledged only after the flush.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
     Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
-        .differs("a flush is due by the age of a record; there is no periodic round"),
+        .differs("a record is flushed when it has reached this age; there is no periodic flush"),
     Key::boolean("log.preallocate", "false", "Whether segment files take their full size when created.")
         .allow(Allowed::OneOf(&["false"]))
         .differs("not offered")
@@ -206,7 +206,7 @@ const KEYS: &[Key] = &[
         .allow(Allowed::Between(1, 64))
         .differs("at most 64; read at the start, when there is something to recover"),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two checks for idempotent producers to forget, in milliseconds."),
-    Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, each counted once per partition. Past it, the broker forgets those without a batch for longest. Producers of diskless topics do not count.")
+    Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, each counted once per partition. Beyond this number, the broker forgets the producers that have sent no batch for the longest time. Producers of diskless topics do not count.")
         .differs("not a Kafka key"),
     Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))
@@ -219,21 +219,21 @@ const KEYS: &[Key] = &[
     Key::int("fullbore.produce.version.max", Some("14"), 13, "Largest version of Produce that the broker offers to clients. Responses of version 14 have the number of retained batches.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),
-    Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Out-of-order batches per producer and partition that wait for the batches before them, which are sent over other connections. Producers receive this number; with 0 the broker holds none and sends no number. More than the partition retains has no use.")
+    Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Out-of-order batches per producer and partition that wait for the batches before them, which are sent over other connections. Producers receive this number; with 0 the broker holds no such batches and sends no number. A number above max.idempotence.batches.to.retain has no additional effect.")
         .allow(Allowed::Between(0, 10_000))
         .differs("not a Kafka key: Kafka refuses an out-of-order batch"),
-    Key::long("fullbore.reorder.bytes.max", Some("67108864"), 0, "Bytes of out-of-order batches that the whole broker holds. Past it, such batches are refused. One producer takes at most half of what the others leave.")
+    Key::long("fullbore.reorder.bytes.max", Some("67108864"), 0, "Bytes of out-of-order batches that the whole broker holds. Beyond this limit, such batches are refused. One producer may take at most half of the bytes that the others leave.")
         .differs("not a Kafka key"),
     Key::int("fullbore.reorder.wait.ms", Some("10000"), 1, "Longest time that an out-of-order batch waits, in milliseconds; then it is refused.")
         .allow(Allowed::Between(1, 3_600_000))
         .differs("not a Kafka key"),
     Key::int("offset.metadata.max.bytes", Some("4096"), 0, "Largest metadata of a committed offset, in bytes."),
-    Key::int("offsets.retention.minutes", Some("10080"), 1, "Time that committed offsets are kept, in minutes. It begins when their group becomes empty. For clients outside groups, and for topics that a group no longer reads, it begins with the commit.")
+    Key::int("offsets.retention.minutes", Some("10080"), 1, "Time that committed offsets are kept, in minutes. The time begins when their group becomes empty. For clients outside groups, and for topics that a group no longer reads, the time begins with the commit.")
         .in_units_of_ms(MINUTE_MS),
     Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two checks for committed offsets to forget, in milliseconds."),
-    Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets of all groups together. Past it, a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
+    Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets of all groups together. Beyond this number, a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
-    Key::long("fullbore.offsets.metadata.bytes.max", Some("67108864"), 0, "Bytes of the metadata of committed offsets, of all groups together. Past it, a commit whose metadata is longer than what it replaces is refused with INVALID_COMMIT_OFFSET_SIZE.")
+    Key::long("fullbore.offsets.metadata.bytes.max", Some("67108864"), 0, "Bytes of the metadata of committed offsets, of all groups together. Beyond this limit, a commit whose metadata is longer than the metadata that it replaces is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
     Key::int("max.request.partition.size.limit", Some("2000"), 1, "Partitions in one response to DescribeTopicPartitions."),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),

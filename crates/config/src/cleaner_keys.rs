@@ -15,7 +15,7 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
     Key::long("log.cleaner.dedupe.buffer.size", Some("134217728"), 1_048_577, "Memory for the keys of the logs being compacted, in bytes, shared by all threads. Allocated while a log is compacted; a key takes 24 bytes.")
         .dynamic()
         .differs("the minimum of more than 1 MiB for each thread is checked at the start only"),
-    Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "Share of that memory that keys may fill. A log with more keys is compacted in several passes.")
+    Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "Share of log.cleaner.dedupe.buffer.size that keys may fill. A log with more keys is compacted in several passes.")
         .allow(Allowed::Share)
         .dynamic()
         .differs("between 0 and 1"),
@@ -26,7 +26,7 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
         .differs("more than 0"),
     Key::long("log.cleaner.backoff.ms", Some("15000"), 0, "Time that a thread waits when no log needs compaction, in milliseconds.").dynamic(),
     // Defaults of topics.
-    Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty, which is written since its last compaction.")
+    Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty, that is, was written since its last compaction.")
         .allow(Allowed::Share)
         .dynamic(),
     Key::long("log.cleaner.min.compaction.lag.ms", Some("0"), 0, "Least time that a record stays uncompacted, in milliseconds.").dynamic(),

@@ -33,19 +33,19 @@ const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic created without diskless.enable is diskless. Internal topics never are, and existing topics stay as they are.")
         .differs("not a Kafka key; in a cluster it needs diskless.storage"),
-    Key::new("diskless.storage", Type::String, None, "Store of the records of diskless topics: a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix. Unset, it is the directory diskless in log.dirs. A cluster with diskless topics needs it, with the same value on all brokers: a directory that they share, or a bucket.")
+    Key::new("diskless.storage", Type::String, None, "Store of the records of diskless topics: a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix. If unset, the directory diskless in log.dirs. A cluster with diskless topics needs it, with the same value on all brokers: a directory that they share, or a bucket.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.endpoint.url", Type::String, None, "Address of an object store with S3's API that is not Amazon's, as http://host:port or https://host:port.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.region", Type::String, None, "The region of the bucket. Unset, it is AWS_REGION of the environment, or else us-east-1.")
+    Key::new("diskless.storage.s3.region", Type::String, None, "The region of the bucket. If unset, AWS_REGION of the environment, or else us-east-1.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "True if a URL has the bucket's name in its path, false if in its host. Unset, it is true if diskless.storage.s3.endpoint.url is set.")
+    Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "True if URLs have the bucket's name in the path, false if in the host name. If unset, true if diskless.storage.s3.endpoint.url is set.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.ssl.truststore.location", Type::String, None, "PEM file with certificates of authorities that are trusted beside the system's, for a store with a private authority.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the ownership marker is written to the bucket by a PUT with If-None-Match: *. If two clusters take a bucket at the same time, one of them is then refused. Unset, the broker tries it, and repeats the PUT without the header where the store answers 501.")
+    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the ownership marker is written to the bucket by a PUT with If-None-Match: *. If two clusters take a bucket at the same time, one of them is then refused. If unset, the broker tries it, and repeats the PUT without this header if the store answers 501.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.aws.access.key.id", Type::String, None, "Access key of S3. Unset, the broker follows the usual chain: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance. The profile is read again when it changes.")
+    Key::new("diskless.storage.aws.access.key.id", Type::String, None, "Access key of S3. If unset, the broker follows the usual chain: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance. The profile is read again when it changes.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.aws.secret.access.key", Type::Password, None, "The secret of diskless.storage.aws.access.key.id.")
         .differs(NOT_KAFKAS),
@@ -56,14 +56,14 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.buffer.max.bytes", None, MIB, "Inkless's name of diskless.produce.buffer.max.bytes.")
         .allow(OBJECT_BYTES)
         .differs(INKLESS),
-    Key::int("diskless.produce.commit.interval.ms", Some("250"), 1, "Age of its first batch at which an object of diskless topics is closed and uploaded, whatever its size; in milliseconds.")
+    Key::int("diskless.produce.commit.interval.ms", Some("250"), 1, "Time from the first batch of an object of diskless topics until the object is closed and uploaded, whatever its size; in milliseconds.")
         .allow(COMMIT_INTERVAL_MS)
         .or_else(&["inkless.produce.commit.interval.ms"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.produce.commit.interval.ms", None, 1, "Inkless's name of diskless.produce.commit.interval.ms.")
         .allow(COMMIT_INTERVAL_MS)
         .differs(INKLESS),
-    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Uploads a second below which an object is closed early when an upload slot is idle. Full and due objects are always uploaded. An object with a transaction's marker, or with records that the producer flags as a transaction's last, has a separate ceiling of the same number. 0 closes none early.")
+    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Limit of uploads a second for early uploads. While there are fewer uploads, an object is uploaded before it is full or due, if an upload slot is idle. Full and due objects are always uploaded. An object with a transaction's marker, or with records that the producer flags as a transaction's last, has a separate limit of the same number. With 0 no object is uploaded early.")
         .allow(Allowed::Between(0, 10_000))
         .differs(NOT_KAFKAS),
     Key::int("diskless.produce.max.upload.attempts", Some("3"), 1, "Attempts to upload an object before its batches are refused.")
@@ -80,21 +80,21 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.backoff.ms", None, 0, "Inkless's name of diskless.produce.upload.backoff.ms.")
         .allow(UPLOAD_BACKOFF_MS)
         .differs(INKLESS),
-    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Most uploads of objects in flight. There are fewer at the start, and while uploads take seconds and fewer carry as many bytes.")
+    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Maximum number of uploads at a time. The broker begins with two. While uploads take seconds, the broker lowers the number, as long as fewer uploads carry as many bytes in total.")
         .allow(UPLOAD_SLOTS)
         .or_else(&["inkless.produce.upload.thread.pool.size"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Most bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])
         .differs(NOT_KAFKAS),
     Key::long("inkless.consume.cache.max.bytes", None, 0, "Inkless's name of diskless.consume.cache.max.bytes.")
         .differs(INKLESS),
-    Key::int("diskless.file.cleaner.interval.ms", Some("30000"), 1, "Time between two scans for unused objects, which are deleted; in milliseconds.")
+    Key::int("diskless.file.cleaner.interval.ms", Some("30000"), 1, "Time between two scans that delete unused objects, in milliseconds.")
         .or_else(&["inkless.file.cleaner.interval.ms"])
         .differs(NOT_KAFKAS),
     Key::int("inkless.file.cleaner.interval.ms", None, 1, "Inkless's name of diskless.file.cleaner.interval.ms.")

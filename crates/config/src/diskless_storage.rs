@@ -24,7 +24,8 @@ const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
 /// Name of the directory in log.dirs that is the store if none is configured.
 const DEFAULT_DIRECTORY: &str = "diskless";
 const FORMS: &str = "must be a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
-const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
+const S3_FORM: &str = "must have the form s3://bucket/prefix, with at least 3 characters in the bucket's name; an \
+     endpoint, a region and credentials have settings of their own";
 
 /// The place where objects are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +120,10 @@ fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes
         (None, None) => None,
         (id, _) => {
             let (there, missing) = if id.is_some() { (KEY_ID, SECRET) } else { (SECRET, KEY_ID) };
-            mistakes.keep(Err::<(), _>(ConfigError::of_key(missing, format!("must be set, too, where {there} is"))));
+            mistakes.keep(Err::<(), _>(ConfigError::of_key(
+                missing,
+                format!("must be set as well, because {there} is set"),
+            )));
             None
         }
     };
@@ -139,7 +143,7 @@ fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes
 /// Checks an endpoint, which must have no path, and returns its URL. The error never quotes the URL, which may contain
 /// a password.
 fn endpoint(typed: &str) -> Result<String, ConfigError> {
-    let refused = || ConfigError::of_key(ENDPOINT, "must be as http://host:port or https://host:port");
+    let refused = || ConfigError::of_key(ENDPOINT, "must have the form http://host:port or https://host:port");
     let (scheme, rest) = typed.split_once("://").ok_or_else(refused)?;
     let host = rest.strip_suffix('/').unwrap_or(rest);
     let is_scheme = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -160,9 +164,9 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
                 Ok(DisklessStorage::Directory(PathBuf::from(path)))
             }
             Some(path) if path.starts_with('/') => {
-                refused("must be without %, ? and # as a URL; give it as a path instead")
+                refused("must not contain %, ? or # if it is a URL; give a path instead")
             }
-            _ => refused("must be as file:///path, with three slashes"),
+            _ => refused("must have the form file:///path, with three slashes"),
         },
         "s3" => match rest.strip_prefix("//").and_then(bucket_and_prefix) {
             Some((bucket, prefix)) => Ok(DisklessStorage::S3(S3Storage { bucket, prefix, ..s3 })),
@@ -235,11 +239,17 @@ mod tests {
         }
         for (typed, expected) in [
             ("", format!("diskless.storage=: {FORMS}")),
-            ("file:/objects", "diskless.storage=file:/objects: must be as file:///path, with three slashes".into()),
-            ("file://host/x", "diskless.storage=file://host/x: must be as file:///path, with three slashes".into()),
+            (
+                "file:/objects",
+                "diskless.storage=file:/objects: must have the form file:///path, with three slashes".into(),
+            ),
+            (
+                "file://host/x",
+                "diskless.storage=file://host/x: must have the form file:///path, with three slashes".into(),
+            ),
             (
                 "file:///a%20b",
-                "diskless.storage=file:///a%20b: must be without %, ? and # as a URL; give it as a path instead".into(),
+                "diskless.storage=file:///a%20b: must not contain %, ? or # if it is a URL; give a path instead".into(),
             ),
             (
                 "file:///data/",
@@ -299,7 +309,11 @@ mod tests {
         assert_eq!(refusal("diskless.storage=gs://key:secret@bucket"), format!("diskless.storage: {FORMS}"));
         for typed in ["host:9000", "ftp://host", "http://me:secret@host", "http://host/path", "https://"] {
             let refused = refusal(&format!("diskless.storage=s3://bucket\n{ENDPOINT}={typed}"));
-            assert_eq!(refused, format!("{ENDPOINT}: must be as http://host:port or https://host:port"), "{typed}");
+            assert_eq!(
+                refused,
+                format!("{ENDPOINT}: must have the form http://host:port or https://host:port"),
+                "{typed}"
+            );
         }
     }
 
@@ -315,7 +329,7 @@ mod tests {
         }
         for (there, missing) in [(KEY_ID, SECRET), (SECRET, KEY_ID)] {
             let refused = refusal(&format!("diskless.storage=s3://bucket\n{there}=x"));
-            assert_eq!(refused, format!("{missing}: must be set, too, where {there} is"));
+            assert_eq!(refused, format!("{missing}: must be set as well, because {there} is set"));
         }
     }
 }

@@ -26,14 +26,14 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.initial.rebalance.delay.ms",
         Some("3000"),
         0,
-        "Time that an empty classic group waits for more members after the first has joined, in milliseconds. It begins again with each member, up to the largest rebalance timeout of the members.",
+        "Time that an empty classic group waits for more members after the first has joined, in milliseconds. The time begins again with each new member, up to the largest rebalance timeout of the members.",
     ),
     Key::int("group.max.size", Some("2147483647"), 1, "Members of a classic group."),
     Key::new(
         "group.coordinator.rebalance.protocols",
         Type::List,
         Some("classic,consumer"),
-        "Kinds of groups that the broker serves. Without `consumer`, it answers ConsumerGroupHeartbeat with UNSUPPORTED_VERSION.",
+        "Kinds of groups that the broker serves. Without `consumer`, the broker answers ConsumerGroupHeartbeat with UNSUPPORTED_VERSION.",
     )
     .allow(Allowed::OneOf(&["classic", "consumer"]))
     .differs("`share` and `streams` are not offered, and `classic` is served even if it is left out"),
@@ -57,7 +57,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.group.consumer.unsettled.heartbeat.interval.ms",
         Some("1000"),
         0,
-        "Time between two heartbeats of a group of the consumer protocol for 3 seconds after its members, subscriptions or topics have changed, in milliseconds. After that, members that wait for partitions of others send heartbeats less and less often. Never shorter than eight round trips to the client, nor longer than the group's interval. 0 is the group's interval always, as in Kafka.",
+        "Time between two heartbeats of a group of the consumer protocol for 3 seconds after its members, subscriptions or topics have changed, in milliseconds. After that, members that wait for partitions of others send heartbeats less and less often. Never shorter than eight round trips to the client, nor longer than the group's interval. With 0 the group's interval applies always, as in Kafka.",
     )
     .allow(Allowed::Between(0, 60_000))
     .differs("not a Kafka key"),
@@ -117,7 +117,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "Replicas of each partition of __consumer_offsets. Read when the topic is created. No group can begin before the cluster has this number of brokers.",
     )
     .allow(Allowed::Between(1, 32_767))
-    .differs("1 on one machine, whatever is set"),
+    .differs("1 for a standalone broker, whatever is set"),
     Key::int(
         "offsets.topic.segment.bytes",
         Some("104857600"),
@@ -137,7 +137,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.max",
         Some("100000"),
         1,
-        "Most groups, including those that only have offsets; beyond it, a new group is refused with GROUP_MAX_SIZE_REACHED.",
+        "Maximum number of groups, including those that only have offsets; beyond this number, a new group is refused with GROUP_MAX_SIZE_REACHED.",
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),
@@ -145,7 +145,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.bytes.max",
         Some("268435456"),
         1_048_576,
-        "Memory for the subscriptions, metadata and assignments of the members of all groups, in bytes. Past it, new members and large requests of other members are refused.",
+        "Memory for the subscriptions, metadata and assignments of the members of all groups, in bytes. Beyond this limit, new members and large requests of other members are refused.",
     )
     .differs("not a Kafka key"),
 ];
@@ -270,7 +270,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(
     let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
     let names = text(assignors);
     let assignors = Assignor::list(&names)
-        .ok_or_else(|| ConfigError::of_value(assignors, &names, "must be uniform and range, one or both, once each"));
+        .ok_or_else(|| ConfigError::of_value(assignors, &names, "must be uniform, range, or both with a comma"));
     let mut mistakes = Mistakes::default();
     let found = (
         mistakes.keep(assignors),

@@ -15,7 +15,7 @@ use Effect::{Nothing, Refused};
 
 const METADATA: &str = "has no effect: this broker keeps its metadata itself, without controllers or ZooKeeper";
 const REMOVED: &str = "has no effect: Kafka 4 removed it too";
-const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
+const SECURITY: &str = "SASL and access control are not offered yet; remove this key to run without them";
 
 /// Prefixes of keys, each with the effect of all keys that begin with it. The first prefix that matches counts.
 const FATES: &[(&str, Effect)] = &[
@@ -31,7 +31,10 @@ const FATES: &[(&str, Effect)] = &[
         Refused("Kafka 4 removed it; use log.message.timestamp.before.max.ms and .after.max.ms"),
     ),
     ("auto.include.jmx.reporter", Nothing("has no effect: metrics are at fullbore.admin.listener")),
-    ("config.providers.", Refused("values are taken as they are typed; write them out")),
+    (
+        "config.providers.",
+        Refused("values are taken literally, because config providers are not supported; write out the values"),
+    ),
     ("confluent.", Nothing("has no effect: not a key of Apache Kafka")),
     ("super.users", Refused(SECURITY)),
     ("allow.everyone.if.no.acl.found", Refused(SECURITY)),
@@ -86,11 +89,13 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
         Some((_, Nothing(why))) => warning((*why).to_owned()),
         // Only Fullbore's own keys have this prefix, so an unknown one is a typing error.
         _ if key.starts_with("fullbore.") => {
-            let message = format!("is not a key of this broker (docs/configuration.md has them all){meant}");
+            let message = format!("is not a key of this broker (docs/configuration.md lists all keys){meant}");
             Err(ConfigError::of_value(key, value, message))
         }
         _ => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
-            Some(broker) => warning(format!("has no effect here: it is a topic's setting; the broker's is {broker}")),
+            Some(broker) => {
+                warning(format!("has no effect here, because it is a key of topics; the broker's key is {broker}"))
+            }
             None => warning(format!("is not a key of this broker and has no effect{meant}")),
         },
     }

@@ -32,11 +32,11 @@ const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any nam
 const EARLY: &str = "has no effect: no listener is opened before the others";
 const OUTGOING: &str = "has no effect: connections to other brokers have timeouts of their own";
 const ONE_DIRECTORY: &str = "has no effect: there is one data directory";
-const CORDON: &str = "there is one data directory, and without it no place for new partitions";
+const CORDON: &str = "there is only one data directory, and new partitions need it";
 const JAVA: &str = "Java classes cannot be loaded here";
-const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
+const SECURITY: &str = "SASL and access control are not offered yet; remove this key to run without them";
 const JSSE: &str = "is a setting of Java's own TLS, and there is no Java here";
-const PROVIDERS: &str = "values are taken as they are typed; write them out";
+const PROVIDERS: &str = "values are taken literally, because config providers are not supported; write out the values";
 
 /// Kafka's keys that have no effect here. Some of them are refused unless they have their default.
 pub static KAFKA_KEYS: &[Key] = &[

@@ -82,7 +82,7 @@ pub(super) fn parse_listeners(
         listeners.push(Listener { tls, ..listener(endpoint, &mut advertised)? });
     }
     if let Some(name) = advertised.keys().next() {
-        return Err(ConfigError::of_key(ADVERTISED, format!("{name} is not one of listeners")));
+        return Err(ConfigError::of_key(ADVERTISED, format!("{name} is not a listener in listeners")));
     }
     let warning = |e: Endpoint| Warning {
         key: LISTENERS.into(),
@@ -96,7 +96,8 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     let advertised = advertised.remove(&name);
     if is_everywhere(&host) && advertised.is_none() {
         let message = format!(
-            "must name an address at which clients reach {name}, e.g. {name}://myhost:{port}: it listens everywhere"
+            "must name an address at which clients reach {name}, e.g. {name}://myhost:{port}, since this listener \
+             binds every interface"
         );
         return Err(ConfigError::of_key(ADVERTISED, message));
     }
@@ -174,7 +175,7 @@ fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
             ConfigError::of_value(key, typed, message)
         })?;
         if found.iter().any(|other| other.name == endpoint.name) {
-            return Err(ConfigError::of_value(key, typed, format!("{} is there twice", endpoint.name)));
+            return Err(ConfigError::of_value(key, typed, format!("{} is named twice", endpoint.name)));
         }
         found.push(endpoint);
     }
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn every_spelling_of_every_interface_needs_an_advertised_address() {
         for listener in ["PLAINTEXT://[::]:9092", "PLAINTEXT://[0:0::0]:9092", "PLAINTEXT://0.0.0.0:9092"] {
-            assert!(parse(listener, None).expect_err(listener).contains("it listens everywhere"));
+            assert!(parse(listener, None).expect_err(listener).contains("since this listener binds every interface"));
             assert!(parse("PLAINTEXT://[::1]:9092", Some(listener)).is_err(), "{listener}");
             let advertised =
                 parse(listener, Some("PLAINTEXT://[2001:db8::1]:9092")).expect("valid").remove(0).advertised;
@@ -311,12 +312,12 @@ mod tests {
             ("PLAINTEXT://h:99999", None, "must be NAME://host:port"),
             ("PLAINTEXT://::1:9092", None, "must be NAME://host:port"),
             ("PLAINTEXT://[x]:9092", None, "must be NAME://host:port"),
-            ("PLAINTEXT://h:1,PLAINTEXT://h:2", None, "is there twice"),
+            ("PLAINTEXT://h:1,PLAINTEXT://h:2", None, "is named twice"),
             ("", None, "at least one listener"),
             ("CONTROLLER://h:1", None, "at least one listener"),
             ("PLAINTEXT://0.0.0.0:1", None, "advertised.listeners: must name an address"),
             ("PLAINTEXT://h:1", Some("PLAINTEXT://0.0.0.0:1"), "can connect to"),
-            ("PLAINTEXT://h:1", Some("OUT://h:1"), "OUT is not one of listeners"),
+            ("PLAINTEXT://h:1", Some("OUT://h:1"), "OUT is not a listener in listeners"),
         ] {
             let error = parse(listeners, advertised).expect_err(listeners);
             assert!(error.contains(expected), "{listeners}: {error}");

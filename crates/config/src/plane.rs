@@ -80,7 +80,7 @@ impl PlaneSettings {
             };
         }
         if !is_database(&url) {
-            let message = "must be sqlite or as postgres://user@host:5432/database";
+            let message = "must be sqlite, or have the form postgres://user@host:5432/database";
             return Err(ConfigError::of_key(CONTROL_PLANE, message));
         }
         Ok(Some(Self::new(&url, password_file.map(PathBuf::from), timeout_ms)))
@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(config.membership.control_plane.expect("set").url(), url);
         }
         let refused = read("control.plane=mysql://ann:password@db/x").expect_err("refused");
-        assert_eq!(refused, "control.plane: must be sqlite or as postgres://user@host:5432/database");
+        assert_eq!(refused, "control.plane: must be sqlite, or have the form postgres://user@host:5432/database");
         assert_eq!(read("").expect("valid").membership.control_plane, None);
     }
 }

@@ -11,16 +11,16 @@ use std::time::Duration;
 /// The rows of the broker's table for replication.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
-    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
+    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same one. If unset, the listener named PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
         .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
     Key::new("security.inter.broker.protocol", Type::String, None, "Protocol of the listener between brokers: the broker uses the listener with the name PLAINTEXT or SSL. Must be left out if inter.broker.listener.name is set.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
-    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https: this broker compares the certificate of a broker that it connects to with its host name. Empty: it does not.")
+    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "With https, this broker checks that the certificate of a broker to which it connects has the host name of that broker; if empty, it does not check.")
         .allow(Allowed::OneOf(&["https", ""]))
         .any_case()
         .differs("between brokers only; https, or empty"),
-    Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker for fetching the partitions that it leads. Partitions that are not in sync have further ones.")
+    Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker, to fetch the partitions that the other broker leads. Partitions that are not in sync are fetched over additional connections.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64, and read at the start"),
     Key::int("fullbore.replica.fetches.max", Some("8"), 1, "Fetches that a follower keeps in flight to a leader while records arrive, so that a record does not wait for an earlier round trip.")
@@ -33,7 +33,7 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
         .differs("the first pause is 20 ms, and each later one is twice as long"),
     Key::int("replica.socket.timeout.ms", Some("30000"), 1, "Time that a follower waits for a response before it closes the connection, in milliseconds.")
         .differs("at least twice replica.fetch.wait.max.ms"),
-    Key::boolean("auto.leader.rebalance.enable", "true", "Whether a broker of a cluster takes back the leadership of a partition whose first replica it is, once it is in sync."),
+    Key::boolean("auto.leader.rebalance.enable", "true", "Whether a broker of a cluster takes back the leadership of a partition of which it has the first replica, once this replica is in sync."),
     Key::long("leader.imbalance.check.interval.seconds", Some("300"), 1, "Time between two checks for partitions to take back, in seconds."),
 ];
 
@@ -91,7 +91,7 @@ fn listener<F: Fn(&str) -> Option<String>>(
     let typed = |key| values.text(key).filter(|value| !value.is_empty());
     let (key, name) = match (typed(by_name), typed(by_protocol)) {
         (Some(name), Some(_)) => {
-            let message = format!("must be left out where {by_protocol} is set, or that one");
+            let message = format!("must be left out because {by_protocol} is set, or leave {by_protocol} out");
             return Err(ConfigError::of_value(by_name, &name, message));
         }
         (Some(name), None) => (by_name, name),
@@ -101,7 +101,7 @@ fn listener<F: Fn(&str) -> Option<String>>(
         }
     };
     let place = listeners.iter().position(|listener| listener.name.eq_ignore_ascii_case(&name));
-    place.ok_or_else(|| ConfigError::of_value(key, &name, "must be the name of one of listeners"))
+    place.ok_or_else(|| ConfigError::of_value(key, &name, "must be the name of a listener in listeners"))
 }
 
 #[cfg(test)]
@@ -122,9 +122,9 @@ mod tests {
         assert_eq!(parse("inter.broker.listener.name=in"), Ok(2));
         assert_eq!(parse("security.inter.broker.protocol=PLAINTEXT"), Ok(1));
         for (text, expected) in [
-            ("inter.broker.listener.name=OTHER", "must be the name of one of listeners"),
-            ("security.inter.broker.protocol=SSL", "must be the name of one of listeners"),
-            ("inter.broker.listener.name=IN\nsecurity.inter.broker.protocol=PLAINTEXT", "must be left out where"),
+            ("inter.broker.listener.name=OTHER", "must be the name of a listener in listeners"),
+            ("security.inter.broker.protocol=SSL", "must be the name of a listener in listeners"),
+            ("inter.broker.listener.name=IN\nsecurity.inter.broker.protocol=PLAINTEXT", "must be left out because"),
         ] {
             assert!(parse(text).expect_err(text).contains(expected), "{text}");
         }

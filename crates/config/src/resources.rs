@@ -174,7 +174,7 @@ fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
         return Err(refused(format!("must be name=pattern, with a name of {}", names.join(", "))));
     };
     if pattern.chars().count() > PATTERN_CHARS_MAX {
-        return Err(refused(format!("a pattern may have {PATTERN_CHARS_MAX} characters")));
+        return Err(refused(format!("a pattern may have at most {PATTERN_CHARS_MAX} characters")));
     }
     let compiled = RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(COMPILED_BYTES_MAX).build();
     let regex = compiled.map_err(|error| refused(error.to_string()))?;
@@ -218,7 +218,7 @@ fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigErro
     for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
         let count = set.get(name).map_or(0, |list| elements(list).len());
         if count > most {
-            return Err(ConfigError::of_key(name, format!("has {count} {of}, and {most} are allowed")));
+            return Err(ConfigError::of_key(name, format!("has {count} {of}, and at most {most} are allowed")));
         }
     }
     ClientMetricsConfig::resolve(set).map(drop)
@@ -357,9 +357,9 @@ mod tests {
         let large = refused("match", "client_id=((a{99}){99}){9}");
         assert!(large.starts_with("match=client_id=((a{99}){99}){9}: "), "{large}");
         let many = refused("match", &["client_id=a"; 17].join(","));
-        assert_eq!(many, "match: has 17 patterns, and 16 are allowed");
+        assert_eq!(many, "match: has 17 patterns, and at most 16 are allowed");
         let many = refused("metrics", &vec!["a"; 1001].join(","));
-        assert_eq!(many, "metrics: has 1001 elements, and 1000 are allowed");
+        assert_eq!(many, "metrics: has 1001 elements, and at most 1000 are allowed");
         assert_eq!(refused("bogus", "1"), "bogus: unknown client metrics config name");
     }
 

@@ -198,7 +198,7 @@ fn unknown_text(name: &str) -> String {
     match KAFKA_ONLY.iter().find(|(prefix, _)| name.starts_with(prefix)) {
         Some((_, why)) => (*why).to_owned(),
         None => match TOPIC_KEYS.iter().find(|key| key.synonyms.contains(&name)) {
-            Some(key) => format!("is a broker setting; the topic's is {}", key.name),
+            Some(key) => format!("is a key of the broker; the topic's key is {}", key.name),
             None => {
                 let meant = did_you_mean(name, TOPIC_KEYS.iter().map(|key| key.name));
                 format!("unknown topic config name{meant}")
@@ -370,7 +370,7 @@ mod tests {
         let refused = of(&[], &[("diskless.enable", "yes")]).expect_err("refused").to_string();
         assert_eq!(refused, "diskless.enable=yes: must be true or false");
         let refused = of(&[], &[("log.diskless.enable", "true")]).expect_err("refused").to_string();
-        assert_eq!(refused, "log.diskless.enable: is a broker setting; the topic's is diskless.enable");
+        assert_eq!(refused, "log.diskless.enable: is a key of the broker; the topic's key is diskless.enable");
     }
 
     #[test]
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(refusal("no.such.key", "1"), "no.such.key: unknown topic config name");
         assert_eq!(
             refusal("log.segment.bytes", "1"),
-            "log.segment.bytes: is a broker setting; the topic's is segment.bytes"
+            "log.segment.bytes: is a key of the broker; the topic's key is segment.bytes"
         );
         assert_eq!(
             refusal("min.cleanable.dirty.ratio", "1.5"),

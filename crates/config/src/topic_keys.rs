@@ -11,7 +11,8 @@ pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", 
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
 pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
-pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then have twice max.message.bytes, but 64 MiB in any case and 256 MiB at most";
+pub(super) const OPENS_TO: &str =
+    "a batch that the broker decompresses may have the larger of 64 MiB and twice max.message.bytes, at most 256 MiB";
 const NO_QUOTAS: &str = "quotas are not offered yet";
 const TIERED: &str = "tiered storage is not offered";
 
@@ -19,7 +20,7 @@ const TIERED: &str = "tiered storage is not offered";
 pub(super) const VALIDATIONS: Allowed = Allowed::OneOf(&["records", "header"]);
 /// Key that chooses how compressed batches are checked.
 pub(super) const PRODUCE_VALIDATION: &str = "fullbore.produce.validation";
-pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compressed batch that it stores as sent. records: it decompresses the batch once, counts the records and refuses what a consumer could not read. header: it believes the batch's header, which saves the processor time; a broken producer can then stop every consumer of a partition. Batches of compacted topics are always decompressed.";
+pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compressed batch that it stores as sent. records: it decompresses the batch once, counts the records and refuses what a consumer could not read. header: it trusts the batch's header, which saves processor time; a broken producer can then stop every consumer of a partition. Batches of compacted topics are always decompressed.";
 const BELIEVED: &str =
     "with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked";
 
@@ -101,7 +102,7 @@ pub static TOPIC_KEYS: &[Key] = &[
     )
     .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
     .or_else(&["log.message.timestamp.type"]),
-    Key::new("min.cleanable.dirty.ratio", Type::Double, None, "A log is compacted when more than this share of it is dirty, which is written since its last compaction.")
+    Key::new("min.cleanable.dirty.ratio", Type::Double, None, "A log is compacted when more than this share of it is dirty, that is, was written since its last compaction.")
         .allow(Allowed::Share)
         .or_else(&["log.cleaner.min.cleanable.ratio"]),
     Key::long("min.compaction.lag.ms", None, 0, "Least time that a record stays uncompacted, in milliseconds.")
@@ -121,7 +122,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         BATCHES_TO_RETAIN,
         None,
         5,
-        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic that does not set it has the broker's diskless.producer.state.batches.to.retain.",
+        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic without this setting has the broker's diskless.producer.state.batches.to.retain.",
     )
     .allow(Allowed::Between(5, 10_000))
     .or_else(&["max.idempotence.batches.to.retain"])
@@ -140,7 +141,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.segment.bytes"]),
     Key::int("segment.index.bytes", None, 4, "The largest size of an index file; a full one closes its segment.")
         .or_else(&["log.index.size.max.bytes"]),
-    Key::long("segment.jitter.ms", None, 0, "Random part taken off segment.ms, in milliseconds.")
+    Key::long("segment.jitter.ms", None, 0, "Maximum random time that is subtracted from segment.ms, in milliseconds.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.ms", "log.roll.jitter.hours"])
         .differs("no jitter"),

@@ -36,7 +36,8 @@ impl TopicsConfig {
         let factor = "default.replication.factor";
         let replication_factor: i16 = values.number(factor);
         if !is_in_cluster && replication_factor > 1 {
-            let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
+            let message = "must be 1 for a standalone broker; more replicas need a cluster with \
+                 control.plane=postgres://...";
             return Err(ConfigError::of_value(factor, &replication_factor.to_string(), message));
         }
         Ok(Self {

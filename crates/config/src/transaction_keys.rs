@@ -19,7 +19,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         Some("10000"),
         1,
-        "Time between two scans for transactions that are open for longer than their timeout, and are then aborted; in milliseconds.",
+        "Time between two scans that abort transactions which are open for longer than their timeout, in milliseconds.",
     ),
     Key::int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -37,7 +37,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.partition.verification.enable",
         Type::Boolean,
         Some("true"),
-        "Whether the broker verifies with the coordinator that a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
+        "Whether the broker verifies with the coordinator that a partition is in the transaction, before a batch of an older client begins the transaction there (KIP-890).",
     )
     .dynamic(),
     Key::int(
@@ -55,14 +55,14 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "Replicas of each partition of __transaction_state. Read when the topic is created. No transaction can begin before the cluster has this number of brokers.",
     )
     .allow(Allowed::Between(1, 32_767))
-    .differs("1 on one machine, whatever is set"),
+    .differs("1 for a standalone broker, whatever is set"),
     Key::int(
         "transaction.state.log.min.isr",
         Some("2"),
         1,
         "min.insync.replicas of __transaction_state. Read when the topic is created.",
     )
-    .differs("1 on one machine, whatever is set"),
+    .differs("1 for a standalone broker, whatever is set"),
     Key::int(
         "transaction.state.log.segment.bytes",
         Some("104857600"),
@@ -75,14 +75,14 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "fullbore.transactional.ids.max",
         Some("1000000"),
         1,
-        "Transactional ids that the broker coordinates; past it a new one is refused.",
+        "Transactional ids that the broker coordinates; beyond this number a new id is refused.",
     )
     .differs("not a Kafka key"),
     Key::int(
         "fullbore.transaction.partitions.max",
         Some("10000"),
         1,
-        "Partitions of one transaction; past it no more can be added.",
+        "Partitions of one transaction; beyond this number no partition can be added.",
     )
     .differs("not a Kafka key"),
     Key::new(
@@ -91,7 +91,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         Some("false"),
         "Whether a commit is answered only once the transaction is on disk: first its records and offsets, then the decision, before any marker. In a cluster, leaders flush transactional batches before they answer Produce.",
     )
-    .differs("not a Kafka key; as flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
+    .differs("not a Kafka key; has the effect of flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
 
 /// How the broker creates the topic `__transaction_state`.

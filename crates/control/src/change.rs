@@ -44,8 +44,8 @@ pub struct Version {
 pub struct CopyAcceptance {
     /// The version from which brokers continued. All versions that the copy lacks are below it.
     pub version: u64,
-    /// The leader epoch from which all partitions continued, and in which later ones begin at the earliest. All epochs
-    /// that the copy lacks are below it.
+    /// The leader epoch from which classic partitions continued, and in which later partitions begin at the earliest.
+    /// All epochs that the copy lacks are below it.
     pub first_leader_epoch: i32,
     /// The time of the acceptance by the database's clock, in ms since 1970.
     pub at_ms: i64,

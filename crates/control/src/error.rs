@@ -42,9 +42,11 @@ pub enum OpenError {
     Database { database: String, reason: String },
     #[error("{key}: {reason}")]
     Setting { key: &'static str, reason: String },
-    #[error("{} cannot be used: {source}; without it this directory cannot be distinguished from another broker's", file.display())]
+    #[error("{} cannot be used: {source}; without this file, the directory cannot be distinguished from another \
+         broker's", file.display())]
     DirectoryIdentity { file: PathBuf, source: std::io::Error },
-    #[error("{} is of cluster {stored}, but {database} has cluster {found}; set control.plane and log.dirs to those of one cluster", file.display())]
+    #[error("{} belongs to cluster {stored}, but {database} has cluster {found}; set control.plane and log.dirs to \
+         those of one cluster", file.display())]
     OtherCluster { file: PathBuf, stored: Uuid, database: String, found: Uuid },
     #[error("{} marks this directory as that of a broker in a cluster; set control.plane to its database, or log.dirs to another directory", file.display())]
     OfCluster { file: PathBuf },

@@ -368,7 +368,8 @@ fn stopped() -> Refusal {
 
 /// Returns the refusal of a command whose answer is lost because the writer has panicked.
 fn lost() -> Refusal {
-    let message = "It is not known whether this was done, since the control thread has panicked; restart the broker.";
+    let message = "It is not known whether the change was made, since the control thread has panicked; restart the \
+         broker.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 

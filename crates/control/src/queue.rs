@@ -140,7 +140,8 @@ impl CommandReceiver {
     pub fn run(self, owner: MetadataWriter<impl Store>) {
         if catch_unwind(AssertUnwindSafe(|| self.serve(owner))).is_err() {
             tracing::error!(
-                "cannot change the metadata, since the control thread has panicked: this broker refuses all changes; restart it, and report the lines before this one"
+                "cannot change the metadata, since the control thread has panicked: this broker refuses all changes; \
+                 restart the broker, and report the log lines before this one"
             );
         }
     }

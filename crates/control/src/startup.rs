@@ -108,7 +108,8 @@ fn is_older_copy(used: &UsedDirectory, joining: &Joining, registered: Uuid) -> b
     if is_older {
         tracing::warn!(
             file = %used.file().display(),
-            "this data directory is an older copy: its broker has since used a newer state; other replicas lead and replicate to it"
+            "this data directory is an older copy: its broker has since used a newer state; this broker leads nothing \
+             until it has replicated the missing records from other replicas"
         );
     }
     is_older

@@ -36,7 +36,8 @@ pub(super) fn fence_if_silent<S: Store>(
     tracing::warn!(
         broker_id = id,
         session_timeout_ms = session.as_millis(),
-        "node.id is registered with another data directory, or a newer state of this one: waiting for a session timeout to see whether that broker lives"
+        "node.id is registered with another data directory, or a newer state of this one: waiting for a session \
+         timeout to see whether that broker is still running"
     );
     let mut since = Instant::now();
     while since.elapsed() < session {

@@ -98,7 +98,7 @@ impl Failure {
                 Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {self}"))
             }
             Failure::Unknown(_) => {
-                let message = format!("It is not known yet whether this was done: {self}");
+                let message = format!("It is not known yet whether the change was made: {self}");
                 Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
             }
         }
@@ -113,7 +113,7 @@ impl Failure {
                 }
             }
             Failure::Unknown(_) => {
-                tracing::error!(error = %self, commands, "cannot determine yet whether a metadata commit was made: the next transaction finds out")
+                tracing::error!(error = %self, commands, "cannot determine yet whether a metadata commit was made: the broker finds out with its next transaction")
             }
             _ => tracing::error!(error = %self, commands, "cannot write the metadata: nothing was changed"),
         }

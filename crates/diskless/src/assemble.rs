@@ -4,7 +4,7 @@
 //! In an object, the offset field of a batch has the object's id instead. A reader can therefore detect that it got
 //! bytes of another object.
 //!
-//! Invariant: a response consists of whole batches, each with the leader epoch of diskless partitions.
+//! Invariant: a response consists of whole batches, each with the leader epoch of its partition in the metadata.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_rules::commit::ObjectId;
@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// The leader epoch of all records of diskless partitions. It never changes, because the index alone decides the order
-/// of records. Metadata has a later epoch if the topic is not the first of its name.
-pub const LEADER_EPOCH: i32 = 0;
+/// The leader epoch of batches in an object. Clients get the epoch of the partition instead.
+pub const STORED_EPOCH: i32 = 0;
 /// How many bytes at the front of a batch are rewritten for a client: the offset, the length and the leader epoch.
 const FRONT: usize = 16;
 /// The position of the object's id in a stored batch.
@@ -28,14 +27,20 @@ const CRC: std::ops::Range<usize> = 17..21;
 const COPIED_MAX: usize = 4096;
 
 /// Collects the batches of a response.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Assembly {
+    leader_epoch: i32,
     pieces: Vec<Bytes>,
     /// Bytes that were copied since the last piece was added by reference.
     copied: BytesMut,
 }
 
 impl Assembly {
+    /// Creates an assembly of batches of a partition in this leader epoch.
+    pub fn new(leader_epoch: i32) -> Assembly {
+        Assembly { leader_epoch, pieces: Vec::new(), copied: BytesMut::new() }
+    }
+
     /// Returns true if no batch was added.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.copied.is_empty()
@@ -50,7 +55,7 @@ impl Assembly {
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);
-        self.copied.put_i32(LEADER_EPOCH);
+        self.copied.put_i32(self.leader_epoch);
         for part in parts {
             let cut = part.len().min(FRONT - skipped);
             skipped += cut;
@@ -124,13 +129,14 @@ mod tests {
     fn batches_get_their_offsets_and_stay_intact() {
         let (small, large) = (Batch::sized(1).bytes(), Batch::sized(2 * COPIED_MAX).bytes());
         for at in [0, 3, FRONT - 1, FRONT, FRONT + 1, 40] {
-            let mut assembly = Assembly::default();
+            let mut assembly = Assembly::new(7);
             assembly.add(10, vec![small.clone()], false);
             assembly.add(11, vec![large.slice(..at), large.slice(at..)], at == 3);
             assembly.add(12, vec![small.slice(..at), small.slice(at..)], false);
             let all = assembly.finish_whole();
             let batches: Vec<_> = fullbore_wire::batch::batches(&all).map(|batch| batch.expect("whole")).collect();
             assert_eq!(batches.iter().map(BatchView::base_offset).collect::<Vec<_>>(), [10, 11, 12], "cut at {at}");
+            assert!(batches.iter().all(|batch| batch.partition_leader_epoch() == 7), "cut at {at}");
             assert_eq!(batches[1].payload(), BatchView::first(&large).expect("whole").payload());
             assert!(
                 batches.iter().all(|batch| is_intact(&[Bytes::copy_from_slice(batch.bytes())], batch.base_offset()))

@@ -42,7 +42,7 @@ async fn receive(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Re
             }
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::warn!(%error, left_out, "cannot poll the index for commits of other brokers: consumers get those records late; check the database");
+                    tracing::warn!(%error, left_out, "cannot poll the index for commits of other brokers: consumers of this broker get the records of those commits late; check the database");
                 }
                 interval = VAIN_INTERVAL;
             }

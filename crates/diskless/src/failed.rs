@@ -80,7 +80,8 @@ impl FailedReads {
     /// Records that a GET of `range` returned different bytes than were put. Returns how many GETs in a row have
     /// returned wrong bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
-        let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
+        let error =
+            ObjectError::Unavailable(format!("the store returned other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {
             let is_known = self.0.get(&(id, Some(block))).is_some_and(|failed| now < failed.next + KEPT);
             if !is_known {

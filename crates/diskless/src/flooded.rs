@@ -54,7 +54,7 @@ impl Flooded {
         );
         let flooded = Flooded { diskless, _directory: directory };
         for index in [0, 1] {
-            flooded.partition(index).known.opened().await;
+            flooded.partition(index).view.opened().await;
         }
         flooded
     }

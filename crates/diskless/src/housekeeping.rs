@@ -67,7 +67,7 @@ async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
             Ok(()) => return tracing::info!("the object store is in use"),
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::error!(%error, left_out, "cannot use the object store: diskless topics wait for it; see the error");
+                    tracing::error!(%error, left_out, "cannot use the object store: this broker's diskless topics accept no records until a retry succeeds; see the error");
                 }
             }
         }
@@ -100,7 +100,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, terms: Retentio
         let partitions: Vec<_> = topics.read().values().flatten().cloned().collect();
         drop(topics);
         if now_ms >= terms.keeps_records_until_ms.load(Ordering::Relaxed) {
-            for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
+            for partition in partitions.iter().filter(|partition| !partition.view.is_gone()) {
                 partition.retain(now_ms).await;
             }
         }

@@ -51,7 +51,6 @@ use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
-pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
 pub use index::TailsBefore;
 pub use objects::counts::StoreUse;
@@ -103,14 +102,14 @@ pub enum OpenDisklessError {
     Objects(#[from] StartObjectsError),
     /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
-        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore admin accept-copy \
-         to go on without the missing records"
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore \
+         admin accept-copy to continue without the missing records"
     )]
     OlderIndex(Lacking),
     /// The index file is an older copy, or its write-ahead log is damaged.
     #[error(
-        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
-         may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so acknowledged records are missing; restore the newest diskless.db and \
+         diskless.db-wal (which may be damaged), or remove {FILE} to continue without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// The index or its thread has failed.
@@ -289,6 +288,13 @@ impl Diskless {
         }
     }
 
+    /// Sets the leader epochs of a topic's partitions, which are those in the metadata.
+    pub fn set_leader_epochs(&self, id: Uuid, leader_epochs: impl Iterator<Item = i32>) {
+        let topics = self.topics.read();
+        let partitions = topics.get(&id).into_iter().flatten();
+        partitions.zip(leader_epochs).for_each(|(partition, epoch)| partition.view.set_leader_epoch(epoch));
+    }
+
     /// Applies a topic's settings, and adds partitions until it has `count` of them. This does not wait: the index
     /// creates the new partitions in the background. `tails_before` returns the last sequences of producers on a
     /// deleted classic topic of the same name.
@@ -296,8 +302,8 @@ impl Diskless {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
         // The index never reduces the number of batches that it retains, so only a larger window is passed on.
-        let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
-        partitions.iter().for_each(|partition| partition.known.configure(config));
+        let retains_more = partitions.first().is_some_and(|first| first.view.window() < window);
+        partitions.iter().for_each(|partition| partition.view.configure(config));
         if retains_more {
             self.retain_batches(&partitions, window);
         }
@@ -305,28 +311,28 @@ impl Diskless {
         if count <= known {
             return;
         }
-        let topic: Arc<str> = partitions.first().map_or_else(|| name.into(), |first| first.known.topic().into());
+        let topic: Arc<str> = partitions.first().map_or_else(|| name.into(), |first| first.view.topic().into());
         for index in known..count {
-            let known = PartitionView::new(Arc::clone(&topic), id, index, Arc::clone(config));
-            let partition = DisklessPartition::new(known, self.services.clone());
+            let view = PartitionView::new(Arc::clone(&topic), id, index, Arc::clone(config));
+            let partition = DisklessPartition::new(view, self.services.clone());
             partitions.push(Arc::new(partition));
         }
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let make_ready = move |rows: Vec<index::PartitionRow>| {
             // Partitions that were deleted in the meantime are left out.
-            let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
+            let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.view.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
-            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_ready()) {
-                reader.register(row.id, &partition.known);
-                partition.known.make_ready(row);
-                if partition.known.is_gone() {
+            for (partition, row) in there().filter(|(partition, _)| !partition.view.is_ready()) {
+                reader.register(row.id, &partition.view);
+                partition.view.make_ready(row);
+                if partition.view.is_gone() {
                     reader.retired(row.id);
                 }
             }
             // If a larger window was set before the index returned the ids, the index does not know it yet.
-            let now = partitions.first().map_or(0, |first| first.known.window());
+            let now = partitions.first().map_or(0, |first| first.view.window());
             if now > window {
                 retain(now);
             }
@@ -335,7 +341,7 @@ impl Diskless {
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {
-        let numbers: Vec<_> = partitions.iter().filter_map(|partition| partition.known.number()).collect();
+        let numbers: Vec<_> = partitions.iter().filter_map(|partition| partition.view.number()).collect();
         if !numbers.is_empty() {
             self.services.pipeline.retain_batches(&numbers, window);
             self.services.index.retain_batches(numbers, window);
@@ -369,9 +375,9 @@ impl Diskless {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
         for partition in &partitions {
-            partition.known.retire();
-            let key = || (partition.known.topic().to_owned(), partition.known.index());
-            let Some(number) = partition.known.number() else {
+            partition.view.retire();
+            let key = || (partition.view.topic().to_owned(), partition.view.index());
+            let Some(number) = partition.view.number() else {
                 // The index has not returned the id yet, for example because the broker has just started.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
@@ -379,12 +385,12 @@ impl Diskless {
             // The reader forgets the partition before the pipeline does. A refresh that ends later then finds the
             // partition deleted, and adds no state to the pipeline.
             self.services.reader.retired(number);
-            if partition.known.offsets().log_end > 0 || self.services.others_commit {
+            if partition.view.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));
             }
             self.services.pipeline.forget(number);
         }
-        let numbers = partitions.iter().filter_map(|partition| partition.known.number());
+        let numbers = partitions.iter().filter_map(|partition| partition.view.number());
         self.services.index.delete(id, numbers.collect(), deleted);
         stopped
     }
@@ -406,7 +412,7 @@ impl Diskless {
     /// this broker knows.
     pub fn stable_lag_max(&self) -> u64 {
         let lag = |partition: &Arc<DisklessPartition>| {
-            let bounds = partition.known.bounds();
+            let bounds = partition.view.bounds();
             bounds.offsets.high_watermark.saturating_sub(bounds.last_stable_offset)
         };
         let most = self.topics.read().values().flatten().map(lag).max().unwrap_or(0);
@@ -421,8 +427,8 @@ impl Diskless {
         let all: Vec<_> = self.topics.read().values().flatten().cloned().collect();
         let mut by_number = HashMap::new();
         for partition in all {
-            partition.known.opened().await;
-            by_number.extend(partition.known.number().map(|number| (number, partition)));
+            partition.view.opened().await;
+            by_number.extend(partition.view.number().map(|number| (number, partition)));
         }
         let (numbers, mut found) = (by_number.keys().copied().collect::<Vec<_>>(), Vec::new());
         for numbers in numbers.chunks(ROWS_LOOKED_AT) {
@@ -461,7 +467,7 @@ impl Diskless {
     /// out refuses the batches that wait for a silent store, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
-            self.topics.read().values().flatten().for_each(|partition| partition.known.wake());
+            self.topics.read().values().flatten().for_each(|partition| partition.view.wake());
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::time::timeout_at;
 use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
 use super::objects::Ownership;
 use super::partition_view::PartitionView;
-use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
+use super::pipeline::{AdmissionTerms, IndexedPartition, Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
 use fullbore_db::CommitError;
@@ -38,7 +38,7 @@ const FIND_AGAIN: Duration = Duration::from_secs(1);
 /// A diskless partition of a broker.
 pub struct DisklessPartition {
     /// The state of the partition as this broker knows it.
-    pub known: Arc<PartitionView>,
+    pub view: Arc<PartitionView>,
     services: Services,
 }
 
@@ -58,8 +58,8 @@ pub struct Services {
 
 /// Writes to the partition.
 impl DisklessPartition {
-    pub(super) fn new(known: PartitionView, services: Services) -> DisklessPartition {
-        DisklessPartition { known: Arc::new(known), services }
+    pub(super) fn new(view: PartitionView, services: Services) -> DisklessPartition {
+        DisklessPartition { view: Arc::new(view), services }
     }
 
     /// Offers one batch of a producer. The answer arrives after the batch is committed.
@@ -81,7 +81,7 @@ impl DisklessPartition {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
             return Err(AppendError::Storage);
         }
-        let number = self.known.number().ok_or(AppendError::Storage)?;
+        let number = self.view.number().ok_or(AppendError::Storage)?;
         let size = batch.view().size();
         let room = match room {
             Some(room) => Some(room),
@@ -89,8 +89,8 @@ impl DisklessPartition {
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
         let awaited = terms.awaited.cloned();
-        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out, awaited };
-        self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
+        let admission_terms = AdmissionTerms { producer, freshness, room, left_out: &self.services.left_out, awaited };
+        self.services.pipeline.append(IndexedPartition { view: &self.view, number }, batch, terms, admission_terms)
     }
 
     /// Writes the marker of a transaction, and returns after the index has committed it. If the partition is ready, the
@@ -104,9 +104,9 @@ impl DisklessPartition {
         if !self.services.ownership.is_verified() {
             return Err(AppendError::Storage);
         }
-        self.known.opened().await;
-        let number = self.known.number().ok_or_else(|| self.known.gone())?;
-        let partition = IndexedPartition { view: &self.known, number };
+        self.view.opened().await;
+        let number = self.view.number().ok_or_else(|| self.view.gone())?;
+        let partition = IndexedPartition { view: &self.view, number };
         let written = self.services.pipeline.write_marker(partition, marker, transaction_version);
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
@@ -119,7 +119,7 @@ impl DisklessPartition {
     /// Records that a batch was refused with `code`, either before its sequence was checked or because the refresh
     /// failed. Later batches of its producer that are in flight are then refused as well.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
-        if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
+        if let Some(number) = self.view.number().filter(|_| !self.view.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
         }
     }
@@ -128,14 +128,14 @@ impl DisklessPartition {
     /// `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
-            let numbers = partitions.iter().filter_map(|partition| partition.known.number());
+            let numbers = partitions.iter().filter_map(|partition| partition.view.number());
             services.pipeline.refresh(numbers.collect(), refreshed).await;
         }
     }
 
     /// Returns true if the next batch of this producer must wait for a refresh of the partition.
     pub fn is_stale_for(&self, producer_id: i64) -> bool {
-        self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
+        self.view.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
     /// Waits for `size` bytes of the memory budget for batches. Returns `None` if the broker stops.
@@ -152,7 +152,7 @@ impl DisklessPartition {
         let mut refreshed = Refreshed::new();
         DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
         refreshed.into_values().next().unwrap_or(Err(AppendError::Storage))?;
-        let number = self.known.number().ok_or(ReadError::Storage)?;
+        let number = self.view.number().ok_or(ReadError::Storage)?;
         Ok(self.services.pipeline.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
     }
 }
@@ -176,20 +176,20 @@ impl DisklessPartition {
         at_least_one: bool,
         since: Instant,
     ) -> Result<Option<Read>, ReadError> {
-        if self.known.is_gone() {
+        if self.view.is_gone() {
             return Err(ReadError::Gone);
         }
         if !self.services.ownership.is_verified() {
             return Err(ReadError::Storage);
         }
-        if !self.known.is_ready() {
+        if !self.view.is_ready() {
             return Ok(None);
         }
-        let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
+        let (bounds, failed) = (self.view.bounds(), self.view.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
-        if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
+        if offset > offsets.log_end && self.services.others_commit && !self.view.is_refreshed_since(since) {
             // The client may have learned of commits that this broker has not seen yet.
-            return self.request(failed, |reader, known| reader.request_refresh(known));
+            return self.request(failed, |reader, view| reader.request_refresh(view));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
             return Err(ReadError::OffsetOutOfRange);
@@ -205,29 +205,28 @@ impl DisklessPartition {
         };
         let none_aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
         if offset >= end {
-            let is_known = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
+            let is_known = !self.services.others_commit || self.view.was_refreshed() || failed.is_some();
             if !is_known {
                 // Commits from before this broker knew the partition's id are missing from the change feed.
-                self.services.reader.request_refresh(&self.known);
+                self.services.reader.request_refresh(&self.view);
                 return Ok(None);
             }
             return Ok(Some(read(Records::default(), offset, none_aborted)));
         }
         let reader = &self.services.reader;
         let has_aborted = isolation == Isolation::ReadCommitted && offset <= bounds.aborted_to;
-        let range = if has_aborted { reader.aborted(&self.known, offset) } else { None };
+        let range = if has_aborted { reader.aborted(&self.view, offset) } else { None };
         if has_aborted && range.is_none() {
-            return self
-                .request(failed.map(|why| why.at(offset)), |reader, known| reader.request_aborted(known, offset));
+            return self.request(failed.map(|why| why.at(offset)), |reader, view| reader.request_aborted(view, offset));
         }
         let end = range.as_ref().map_or(end, |range| range.end().min(end));
-        match reader.find(&self.known, offset..end, max_bytes, at_least_one) {
+        match reader.find(&self.view, offset..end, max_bytes, at_least_one) {
             Found::Records(records, end_offset) => {
                 let aborted = range.map_or(none_aborted, |range| Some(range.of(offset..end_offset)));
                 Ok(Some(read(records, end_offset, aborted)))
             }
             Found::Missing => {
-                self.request(failed.map(|why| why.at(offset)), |reader, known| reader.request(known, offset))
+                self.request(failed.map(|why| why.at(offset)), |reader, view| reader.request(view, offset))
             }
         }
     }
@@ -242,7 +241,7 @@ impl DisklessPartition {
         match failed {
             Some(why) => Err(why),
             None => {
-                request(&self.services.reader, &self.known);
+                request(&self.services.reader, &self.view);
                 Ok(None)
             }
         }
@@ -252,11 +251,11 @@ impl DisklessPartition {
     /// The count may stop as soon as it exceeds `enough`. Returns `None` if only [`DisklessPartition::try_read`] can
     /// count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
-        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.ownership.is_verified();
-        let bounds = self.known.bounds();
+        let is_there = self.view.is_ready() && !self.view.is_gone() && self.services.ownership.is_verified();
+        let bounds = self.view.bounds();
         let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
         let is_inside = (log_start..end).contains(&offset);
-        let count = || self.services.reader.count(&self.known, offset..end, enough);
+        let count = || self.services.reader.count(&self.view, offset..end, enough);
         (is_there && is_inside).then(count).flatten()
     }
 
@@ -276,8 +275,8 @@ impl DisklessPartition {
         if !others_commit {
             return Ok(());
         }
-        let known: Vec<_> = partitions.iter().map(|partition| Arc::clone(&partition.known)).collect();
-        reader.refresh(&known).await
+        let views: Vec<_> = partitions.iter().map(|partition| Arc::clone(&partition.view)).collect();
+        reader.refresh(&views).await
     }
 
     /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
@@ -291,7 +290,7 @@ impl DisklessPartition {
         timestamp_ms: i64,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.offset_for_timestamp(&self.known, isolation, timestamp_ms, long).await
+        self.services.reader.offset_for_timestamp(&self.view, isolation, timestamp_ms, long).await
     }
 
     /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
@@ -304,7 +303,7 @@ impl DisklessPartition {
         isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.max_timestamp(&self.known, isolation, long).await
+        self.services.reader.max_timestamp(&self.view, isolation, long).await
     }
 
     /// Moves the log start to `offset`, or to the high watermark if it is -1, and returns the new log start. Readers
@@ -338,8 +337,8 @@ impl DisklessPartition {
         let refreshed = DisklessPartition::refresh(&partitions).await;
         let checked = requested.iter().map(|(partition, offset)| {
             refreshed?;
-            let number = partition.known.number().ok_or(ReadError::Storage)?;
-            let log_end = partition.known.offsets().log_end;
+            let number = partition.view.number().ok_or(ReadError::Storage)?;
+            let log_end = partition.view.offsets().log_end;
             let offset = if *offset == -1 { log_end } else { *offset };
             let is_inside = (0..=log_end).contains(&offset);
             if is_inside { Ok((number, offset)) } else { Err(ReadError::OffsetOutOfRange) }
@@ -350,8 +349,8 @@ impl DisklessPartition {
             return checked.into_iter().map(|checked| checked.and(Err(ReadError::Storage))).collect();
         };
         let index = first.services.index.clone();
-        let place = index.place_to_move().await;
-        let moved = index.move_log_starts(moves, place);
+        let slot = index.slot_to_move().await;
+        let moved = index.move_log_starts(moves, slot);
         let moving = task::spawn(task::boxed(async move {
             let moved = moved.await;
             let mut rows = moved.iter().flatten();
@@ -361,7 +360,7 @@ impl DisklessPartition {
                     Ok(_) => Ok(rows.next().cloned().flatten()),
                     Err(error) => Err(error.clone()),
                 };
-                known_once_moved(row, &partition.known, &index, number, offset)
+                known_once_moved(row, &partition.view, &index, number, offset)
             };
             partitions.into_iter().zip(checked).map(known_once_moved).collect::<Vec<_>>()
         }));
@@ -371,12 +370,12 @@ impl DisklessPartition {
     /// Deletes whole extents that retention no longer keeps. The records of an open transaction are kept, and so are
     /// all records after them.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
-        let (bytes, ms) = self.known.config().retention();
+        let (bytes, ms) = self.view.config().retention();
         let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
-        let stable = self.known.bounds().last_stable_offset;
-        let kept = retention::kept_from(self.services.reader.finder(), &self.known, bytes, since_ms).await;
+        let stable = self.view.bounds().last_stable_offset;
+        let kept = retention::kept_from(self.services.reader.finder(), &self.view, bytes, since_ms).await;
         let kept = kept.map(|kept| kept.min(stable));
-        if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
+        if kept.is_some_and(|kept| kept > self.view.offsets().log_start)
             && let Some(kept) = kept
         {
             // The failure is already logged, and the next retention pass repeats the move.
@@ -389,28 +388,28 @@ impl DisklessPartition {
 /// unknown, a new task repeats the move.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
-    known: &Arc<PartitionView>,
+    view: &Arc<PartitionView>,
     index: &IndexOwner,
     number: DisklessPartitionId,
     offset: i64,
 ) -> Result<i64, ReadError> {
     match moved {
         Ok(Some(row)) => {
-            known.moved(&row, Vec::new());
+            view.moved(&row, Vec::new());
             // The row may include commits of another broker that this broker has not seen yet.
-            known.wake();
-            Ok(known.offsets().log_start)
+            view.wake();
+            Ok(view.offsets().log_start)
         }
         Ok(None) => Err(ReadError::Gone),
         Err(error) => {
             tracing::error!(
-                topic = known.topic(),
-                partition = known.index(),
+                topic = view.topic(),
+                partition = view.index(),
                 ?error,
-                "cannot move the log start: old records may stay; check the index"
+                "cannot raise the log start offset of a diskless partition: old records may stay; check the index"
             );
             if let CommitError::Unknown(_) = error {
-                task::spawn(find_log_start(Arc::clone(known), index.clone(), number, offset));
+                task::spawn(find_log_start(Arc::clone(view), index.clone(), number, offset));
             }
             Err(ReadError::Storage)
         }
@@ -419,14 +418,14 @@ fn known_once_moved(
 
 /// Repeats a move of the log start until its outcome is known. The index may have carried out the move, and only the
 /// answer was lost.
-async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
-    while !known.is_gone() {
+async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
+    while !view.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
-        let place = index.place_to_move().await;
-        match index.move_log_starts(vec![(number, offset)], place).await.map(|mut rows| rows.pop().flatten()) {
+        let slot = index.slot_to_move().await;
+        match index.move_log_starts(vec![(number, offset)], slot).await.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(row)) => {
-                known.moved(&row, Vec::new());
-                return known.wake();
+                view.moved(&row, Vec::new());
+                return view.wake();
             }
             Ok(None) => return,
             Err(_) => {}
@@ -466,7 +465,7 @@ impl Unblocked {
         peer: SocketAddr,
     ) -> Result<AppendStep, AppendError> {
         let memory = self.memory.take();
-        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
+        let freshness = match partition.view.number().and_then(|number| self.refreshed.get(&number)) {
             Some(Err(why)) => {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
@@ -503,7 +502,7 @@ impl Unblocked {
                 true
             }
         };
-        if !in_time && let Some(number) = partition.known.number() {
+        if !in_time && let Some(number) = partition.view.number() {
             // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
             // to append the batch then returns REQUEST_TIMED_OUT.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));

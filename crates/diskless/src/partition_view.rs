@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -19,7 +19,6 @@ use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
 use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::log_rate_limit::LogRateLimit;
@@ -34,6 +33,8 @@ pub struct PartitionView {
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
+    /// The leader epoch in the metadata. It is larger than those of deleted topics of the same name.
+    leader_epoch: AtomicI32,
     /// The internal id in the index. Unset until the index has created the partition.
     number: OnceLock<DisklessPartitionId>,
     ready: Notify,
@@ -101,6 +102,7 @@ impl PartitionView {
             topic_id,
             index,
             config: RwLock::new(config),
+            leader_epoch: AtomicI32::new(0),
             number: OnceLock::new(),
             ready: Notify::new(),
             records: Mutex::new(KnownRecords { aborted_to: -1, ..KnownRecords::default() }),
@@ -108,6 +110,16 @@ impl PartitionView {
             is_gone: AtomicBool::new(false),
             lost: LogRateLimit::default(),
         }
+    }
+
+    /// Returns the leader epoch, which all records have.
+    pub fn leader_epoch(&self) -> i32 {
+        self.leader_epoch.load(Ordering::Relaxed)
+    }
+
+    /// Sets the leader epoch.
+    pub(super) fn set_leader_epoch(&self, leader_epoch: i32) {
+        self.leader_epoch.store(leader_epoch, Ordering::Relaxed);
     }
 
     /// Returns the topic's name.
@@ -292,8 +304,8 @@ impl PartitionView {
                 to,
                 why,
                 left_out,
-                "cannot read records of a diskless topic: their readers stand still; restore the object, or skip them \
-                 with fullbore consume --skip-bad-batches"
+                "cannot read records of a diskless topic: consumers cannot get past these records; restore the \
+                 object, or skip the records with fullbore consume --skip-bad-batches"
             );
         }
     }
@@ -329,12 +341,15 @@ impl PartitionView {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. This is the log end for the epoch of the records and for `shown`, the one in the
-    /// metadata. It is -1 for any other, as for those of a deleted topic of the same name.
-    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> EpochEnd {
-        match leader_epoch == LEADER_EPOCH || leader_epoch == shown {
-            true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
-            false => EpochEnd { leader_epoch: -1, end_offset: -1 },
+    /// Returns the end of an epoch. This is the log end for the epoch of the records. An earlier epoch belongs to a
+    /// deleted topic of the same name and ends at the log start, so a client reads the new topic from there. The end
+    /// of a later epoch is -1.
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
+        match leader_epoch.cmp(&self.leader_epoch()) {
+            _ if leader_epoch < 0 => EpochEnd { leader_epoch: -1, end_offset: -1 },
+            std::cmp::Ordering::Less => EpochEnd { leader_epoch, end_offset: self.offsets().log_start },
+            std::cmp::Ordering::Equal => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
+            std::cmp::Ordering::Greater => EpochEnd { leader_epoch: -1, end_offset: -1 },
         }
     }
 }
@@ -373,7 +388,7 @@ mod tests {
     #[test]
     fn lost_answer_to_a_commit_leaves_a_gap_the_newest_runs_end_before_it() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
+        let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let row = PartitionRow {
             id: 1,
             log_start: 0,
@@ -391,20 +406,20 @@ mod tests {
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
         };
         // The index has made the commit of offsets 5 and 6, but its answer was lost.
-        known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
-        let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
+        view.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
+        let from = |offset| view.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
-        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_between(offset..9));
+        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| view.bytes_between(offset..9));
         assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
         // The answer to an older commit arrives again.
-        known.moved(&row, vec![run(0, 3)]);
-        assert_eq!(known.bytes_between(0..9), None);
+        view.moved(&row, vec![run(0, 3)]);
+        assert_eq!(view.bytes_between(0..9), None);
     }
 
     #[test]
     fn bytes_are_counted_from_a_batch_to_the_log_end() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
+        let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let batch = |size| PackedBatch { size, record_count: 2, max_timestamp: 0 };
         let sizes: Vec<u32> = (0..40).map(|at| 100 + at).collect();
         for (at, sizes) in (0..).zip(sizes.chunks(4)) {
@@ -428,17 +443,17 @@ mod tests {
                 first_unstable: None,
                 aborted_to: -1,
             };
-            known.moved(&row, vec![Arc::new(run)]);
+            view.moved(&row, vec![Arc::new(run)]);
         }
         for offset in 0..80 {
             let expected = sizes[offset / 2..].iter().sum::<u32>();
-            assert_eq!(known.bytes_between(offset as i64..80), Some(u64::from(expected)), "from {offset} on");
+            assert_eq!(view.bytes_between(offset as i64..80), Some(u64::from(expected)), "from {offset} on");
         }
         let stable = sizes[3..9].iter().sum::<u32>();
-        assert_eq!(known.bytes_between(7..18), Some(u64::from(stable)), "up to a last stable offset");
-        known.forget_run(0);
+        assert_eq!(view.bytes_between(7..18), Some(u64::from(stable)), "up to a last stable offset");
+        view.forget_run(0);
         assert_eq!(
-            (known.bytes_between(7..80), known.bytes_between(8..80)),
+            (view.bytes_between(7..80), view.bytes_between(8..80)),
             (None, Some(u64::from(sizes[4..].iter().sum::<u32>())))
         );
     }

@@ -69,7 +69,7 @@ pub struct Reader {
 }
 
 /// An extent in a partition's view: the view, and the first offset of the extent.
-type KnownRun = (Weak<PartitionView>, i64);
+type RunOfView = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
@@ -80,7 +80,7 @@ struct ReaderShared {
     /// The partitions that are ready, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
     /// The extents that are in the views of partitions, by the uploaded object that has their bytes.
-    uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
+    uploaded: Mutex<HashMap<ObjectId, Vec<RunOfView>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
@@ -340,7 +340,7 @@ impl Reader {
         }
         let fetched = found.iter().filter(|(_, bytes)| !bytes.is_uploaded);
         let is_copied = are_little_of_blocks(fetched.map(|(place, _)| (place.object, place.range())));
-        let (mut assembly, mut end_offset) = (Assembly::default(), start);
+        let (mut assembly, mut end_offset) = (Assembly::new(partition.leader_epoch()), start);
         for (place, bytes) in found {
             if !bytes.is_uploaded && !is_intact(&bytes.parts, place.object) {
                 partition.failed(self.shared.is_wrong(partition, place));
@@ -557,7 +557,7 @@ impl ReaderShared {
             let found = self.cache.lock().find(place.object, place.position, place.size);
             match found {
                 Some(found) if found.is_uploaded || is_intact(&found.parts, place.object) => {
-                    let mut assembly = Assembly::default();
+                    let mut assembly = Assembly::new(partition.leader_epoch());
                     assembly.add(place.base_offset, found.parts, true);
                     return Ok(assembly.finish_whole());
                 }

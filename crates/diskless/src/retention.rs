@@ -120,22 +120,22 @@ mod tests {
             stamp,
             max_timestamp: 7,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
         };
         let uploaded: Vec<_> = objects.iter().map(|id| UploadedObject { id: *id, batches: vec![batch] }).collect();
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
-        let (here, elsewhere) = (known(), known());
-        [&here, &elsewhere].iter().for_each(|known| known.make_ready(&row_of(&store)));
+        let view = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
+        let (here, elsewhere) = (view(), view());
+        [&here, &elsewhere].iter().for_each(|view| view.make_ready(&row_of(&store)));
         let finder = RunFinder::open(directory.path()).expect("opened");
         assert_eq!(kept_from(&finder, &here, Some(200), None).await, Some(2));
         let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
         here.moved(&moved, Vec::new());
         for runs_cleared in [0, 1, 2] {
-            for known in [&here, &elsewhere] {
-                let from = kept_from(&finder, known, Some(200), None).await.expect("known");
+            for view in [&here, &elsewhere] {
+                let from = kept_from(&finder, view, Some(200), None).await.expect("known");
                 assert!(from <= 2, "from {from} with {runs_cleared} of 2 runs cleared");
             }
             store.clear(1, 0).expect("cleared");
@@ -160,20 +160,20 @@ mod tests {
                 stamp,
                 max_timestamp: *max_timestamp,
                 kind: BatchKind::Plain,
-                verified: None,
+                confirmation: None,
             };
             UploadedObject { id: *id, batches: vec![batch] }
         };
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
         Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
-        known.make_ready(&row_of(&store));
+        let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
+        view.make_ready(&row_of(&store));
         let finder = RunFinder::open(directory.path()).expect("opened");
-        assert_eq!(kept_from(&finder, &known, None, Some(100)).await, Some(1), "it is the oldest that is left");
-        known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
+        assert_eq!(kept_from(&finder, &view, None, Some(100)).await, Some(1), "it is the oldest that is left");
+        view.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
         for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {
-            assert_eq!(kept_from(&finder, &known, None, Some(since_ms)).await, Some(from), "since {since_ms}");
+            assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
         }
     }
 }

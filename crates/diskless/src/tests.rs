@@ -70,7 +70,7 @@ impl ByHand {
     /// Acts as another broker that commits one batch for each of these sequences of producer 7. Each batch has one
     /// record and its own object.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
-        let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+        let partition = self.diskless.find(&ONE, 0).and_then(|of| of.view.number()).expect("settled");
         let mut store = SqliteIndex::open(self.directory.path()).expect("opened");
         let ids = store.register(sequences.len(), 0).expect("registered");
         let mut other = Index::new(store, 5);
@@ -83,7 +83,7 @@ impl ByHand {
                 stamp,
                 max_timestamp: 7,
                 kind: BatchKind::Plain,
-                verified: None,
+                confirmation: None,
             }];
             other.commit(&[UploadedObject { id, batches }], 0).expect("committed");
         }
@@ -166,7 +166,7 @@ async fn index_thread_panics_pending_and_later_batches_are_refused() {
     let topic = Arc::new(config.topics.defaults);
     diskless.put_topic("topic", ONE, 1, &topic, Box::new(|_| ProducerTails::default()));
     let partition = diskless.find(&ONE, 0).expect("it is there");
-    while !partition.known.is_ready() {
+    while !partition.view.is_ready() {
         yield_now().await;
     }
     refreshed(Arc::clone(&partition)).await.expect("the thread answers");
@@ -221,7 +221,7 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     broker.carry_out().await;
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
-    let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+    let number = broker.diskless.find(&ONE, 0).and_then(|of| of.view.number()).expect("settled");
     // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it. In
     // the end, no state of either topic may remain in memory.
     let refreshing = broker.refresh(0);
@@ -298,7 +298,7 @@ async fn caller_gives_up_a_move_of_the_log_start_its_result_is_applied() {
     broker.carry_out().await;
     yield_now().await;
     yield_now().await;
-    assert_eq!(partition.known.offsets().log_start, 1);
+    assert_eq!(partition.view.offsets().log_start, 1);
 }
 
 #[tokio::test]
@@ -309,13 +309,13 @@ async fn change_feed_omits_commits_of_others_their_records_are_read() {
     broker.committed_elsewhere(0..3);
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
     let (waiter, began) = (Arc::default(), std::time::Instant::now());
-    let _registration = partition.known.register(&waiter);
+    let _registration = partition.view.register(&waiter);
     assert!(
         partition.try_read(Isolation::ReadUncommitted, 0, 1000, true, began).expect("readable").is_none(),
         "it is asked for"
     );
     waiter.notified().await;
-    assert_eq!(partition.known.offsets().log_end, 3);
+    assert_eq!(partition.view.offsets().log_end, 3);
 }
 
 /// The broker knows only sequence 0. Another broker has committed 1 and 2, but the answer for 1 was lost.
@@ -464,7 +464,7 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert_eq!(requested, 3, "41 partitions, 16 at a time");
     let refreshed = refreshing.await.expect("no panic");
     let failed: Vec<_> = refreshed.iter().filter(|(_, outcome)| outcome.is_err()).map(|(number, _)| *number).collect();
-    assert_eq!((refreshed.len(), failed), (41, deleted.known.number().into_iter().collect()));
+    assert_eq!((refreshed.len(), failed), (41, deleted.view.number().into_iter().collect()));
     assert!(!partitions[0].is_stale_for(7), "its producer is known");
     assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }

@@ -52,7 +52,7 @@ impl OneBroker {
         diskless.put_topic("topic", TOPIC, partitions, &config, Box::new(|_| ProducerTails::default()));
         let broker = OneBroker { diskless, store, _directory: directory };
         for index in 0..partitions {
-            broker.partition(index).known.opened().await;
+            broker.partition(index).view.opened().await;
             let mut refreshed = Refreshed::new();
             DisklessPartition::refresh_producers(&[broker.partition(index)], &mut refreshed).await;
         }
@@ -190,18 +190,18 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
     assert_eq!(committed(third).await, Ok(2));
     assert_eq!(broker.end(stamp(7, 0), true).await, Ok(()));
     assert!(is_unverified(broker.offer(stamp(7, 3), true, Verification::Unknown)), "the next transaction");
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 4);
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn transaction_ends_between_its_confirmation_and_the_commit_the_batch_is_sent_again() {
     let broker = OneBroker::start(64 << 20, 1).await;
     broker.write(stamp(7, 0)).await;
-    let known = broker.partition(0).known.offsets().log_end;
+    let known = broker.partition(0).view.offsets().log_end;
     assert_eq!(broker.end(stamp(7, 0), false).await, Ok(()));
     let late = broker.offer_to(0, &batch(stamp(7, 1), true, 10), Verification::Verified, known);
     assert_eq!(committed(late).await, Err(AppendError::Again));
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2, "nothing is open");
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2, "nothing is open");
     assert!(is_unverified(broker.offer(stamp(7, 1), true, Verification::Unknown)));
 }
 
@@ -220,7 +220,7 @@ async fn marker_is_written_twice_at_once_both_have_its_outcome() {
     broker.write(stamp(7, 0)).await;
     let (one, other) = tokio::join!(broker.end(stamp(7, 0), true), broker.end(stamp(7, 0), true));
     assert_eq!((one, other), (Ok(()), Ok(())));
-    assert_eq!(broker.partition(0).known.offsets().log_end, 2, "one marker");
+    assert_eq!(broker.partition(0).view.offsets().log_end, 2, "one marker");
     let stale = Marker { coordinator_epoch: -1, ..marker(stamp(7, 0), true) };
     let refused = broker.partition(0).write_marker(&stale, 1).await;
     assert_eq!(refused, Err(AppendError::Sequence(SequenceRefusal::CoordinatorFenced)));
@@ -232,9 +232,9 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     broker.write(stamp(7, 0)).await;
     broker.store.fail_next(1);
     assert_eq!(broker.end(stamp(7, 0), true).await, Err(AppendError::Storage));
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 0);
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 0);
     assert_eq!(broker.end(stamp(7, 0), true).await, Ok(()));
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2);
 }
 
 /// Another broker can still reach the store. The coordinator can let that broker write the marker instead of waiting
@@ -265,7 +265,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let config = Arc::new(TopicConfig { retention_bytes: Some(1), ..config.topics.defaults });
     broker.diskless.put_topic("topic", TOPIC, 1, &config, Box::new(|_| ProducerTails::default()));
-    let log_start = || broker.partition(0).known.offsets().log_start;
+    let log_start = || broker.partition(0).view.offsets().log_start;
     broker.partition(0).retain(0).await;
     assert_eq!(log_start(), 2, "the one of 8 is open");
     broker.end(stamp(8, 0), true).await.expect("written");
@@ -293,7 +293,7 @@ async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     assert_eq!(end.await, Ok(()));
     assert_eq!(committed(failing).await, Err(AppendError::Storage));
     assert_eq!(committed(behind).await, Err(AppendError::Again));
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2);
     assert_eq!(broker.aborted(0).await, [0]);
 }
 
@@ -312,7 +312,7 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     // The object with the two batches is closed early, but at least a tenth of a second after the object with the
     // marker.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
-    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+    assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,7 +342,7 @@ async fn coordinator_refuses_a_transaction_that_is_uploaded_none_of_it_is_commit
     let [first, second] = batches;
     let refused = Err(AppendError::Role(ErrorCode::INVALID_PRODUCER_EPOCH));
     assert_eq!((committed(first).await, committed(second).await), (refused, Err(AppendError::Again)));
-    assert_eq!((committed(other).await, broker.partition(0).known.offsets().log_end), (Ok(2), 3));
+    assert_eq!((committed(other).await, broker.partition(0).view.offsets().log_end), (Ok(2), 3));
 }
 
 #[tokio::test(start_paused = true)]

@@ -193,7 +193,7 @@ impl Tries {
                         }
                         Ok(Err(error)) if request.tries.is_empty() => return Err(error),
                         Err(_) if request.tries.is_empty() => {
-                            return Err(ObjectError::Unavailable(format!("a {} was not carried out", self.name)));
+                            return Err(ObjectError::Unavailable(format!("a {} has ended without an answer", self.name)));
                         }
                         // The other try may still succeed. If a try had been given up, its end does not matter.
                         _ if ended.is_some() => request.not_before = Instant::now() + self.pause(&request),
@@ -275,7 +275,11 @@ impl Tries {
         if progress.last().0.elapsed() >= SILENT_MAX
             && let Some(left_out) = self.silences.due()
         {
-            tracing::warn!(request = self.name, left_out, "the object store is silent: a request is sent again");
+            tracing::warn!(
+                request = self.name,
+                left_out,
+                "a request to the object store makes no progress: the broker sends it a second time"
+            );
         }
     }
 }

@@ -34,9 +34,9 @@ enum AdminCommand {
     /// Check a database, and list the brokers that use it. Changes nothing.
     ///
     /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
-    /// findings show if both are of one cluster and time, which partitions a start would delete, and which are missing.
-    /// Fails if a broker cannot use the database or the directory, or if partitions have no leader. --json prints
-    /// {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// findings show whether both belong to the same cluster and to the same point in time, which partitions a start
+    /// would delete, and which partitions are missing. Fails if a broker cannot use the database or the directory, or
+    /// if partitions have no leader. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
@@ -44,18 +44,18 @@ enum AdminCommand {
     Check(DatabaseArgs),
     /// Upgrade a database of an older Fullbore to the schema that this one needs.
     ///
-    /// Until their restart, brokers of the older version continue as during an outage of the database. --json prints
-    /// {"schema_before", "schema_now"}.
+    /// Brokers of the older version, until you restart them, continue as if the database were not available. --json
+    /// prints {"schema_before", "schema_now"}.
     #[command(after_help = "Examples:
   fullbore admin migrate --config server.properties
   fullbore admin migrate --control-plane postgres://fullbore@db:5432/fullbore --json")]
     Migrate(DatabaseArgs),
-    /// Accept an older copy of a database whose newest state is lost, so that the brokers start on it.
+    /// Accept an older copy of a database, if its newest state is lost, so that the brokers can start with the copy.
     ///
-    /// Stop all brokers first. What was changed since the copy stays lost: records of diskless topics, and changes of
-    /// topics and settings. Classic records of topics that the copy does not know are deleted when the brokers start,
-    /// so move their directories away if you need them. Of other partitions, the replica with the longest log leads, so
-    /// start all brokers together. --json prints {"version_before", "version_now"}.
+    /// Stop all brokers first. All changes since the copy stay lost: records of diskless topics, and changes of topics
+    /// and settings. Classic records of topics that the copy does not know are deleted when the brokers start, so move
+    /// their directories away if you need them. In other partitions the replica with the longest log becomes the
+    /// leader, so start all brokers together. --json prints {"version_before", "version_now"}.
     #[command(after_help = "Examples:
   fullbore admin accept-copy --config server.properties
   fullbore admin accept-copy --control-plane postgres://fullbore@db:5432/fullbore --json")]
@@ -102,7 +102,8 @@ impl DatabaseArgs {
         let settings = config.membership.control_plane.clone().ok_or_else(|| {
             let place = self.config.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
             Failure::new(format!(
-                "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data directory"
+                "{place}{CONTROL_PLANE} does not name a PostgreSQL database; this broker keeps its metadata in its \
+                 data directory"
             ))
         })?;
         let has_directory = DIRECTORY.iter().any(|key| properties.get(key).is_some());
@@ -242,8 +243,8 @@ mod tests {
         for (flags, reported) in [
             ("".to_owned(), "--control-plane"),
             (format!("--config {path} --control-plane postgres://x"), "cannot be used with"),
-            ("--config /dev/null".to_owned(), "/dev/null: control.plane names no PostgreSQL"),
-            ("--control-plane mysql://ann:secret@db/x".to_owned(), "must be sqlite or"),
+            ("--config /dev/null".to_owned(), "/dev/null: control.plane does not name a PostgreSQL database"),
+            ("--control-plane mysql://ann:secret@db/x".to_owned(), "must be sqlite, or"),
         ] {
             let refused = settings(&flags).expect_err(reported);
             assert!(refused.contains(reported) && !refused.contains("secret"), "{refused}");
@@ -253,8 +254,14 @@ mod tests {
     #[test]
     fn a_wrong_finding_is_marked() {
         assert_eq!(text_of(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
-        assert_eq!(text_of(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
+        assert_eq!(
+            text_of(&of_finding(&Finding::Clock(1500))),
+            "       the clock of the database is 1500 ms ahead of this machine's"
+        );
         let json = document(&of_finding(&Finding::Clock(1500)));
-        assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
+        assert_eq!(
+            json,
+            r#"{"is_wrong":false,"finding":"the clock of the database is 1500 ms ahead of this machine's"}"#
+        );
     }
 }

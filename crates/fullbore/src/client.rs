@@ -122,7 +122,7 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     };
     let found = properties.iter().find(in_vain).map(|(key, _)| match key.starts_with("sasl.") {
         true => format!("{key}: SASL is not offered yet; leave it out"),
-        false => format!("{key}: has no effect without {SECURITY_PROTOCOL}=SSL; set it, or leave this out"),
+        false => format!("{key}: has no effect without {SECURITY_PROTOCOL}=SSL; set that as well, or leave {key} out"),
     });
     match found {
         Some(sentence) => Err(Failure::new(sentence)),

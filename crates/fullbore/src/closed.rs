@@ -33,7 +33,10 @@ pub fn is_stdout_closed() -> bool {
 /// Returns a sentence for the user if standard output is closed.
 pub fn check_stdout() -> Result<(), Failure> {
     match is_stdout_closed() {
-        true => Err(Failure::new("standard output is closed, and records would be lost; open it, as with >/dev/null")),
+        true => Err(Failure::new(
+            "standard output is closed, so records would be lost; open standard output, as with \
+             >/dev/null",
+        )),
         false => Ok(()),
     }
 }

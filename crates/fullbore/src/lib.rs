@@ -25,6 +25,7 @@ mod info;
 mod log;
 mod log_dirs;
 mod log_format;
+mod log_output;
 mod man;
 mod output;
 mod patience;

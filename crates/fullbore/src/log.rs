@@ -1,10 +1,12 @@
 //! The log on standard error, which `--log`, RUST_LOG and `--debug` set. Standard output has no log lines.
 //!
 //! Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A line that cannot be
-//! written, for example on a full disk or without a reader, is lost. This has no other effect.
+//! written, for example on a full disk or without a reader, is lost. This has no other effect. `log_output` writes the
+//! broker's lines.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
+use crate::log_output::LogOutput;
 use clap::ValueEnum;
 use fullbore_broker::loggers::{self, Level, LevelChange, LogLevels};
 use std::collections::BTreeMap;
@@ -34,23 +36,29 @@ const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Sets up the broker's log. `--log` takes precedence over RUST_LOG, and both over the default. The targets of
-/// `--debug` are added. The returned levels can be changed later.
-pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
+/// `--debug` are added. The returned levels can be changed later. The caller ends the returned output.
+pub fn of_broker(
+    filter: Option<&str>,
+    format: LogFormat,
+    debug: &[Debug],
+) -> Result<(Arc<dyn LogLevels>, LogOutput), Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),
         None => from_environment(BROKER_DEFAULT)?,
     };
     let text = with_debug(text, debug);
+    let output = LogOutput::to_standard_error()?;
     let builder = tracing_subscriber::fmt()
         .with_ansi(crate::output::has_colours(&std::io::stderr()))
         .log_internal_errors(false)
         .event_format(format.lines())
         .with_env_filter(EnvFilter::new(&text))
-        .with_writer(std::io::stderr)
+        .with_writer(output.clone())
         .with_filter_reloading();
     let handle = builder.reload_handle();
     builder.init();
-    Ok(Arc::new(Levels::new(text, move |filter| handle.reload(filter).map_err(|error| error.to_string()))))
+    let levels = Levels::new(text, move |filter| handle.reload(filter).map_err(|error| error.to_string()));
+    Ok((Arc::new(levels), output))
 }
 
 /// Sets up the log of a tool by RUST_LOG, and adds the targets of `--debug`. Without either, the tool has no log.

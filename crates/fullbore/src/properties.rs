@@ -31,6 +31,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn first_key_after_a_byte_order_mark_is_found() {
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        std::fs::write(file.path(), "\u{feff}bootstrap.servers=host:9092\r\n").expect("written");
+        let properties = read_properties(Some(file.path())).expect("valid");
+        assert_eq!(properties.get(BOOTSTRAP_SERVERS), Some("host:9092"));
+    }
+
+    #[test]
     fn a_missing_file_is_named() {
         let failure = read_properties(Some(Path::new("/no/such.properties"))).expect_err("missing");
         assert!(failure.to_string().contains("/no/such.properties"));

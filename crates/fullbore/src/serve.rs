@@ -6,16 +6,16 @@ use crate::log::{self, Debug};
 use crate::log_format::LogFormat;
 use crate::output::{Format, line};
 use crate::reserve::{self, Reserve};
-use crate::stop::hide_panics_of_a_stopped_runtime;
+use crate::stop::{StopSignals, hide_panics_of_a_stopped_runtime};
 use clap::Args;
 use fullbore_broker::Broker;
-use fullbore_broker::loggers::Loggers;
+use fullbore_broker::loggers::{LogLevels, Loggers};
 use fullbore_config::{BrokerConfig, Listener, Mistakes, Properties, Warning};
 use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_wire::host_port;
 use std::num::NonZero;
 use std::path::PathBuf;
-use tokio::signal::unix::{SignalKind, signal};
+use std::sync::Arc;
 
 /// Run the broker. Needs no argument: data is in ./fullbore-data, clients connect to 127.0.0.1:9092.
 #[derive(Args, Debug)]
@@ -40,7 +40,8 @@ pub struct Serve {
     /// The filter of the log, as in RUST_LOG: warn, info, debug, fullbore_broker=debug,...
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// The format of the log's lines on standard error; with json, the greeting is one of them.
+    /// The format of log lines on standard error; with json, the addresses that the broker prints when it is ready are
+    /// a log line, too.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
@@ -120,11 +121,17 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, or until another process replaces this broker in its cluster.
+/// Serves until SIGINT, SIGTERM or SIGHUP, or until another process replaces this broker in its cluster.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let as_json = serve.log_format == LogFormat::Json;
     Format { json: as_json }.choose();
-    let levels = log::of_broker(serve.log.as_deref(), serve.log_format, debug)?;
+    let (levels, output) = log::of_broker(serve.log.as_deref(), serve.log_format, debug)?;
+    let ended = run_with_log(&serve, as_json, levels);
+    output.end();
+    ended
+}
+
+fn run_with_log(serve: &Serve, as_json: bool, levels: Arc<dyn LogLevels>) -> Result<(), Failure> {
     let (config, warnings) = serve.configuration()?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -150,7 +157,7 @@ async fn serve_until_signal(
     reserve: &mut Reserve,
 ) -> Result<(), Failure> {
     // The handlers are set before the broker opens any file. A signal therefore cannot kill it while it starts.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut signals = StopSignals::new()?;
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let flags = security_flags(config.network.listeners.first());
@@ -163,8 +170,7 @@ async fn serve_until_signal(
     }
     let ended = loop {
         tokio::select! {
-            _ = interrupt.recv() => break None,
-            _ = terminate.recv() => break None,
+            _ = signals.next() => break None,
             why = broker.ended() => break Some(why),
             () = broker.disk_hangs(), if reserve.is_held() => reserve.let_go(),
         }

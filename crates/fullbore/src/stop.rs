@@ -2,11 +2,12 @@
 //!
 //! Invariants: the first signal only requests the end. The command then prints its results, cleans up, and returns. A
 //! second signal ends the program, and so does a time limit if the command does not return. After Ctrl-C (SIGINT) the
-//! limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM it leaves time for the
-//! last records and commits.
+//! limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM, and after SIGHUP from a
+//! closed terminal, it leaves time for the last records and commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,6 +35,51 @@ const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 /// The end of the panic message of a timer whose runtime has stopped (tokio's `RUNTIME_SHUTTING_DOWN_ERROR`).
 const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
 
+/// The signals that stop a command.
+pub struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// Comes when the terminal is closed. `None` if the process ignores it, as `nohup` makes it do.
+    hangup: Option<Signal>,
+}
+
+impl StopSignals {
+    /// Sets the handlers, in a tokio runtime. From now on no signal kills the process.
+    ///
+    /// # Errors
+    /// Returns the system's error if it refuses a handler.
+    pub fn new() -> io::Result<Self> {
+        let hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(StopSignals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup,
+        })
+    }
+
+    /// Waits for a signal. Returns true if it was Ctrl-C.
+    pub async fn next(&mut self) -> bool {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => true,
+            _ = self.terminate.recv() => false,
+            _ = hangup => false,
+        }
+    }
+}
+
+/// Returns true if SIGHUP, signal 1, was ignored when the process started.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
 /// A request to stop a command, with its state. Clones share both.
 #[derive(Clone)]
 pub struct Stop {
@@ -56,27 +102,27 @@ impl Stop {
         }
     }
 
-    /// Creates a request that SIGINT and SIGTERM make. At a second signal, or if the command does not end in time,
+    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a second signal, or if the command does not end in time,
     /// `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // The handlers are set before this returns, so that no signal kills work that has begun.
-        let (mut interrupt, mut terminate) = {
+        let mut signals = {
             let _runtime = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+            StopSignals::new()?
         };
         let watch = move || {
             let unnoticed = runtime.block_on(async {
-                if either(&mut interrupt, &mut terminate).await {
+                if signals.next().await {
                     requested.look();
                 }
                 requested.request();
                 let repeated_until = Instant::now() + REPEATED_WITHIN;
                 let another = async {
                     loop {
-                        either(&mut interrupt, &mut terminate).await;
+                        signals.next().await;
                         if Instant::now() >= repeated_until {
                             return;
                         }
@@ -176,14 +222,6 @@ pub fn hide_panics_of_a_stopped_runtime() {
             report(panic);
         }
     }));
-}
-
-/// Waits for either signal. Returns true if it was `one`.
-async fn either(one: &mut Signal, other: &mut Signal) -> bool {
-    tokio::select! {
-        _ = one.recv() => true,
-        _ = other.recv() => false,
-    }
 }
 
 fn to_ms(time: Duration) -> u64 {

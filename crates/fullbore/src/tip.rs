@@ -97,7 +97,7 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
     let is_known = command.get_arguments().any(|known| known.get_long() == Some(flag));
     let is_given = typed.iter().any(|word| word.to_str().is_some_and(|word| word.strip_prefix("--") == Some(flag)));
     (is_known && !argument.starts_with('-')).then(|| match is_given {
-        true => format!("a pattern needs quotes, as in --{flag} 'test-.*', or the shell makes it names of files"),
+        true => format!("a pattern needs quotes, as in --{flag} 'test-.*', or the shell replaces it by names of files"),
         false => format!("write --{flag} {argument}"),
     })
 }
@@ -114,8 +114,9 @@ fn of_names(error: &Error) -> Option<String> {
         })
         .collect();
     let is_of_both = context.iter().any(|text| text.contains("--topic ")) && context.iter().any(|text| text == NAMES);
-    is_of_both
-        .then(|| "a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files".to_owned())
+    is_of_both.then(|| {
+        "a pattern needs quotes, as in --topic 'test-.*', or the shell replaces it by names of files".to_owned()
+    })
 }
 
 /// Returns the tip about a number that is malformed or too large, according to the error of Rust's parsers. Returns

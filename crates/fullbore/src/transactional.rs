@@ -76,13 +76,13 @@ impl TransactionSettings {
             {
                 let (seconds, sooner) = (open_for.as_secs_f64(), self.sooner);
                 Some(format!(
-                    "it was open for {seconds:.1} s, longer than transaction.timeout.ms={timeout_ms} allows; commit \
-                     sooner with {sooner}, or raise the timeout"
+                    "the transaction was open for {seconds:.1} s, longer than transaction.timeout.ms={timeout_ms} \
+                     allows; commit sooner with {sooner}, or raise the timeout"
                 ))
             }
             ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH => Some(format!(
-                "another producer has begun with transactional id '{id}', or `fullbore transactions` has fenced this \
-                 one; give each producer an id of its own"
+                "another producer has started with transactional id '{id}', or `fullbore transactions` has fenced \
+                 this producer; give each producer its own id"
             )),
             _ => None,
         }
@@ -154,7 +154,8 @@ mod tests {
         ] {
             let cause = settings().cause(&error, Duration::from_secs(16));
             assert!(
-                cause.starts_with("it was open for 16.0 s, longer than transaction.timeout.ms=2000 allows"),
+                cause
+                    .starts_with("the transaction was open for 16.0 s, longer than transaction.timeout.ms=2000 allows"),
                 "{cause}"
             );
             assert!(cause.contains("--transaction-records"), "{cause}");
@@ -165,7 +166,7 @@ mod tests {
     fn a_producer_fenced_in_time_has_another_producer_as_its_cause() {
         for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH] {
             let cause = settings().cause(&refused(code, false), Duration::from_secs(1));
-            assert!(cause.starts_with("another producer has begun with transactional id 'import'"), "{cause}");
+            assert!(cause.starts_with("another producer has started with transactional id 'import'"), "{cause}");
         }
     }
 

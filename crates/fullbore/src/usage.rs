@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_tip_on_names_with_and_without_flag_is_quotes() {
         let found = reported("fullbore topics delete --topic foo.1 foo");
-        let tip = "; tip: a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files";
+        let tip = "; tip: a pattern needs quotes, as in --topic 'test-.*', or the shell replaces it by names of files";
         assert!(found.contains("cannot be used with") && found.ends_with(tip), "{found}");
     }
 

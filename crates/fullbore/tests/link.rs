@@ -76,7 +76,7 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
     let mut output = String::new();
     counts.read_to_string(&mut output).expect("read");
     let there: u64 = output
-        .split(" bytes there")
+        .split(" bytes to the server")
         .next()
         .and_then(|before| before.rsplit(' ').next())
         .and_then(|bytes| bytes.replace(',', "").parse().ok())
@@ -233,7 +233,7 @@ fn a_foreign_namespace_is_not_removed() {
     let still_there = paths[1].exists();
     assert!(Command::new("ip").args(["netns", "del", other]).status().expect("ip runs").success());
     assert_eq!(status, Some(1));
-    assert!(stderr.contains(&format!("namespace '{other}' exists and is not this tool's")), "{stderr}");
+    assert!(stderr.contains(&format!("namespace '{other}' exists, but this tool has not created it")), "{stderr}");
     assert!(still_there && !paths[0].exists());
 }
 

@@ -18,6 +18,9 @@ pub const SETTINGS_FILE_MAX: u64 = 4 << 20;
 /// Maximum size of a file with a list, such as partitions with their offsets, in bytes.
 pub const LIST_FILE_MAX: u64 = 256 << 20;
 
+/// The byte order mark of a UTF-8 file.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// The nice level of background threads.
 const NICE: i32 = 10;
 
@@ -48,13 +51,18 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a text file of at most `max` bytes, like [`read`].
+/// Reads a text file of at most `max` bytes, like [`read`]. Leaves out the byte order mark that some editors write at
+/// the start.
 ///
 /// # Errors
 /// Returns the errors of [`read`], or one of kind [`io::ErrorKind::InvalidData`] if the bytes are not UTF-8.
 pub fn read_text(path: &Path, max: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
-    String::from_utf8(read(path, max)?).map_err(not_text)
+    let mut text = String::from_utf8(read(path, max)?).map_err(not_text)?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len_utf8());
+    }
+    Ok(text)
 }
 
 /// Replaces the whole file. The new content is on the disk before it gets the name `path`.
@@ -94,7 +102,7 @@ pub fn remove_for_good(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     let emptied = file.map_or(Ok(()), |file| if is_removed(&file) { file.set_len(0) } else { Ok(()) });
     if let Err(error) = emptied {
-        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its room is free once its last reader closes it");
+        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its space is free only after the last response that reads from the file");
     }
     Ok(())
 }
@@ -135,6 +143,13 @@ mod tests {
         }
         file.write_all(b"\xff").expect("written");
         assert_eq!(read_text(file.path(), 9).expect_err("no text").kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn byte_order_mark_at_the_start_is_no_part_of_the_text() {
+        let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+        file.write_all("\u{feff}a=\u{feff}b\n".as_bytes()).expect("written");
+        assert_eq!(read_text(file.path(), SETTINGS_FILE_MAX).expect("text"), "a=\u{feff}b\n");
     }
 
     #[test]

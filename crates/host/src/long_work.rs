@@ -1,13 +1,13 @@
-//! Permits for long work: parts of a request that may take longer than a millisecond, and would keep other connections
+//! Slots for long work: parts of a request that may take longer than a millisecond, and would keep other connections
 //! waiting.
 //!
 //! The work stays on the thread that handles the request, so that nothing is copied and requests stay in order. While
 //! it runs, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same for a
 //! future that takes long to poll. Recovery of logs takes seconds and must not use this.
 //!
-//! Invariant: there are [`PLACES`] permits, given in the order of the requests, so that the runtime always has threads
-//! left. Work that has a permit never waits for another one. A connection waits with at most one request and one
-//! response at a time, so the permits are shared fairly.
+//! Invariant: there are [`SLOTS`] slots, given in the order of the requests, so that the runtime always has threads
+//! left. Work that has a slot never waits for another one. A connection waits with at most one request and one
+//! response at a time, so the slots are shared fairly.
 
 use crate::task;
 use std::cell::Cell;
@@ -16,84 +16,84 @@ use std::pin::Pin;
 use std::task::Poll;
 use tokio::sync::Semaphore;
 
-/// Number of permits for all connections together.
-const PLACES: usize = 16;
+/// Number of slots for all connections together.
+const SLOTS: usize = 16;
 
 thread_local! {
-    /// True while this thread has a permit.
-    static IN_PLACE: Cell<bool> = const { Cell::new(false) };
+    /// True while this thread has a slot.
+    static IN_SLOT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if the calling thread has a permit. Such a thread must not wait for another permit.
-pub fn is_in_place() -> bool {
-    IN_PLACE.get()
+/// Returns true if the calling thread has a slot. Such a thread must not wait for another slot.
+pub fn is_in_slot() -> bool {
+    IN_SLOT.get()
 }
 
-/// Marks the thread as having a permit until this guard is dropped.
-struct InPlace {
+/// Marks the thread as having a slot until this guard is dropped.
+struct InSlot {
     before: bool,
 }
 
-impl InPlace {
-    fn enter() -> InPlace {
-        InPlace { before: IN_PLACE.replace(true) }
+impl InSlot {
+    fn enter() -> InSlot {
+        InSlot { before: IN_SLOT.replace(true) }
     }
 }
 
-impl Drop for InPlace {
+impl Drop for InSlot {
     fn drop(&mut self) {
-        IN_PLACE.set(self.before);
+        IN_SLOT.set(self.before);
     }
 }
 
-/// The permits of one broker.
+/// The slots of one broker.
 pub struct LongWork {
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 impl Default for LongWork {
     fn default() -> Self {
-        LongWork { places: Semaphore::new(PLACES) }
+        LongWork { slots: Semaphore::new(SLOTS) }
     }
 }
 
 impl LongWork {
-    /// Creates the given number of permits.
-    pub fn with_places(places: usize) -> LongWork {
-        LongWork { places: Semaphore::new(places) }
+    /// Creates the given number of slots.
+    pub fn with_slots(slots: usize) -> LongWork {
+        LongWork { slots: Semaphore::new(slots) }
     }
 
-    /// Starts without permits. A test adds them with `add_places`.
+    /// Starts without slots. A test adds them with `add_slots`.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn without_places() -> LongWork {
-        LongWork { places: Semaphore::new(0) }
+    pub fn without_slots() -> LongWork {
+        LongWork { slots: Semaphore::new(0) }
     }
 
-    /// Adds permits.
+    /// Adds slots.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn add_places(&self, count: usize) {
-        self.places.add_permits(count);
+    pub fn add_slots(&self, count: usize) {
+        self.slots.add_permits(count);
     }
 
-    /// Waits for a permit and runs the work. If the calling thread already has a permit, that one is used.
+    /// Waits for a slot and runs the work. If the calling thread already has a slot, that one is used.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        if is_in_place() {
+        if is_in_slot() {
             return work();
         }
-        let _place = self.places.acquire().await.expect("never closed");
-        in_place(work)
+        let _slot = self.slots.acquire().await.expect("never closed");
+        in_slot(work)
     }
 
-    /// Waits for a permit and polls the future once. The permit is released afterwards, even if the future is not done.
+    /// Waits for a slot and polls the future once. The slot is released afterwards, even if the future is not done.
     pub async fn poll_once<F: Future>(&self, mut future: Pin<&mut F>) -> Poll<F::Output> {
-        let _place = self.places.acquire().await.expect("never closed");
-        poll_fn(|context| Poll::Ready(in_place(|| future.as_mut().poll(context)))).await
+        let _slot = self.slots.acquire().await.expect("never closed");
+        poll_fn(|context| Poll::Ready(in_slot(|| future.as_mut().poll(context)))).await
     }
 }
 
-fn in_place<T>(work: impl FnOnce() -> T) -> T {
+fn in_slot<T>(work: impl FnOnce() -> T) -> T {
     task::in_place(|| {
-        let _in_place = InPlace::enter();
+        let _in_slot = InSlot::enter();
         work()
     })
 }
@@ -129,12 +129,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_pending_future_holds_no_permit() {
-        let long = LongWork::with_places(1);
+        let long = LongWork::with_slots(1);
         let (wake, woken) = tokio::sync::oneshot::channel();
-        // Work inside the poll uses the poll's permit.
+        // Work inside the poll uses the poll's slot.
         let mut waiting = std::pin::pin!(async { long.run(|| woken).await.await });
         assert!(long.poll_once(waiting.as_mut()).await.is_pending());
-        assert!(!is_in_place());
+        assert!(!is_in_slot());
         wake.send(7).expect("it is waited for");
         assert_eq!(long.poll_once(waiting.as_mut()).await, Poll::Ready(Ok(7)));
     }
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn work_that_panics_returns_its_permit() {
         let long = Arc::new(LongWork::default());
-        for _ in 0..=PLACES {
+        for _ in 0..=SLOTS {
             let long = Arc::clone(&long);
             let panicking = tokio::spawn(async move { long.run(|| panic!("as a test wants it")).await });
             assert!(panicking.await.is_err_and(|error| error.is_panic()));

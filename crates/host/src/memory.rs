@@ -49,7 +49,7 @@ impl Trimmer {
         if self.history.is_trim_due(kept) {
             allocator::trim();
             self.history.trimmed(allocator::kept_bytes(KEPT_MAX));
-            tracing::debug!(kept, left = self.history.floor, "returned freed memory to the system");
+            tracing::debug!(kept, left = self.history.floor, "returned freed memory to the operating system");
         }
     }
 }

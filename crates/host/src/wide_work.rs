@@ -1,58 +1,93 @@
-//! Permits and memory for wide requests. These have thousands of entries, which take time and memory.
+//! Slots and memory for wide requests. These have thousands of entries, which take time and memory.
 //!
-//! The work on such a request is a future. Each time it is polled, it needs a permit and a part of the memory budget.
+//! The work on such a request is a future. Each time it is polled, it needs a slot and a part of the memory budget.
 //! Other long work is in [`long_work`](crate::long_work).
 //!
 //! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
-//! memory again. Freed memory is therefore returned to the system each time that polls have used a quarter of the
-//! budget.
+//! memory again. Freed memory is therefore returned to the system once polls have used a quarter of the budget, but not
+//! more often than every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls need the
+//! memory again. What the last polls leave is returned by [`memory::Trimmer`].
 //!
-//! Invariant: a poll gets its memory before its permit, and does not wait for anything while it has the permit.
+//! Invariant: a poll gets its memory before its slot, and does not wait for anything while it has the slot.
 
-use crate::long_work::{LongWork, is_in_place};
+use crate::long_work::{LongWork, is_in_slot};
 use crate::memory;
+use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::pin::pin;
+#[cfg(any(test, feature = "test-util"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Maximum memory of all concurrent polls together, in bytes. A poll that needs more gets the whole budget.
 const BYTES_MAX: usize = 256 << 20;
 /// How many bytes polls may use before freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Minimum number of permits, for machines with few processors.
-const PLACES_MIN: usize = 4;
+/// Minimum time between two returns of freed memory. Within this time a thread can use about 256 MiB of new memory.
+const TRIM_INTERVAL: Duration = Duration::from_millis(250);
+/// Minimum number of slots, for machines with few processors.
+const SLOTS_MIN: usize = 4;
 
 /// The memory of the largest poll of this process, before it is limited to the budget.
 #[cfg(any(test, feature = "test-util"))]
 pub static LARGEST_POLL: AtomicUsize = AtomicUsize::new(0);
 
-/// The permits and the memory for wide requests of one broker.
+/// The slots and the memory for wide requests of one broker.
 pub struct WideWork {
-    places: LongWork,
+    slots: LongWork,
     bytes: Semaphore,
-    /// The permit for wide commands, of which only one may run at a time.
+    /// The slot for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The permit for long listings, of which only one may run at a time.
-    listings: Semaphore,
-    /// How many bytes polls have used since memory was last returned to the system.
-    taken: AtomicUsize,
+    /// The slots for long listings. Of each kind, only one may run at a time.
+    listings: [Semaphore; 2],
+    taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
 }
 
+/// A kind of listing that may be long.
+#[derive(Clone, Copy)]
+pub enum Listing {
+    /// A list of transactional ids.
+    Transactions,
+    /// A list of the partitions in a data directory. It may wait for a disk that hangs.
+    LogDirs,
+}
+
+/// The memory that polls have used since freed memory was last returned to the system.
+#[derive(Default)]
+struct TakenMemory {
+    bytes: usize,
+    /// When freed memory was last returned; `None` if it never was.
+    returned: Option<Instant>,
+}
+
+impl TakenMemory {
+    /// Adds the memory of a poll. Returns true if freed memory must be returned now.
+    fn is_return_due(&mut self, bytes: usize, now: Instant) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let is_early = self.returned.is_some_and(|returned| now < returned + TRIM_INTERVAL);
+        if self.bytes < KEPT_MAX || is_early {
+            return false;
+        }
+        *self = TakenMemory { bytes: 0, returned: Some(now) };
+        true
+    }
+}
+
 impl Default for WideWork {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         WideWork {
-            places: LongWork::with_places(processors.max(PLACES_MIN)),
+            slots: LongWork::with_slots(processors.max(SLOTS_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
-            listings: Semaphore::new(1),
-            taken: AtomicUsize::new(0),
+            listings: [Semaphore::new(1), Semaphore::new(1)],
+            taken: Mutex::default(),
             give_back: memory::give_back,
             #[cfg(any(test, feature = "test-util"))]
             polls: AtomicUsize::new(0),
@@ -73,25 +108,26 @@ impl WideWork {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
-    /// Waits for a permit and runs the work. The work uses none of the memory budget.
+    /// Waits for a slot and runs the work. The work uses none of the memory budget.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.places.run(work).await
+        self.slots.run(work).await
     }
 
-    /// Waits for the permit for wide commands. A wide command uses memory while other threads carry it out, so only one
+    /// Waits for the slot for wide commands. A wide command uses memory while other threads carry it out, so only one
     /// may run at a time.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Waits for the permit for long listings. Another thread makes the list, which takes memory until it is encoded.
-    pub async fn listing_turn(&self) -> SemaphorePermit<'_> {
-        self.listings.acquire().await.expect("never closed")
+    /// Waits for the slot for long listings of this kind. Another thread makes the list, which takes memory until it
+    /// is encoded.
+    pub async fn listing_turn(&self, listing: Listing) -> SemaphorePermit<'_> {
+        self.listings[listing as usize].acquire().await.expect("never closed")
     }
 
-    /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
+    /// Runs a future. Before each poll, waits for `bytes` of memory and for a slot.
     pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
-        if is_in_place() {
+        if is_in_slot() {
             return future.await;
         }
         let mut future = pin!(future);
@@ -103,25 +139,24 @@ impl WideWork {
                 self.polls.fetch_add(1, Ordering::SeqCst);
                 LARGEST_POLL.fetch_max(bytes, Ordering::SeqCst);
             }
-            if let Poll::Ready(output) = self.places.poll_once(future.as_mut()).await {
+            if let Poll::Ready(output) = self.slots.poll_once(future.as_mut()).await {
                 self.note_taken(permits as usize).await;
                 drop(room);
                 return output;
             }
             // Nothing may be awaited before `woken`. The future's wake could end that wait, and would then be lost.
-            self.taken.fetch_add(permits as usize, Ordering::Relaxed);
+            self.taken.lock().bytes += permits as usize;
             drop(room);
             woken().await;
         }
     }
 
-    /// Records the memory that a poll has used. Returns freed memory to the system once polls have used [`KEPT_MAX`]
-    /// bytes. The caller still holds the poll's part of the budget.
+    /// Records the memory that a poll has used. Returns freed memory to the system if [`TakenMemory`] demands it. The
+    /// caller still holds the poll's part of the budget.
     async fn note_taken(&self, bytes: usize) {
-        let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if taken >= KEPT_MAX {
-            self.taken.store(0, Ordering::Relaxed);
-            self.places.run(self.give_back).await;
+        let is_due = self.taken.lock().is_return_due(bytes, Instant::now());
+        if is_due {
+            self.slots.run(self.give_back).await;
         }
     }
 }
@@ -143,6 +178,17 @@ mod tests {
 
     static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
+    #[test]
+    fn polls_of_a_quarter_of_the_budget_return_freed_memory_once_per_interval() {
+        let began = Instant::now();
+        let mut taken = TakenMemory::default();
+        let mut due = |bytes, ms| taken.is_return_due(bytes, began + Duration::from_millis(ms));
+        assert_eq!([due(KEPT_MAX / 2, 0), due(KEPT_MAX / 2, 1)], [false, true]);
+        let loaded: Vec<bool> = (2..=251).map(|ms| due(KEPT_MAX, ms)).collect();
+        assert_eq!(loaded.iter().position(|is_due| *is_due), Some(249), "one return in 250 ms of load");
+        assert_eq!([due(KEPT_MAX - 1, 10_000), due(1, 10_001)], [false, true], "little memory was used since");
+    }
+
     #[tokio::test]
     async fn polls_of_a_quarter_of_the_budget_return_freed_memory_before_the_next() {
         let given_back = || GIVEN_BACK.load(Ordering::Relaxed);
@@ -151,14 +197,14 @@ mod tests {
         };
         let wide = WideWork { give_back, ..WideWork::default() };
         let mut seen = Vec::new();
-        for bytes in [KEPT_MAX / 2, KEPT_MAX / 4, KEPT_MAX / 4, KEPT_MAX / 4, usize::MAX, 1] {
+        for bytes in [KEPT_MAX / 2, KEPT_MAX / 4, KEPT_MAX / 4, 1] {
             seen.push(wide.drive(bytes, async { given_back() }).await);
         }
-        assert_eq!((seen, given_back()), (vec![0, 0, 0, 1, 1, 2], 2));
+        assert_eq!(seen, [0, 0, 0, 1]);
     }
 
     #[tokio::test]
-    async fn a_pending_future_holds_neither_memory_nor_permit() {
+    async fn a_pending_future_holds_neither_memory_nor_slot() {
         let wide = Arc::new(WideWork { give_back: || (), ..WideWork::default() });
         let (wake, woken) = tokio::sync::oneshot::channel();
         let waiting = tokio::spawn({

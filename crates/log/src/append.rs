@@ -130,7 +130,7 @@ impl Log {
         let work = AssertUnwindSafe(|| write(self));
         let written = catch_unwind(work).unwrap_or_else(|_| {
             self.give_up_midway(before);
-            Err(io::Error::other("the append has panicked, no appends until the next start"))
+            Err(io::Error::other("the append has panicked; the partition accepts no appends until the next start"))
         });
         written.map_err(|error| {
             if is_full(&error) && !self.flushes.is_broken() {

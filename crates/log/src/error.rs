@@ -20,8 +20,8 @@ pub enum StorageError {
     },
     /// Records that were acknowledged are damaged or missing, or records before them are.
     #[error(
-        "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
-         and those after it away to go on without their records"
+        "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move this \
+         file and the later ones away to continue without their records"
     )]
     Corrupt {
         /// The log file of the damaged segment.
@@ -33,8 +33,8 @@ pub enum StorageError {
     },
     /// The offsets between two segments are in no file.
     #[error(
-        "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before it was cut; \
-         restore it, or move the log files from {next:020} on away"
+        "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before was cut; restore \
+         that file, or move the log files from {next:020} on away"
     )]
     Gap {
         /// The partition's directory.
@@ -48,8 +48,8 @@ pub enum StorageError {
     },
     /// The directory has records, but its topic id is lost. The records may be of a deleted topic of the same name.
     #[error(
-        "{path}: {why}, so the records have no known topic; write `version: 0` and `topic_id: {topic_id}` to it if they \
-         are of this topic, or move the directory away; then restart"
+        "{path}: {why}, so the topic of the records is unknown; if they belong to this topic, write `version: 0` and \
+         `topic_id: {topic_id}` to the file, otherwise move the directory away; then restart"
     )]
     TopicUnknown {
         /// The file with the topic id.
@@ -61,7 +61,9 @@ pub enum StorageError {
     },
     /// The end of the log lacks committed records, but another replica has them.
     #[error(
-        "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: this replica follows one that has them; if none can return, accept the loss by `fullbore topics elect-leaders --election-type unclean`"
+        "{path}: the log ends at offset {log_end}, but the records below offset {high_watermark} were committed: this \
+         replica only follows a leader that has them. If no such replica can return, accept the loss with `fullbore \
+         topics elect-leaders --election-type unclean`"
     )]
     EndMissing {
         /// The partition's directory.

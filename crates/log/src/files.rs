@@ -90,7 +90,7 @@ pub fn read_offsets(path: &Path) -> Option<OffsetsByPartition> {
     let bytes = fs::read(path).ok()?;
     let offsets = std::str::from_utf8(&bytes).ok().and_then(parse_offsets);
     if offsets.is_none() {
-        tracing::warn!(path = %path.display(), "damaged checkpoint ignored");
+        tracing::warn!(path = %path.display(), "cannot use a damaged checkpoint file: the broker ignores it");
     }
     offsets
 }

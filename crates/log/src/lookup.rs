@@ -265,7 +265,7 @@ impl OffsetLookup {
             if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
                 return Ok(scan);
             }
-            tracing::warn!(index = %self.index_path.display(), "the index names a batch that does not exist: reading without the index");
+            tracing::warn!(index = %self.index_path.display(), "an index entry points to a batch that does not exist: reading the log without the index");
         }
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }

@@ -220,7 +220,8 @@ impl Log {
         let path = segment.path(LOG);
         let failed = |error| StorageError::io(&path, error);
         if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
-            tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
+            tracing::warn!(path = %path.display(), "an index is missing or does not belong to its segment: rebuilding \
+                 it");
             match unless_full(segment.rebuild_indexes(stop, config.index_interval_bytes)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
@@ -305,7 +306,7 @@ impl Log {
             }
             let aside = self.set_aside(stop, index, walk.end, walk.next_offset).map_err(|error| match error {
                 error if is_momentary(&error) => failed(error),
-                error => corrupt(format!("{why}; what follows cannot be set aside: {error}")),
+                error => corrupt(format!("{why}; the records behind cannot be set aside: {error}")),
             })?;
             tracing::warn!(
                 path = %path.display(),
@@ -314,11 +315,13 @@ impl Log {
                 lost = ?(walk.next_offset..aside.end_offset.max(known.recovery_point)),
                 files = aside.files,
                 aside = %aside.first.display(),
-                "the machine stopped before this was flushed: the log is cut off here, and the records behind are set aside"
+                "the machine stopped before the end of a log was flushed: the log is cut off at `byte`, and the \
+                 records behind are set aside"
             );
         } else {
             let bytes = self.segments[index].size - walk.end;
-            tracing::warn!(path = %path.display(), from = walk.end, bytes, "torn tail cut off");
+            tracing::warn!(path = %path.display(), from = walk.end, bytes, "cut off an incomplete batch at the end of \
+                 a log");
         }
         self.cut_segment(index, walk.end).map_err(failed)
     }
@@ -513,7 +516,10 @@ impl Walk {
                 Err(ScanError::Io(error)) => return Err(error),
             };
             if !self.is_due(&batch) || !segment.can_hold(batch.last_offset()) {
-                return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
+                return Ok(Some(format!(
+                    "a batch begins at offset {} where {} is expected",
+                    batch.base_offset, self.next_offset
+                )));
             }
             if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
                 return Ok(Some("the checksum does not match".to_owned()));

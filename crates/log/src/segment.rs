@@ -418,7 +418,7 @@ impl Segment {
         if Scan::at_batch(None, &*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
             return Ok(position);
         }
-        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "the index names a batch that does not exist: reading without the index");
+        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "an index entry points to a batch that does not exist: reading the log without the index");
         Ok(0)
     }
 
@@ -446,7 +446,7 @@ impl Segment {
         if self.has_batch_of(&entry)? {
             return Ok(i64::from(entry.relative_offset));
         }
-        tracing::warn!(path = %self.path(TIME_INDEX).display(), "the index names a batch that does not exist: reading without the index");
+        tracing::warn!(path = %self.path(TIME_INDEX).display(), "an index entry points to a batch that does not exist: reading the log without the index");
         Ok(0)
     }
 

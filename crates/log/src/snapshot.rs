@@ -51,7 +51,7 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
         {
             return Ok(Some((offset, entries)));
         }
-        tracing::warn!(path = %path.display(), log_end, "producer snapshot not usable, removed");
+        tracing::warn!(path = %path.display(), log_end, "removed a producer snapshot that is not usable");
         fs::remove_file(&path)?;
     }
     Ok(None)

@@ -6,7 +6,7 @@
 //! Invariant: an answer is a record between the log start and the high watermark, with its own timestamp. If compressed
 //! records cannot be read, the answer is the batch's first offset with the timestamp of its header. This can happen
 //! because the records may have been stored without a check. They may be corrupt, or a few bytes may decompress to
-//! gigabytes. The same answer is given for a batch beyond a search's [`OpeningAllowance`].
+//! gigabytes. The same answer is given for a batch beyond a search's [`DecompressionAllowance`].
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,21 +26,21 @@ const DECOMPRESSED_TIMES_MAX: usize = 16;
 /// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// How many bytes of records one search opens before it trusts the headers of further batches. Batches after the first
-/// one are only opened if the headers of those before them have claimed a timestamp that no record has.
-const OPENED_MAX: usize = 64 << 20;
-/// An opened batch counts as at least this many bytes, because reading and scanning even a small batch takes time.
-const OPENED_MIN: usize = 64 << 10;
+/// How many bytes of records one search decompresses before it trusts the headers of further batches. Batches after the
+/// first one are only decompressed if the headers of those before them have claimed a timestamp that no record has.
+const ALLOWANCE_MAX: usize = 64 << 20;
+/// A decompressed batch counts as at least this many bytes, because even a small batch takes time to read and scan.
+const COUNTED_MIN: usize = 64 << 10;
 
-/// How much a search may still open. The timestamps in headers are not checked on every topic, so that a client could
-/// make a search open a whole log.
-pub struct OpeningAllowance {
+/// How much a search may still decompress. The timestamps in headers are not checked on every topic, so that a client
+/// could make a search decompress a whole log.
+pub struct DecompressionAllowance {
     left: usize,
 }
 
-impl Default for OpeningAllowance {
+impl Default for DecompressionAllowance {
     fn default() -> Self {
-        OpeningAllowance { left: OPENED_MAX }
+        DecompressionAllowance { left: ALLOWANCE_MAX }
     }
 }
 
@@ -142,14 +142,14 @@ impl TimePlan {
         &self,
         timestamp: i64,
         cold: &DirectReads,
-        allowance: &mut OpeningAllowance,
+        allowance: &mut DecompressionAllowance,
     ) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp, cold, allowance)? {
                 // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
-                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the time is looked up by its header");
+                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the search for a time uses the timestamps of the batch header");
                     Some(by_header(batch, self.floor))
                 }
             };
@@ -166,7 +166,7 @@ impl TimePlan {
         header: &Header,
         timestamp: i64,
         cold: &DirectReads,
-        allowance: &mut OpeningAllowance,
+        allowance: &mut DecompressionAllowance,
     ) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         if allowance.left == 0 {
             return Ok(Ok(Some(by_header(header, self.floor))));
@@ -204,14 +204,14 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
 }
 
 /// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
-/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search may not open any more, the
-/// timestamp in the header is used.
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search may not decompress any more,
+/// the timestamp in the header is used.
 pub fn first_record_at(
     bytes: &[u8],
     timestamp: i64,
     floor: i64,
     batch_max: usize,
-    allowance: &mut OpeningAllowance,
+    allowance: &mut DecompressionAllowance,
 ) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -234,17 +234,17 @@ fn largest_from(bytes: &[u8], floor: i64, decompressed_max: usize) -> Option<i64
     if batch.timestamp_type() == TimestampType::LogAppendTime {
         return Some(batch.max_timestamp());
     }
-    let opened = opened(&batch, decompressed_max).and_then(|records| {
+    let found = decompressed(&batch, decompressed_max).and_then(|records| {
         let times = RecordIter::new(&records, batch.record_count()).map(|record| {
             let record = record?;
             Ok((record.offset(&batch) >= floor).then(|| record.timestamp(&batch)))
         });
         times.collect::<Result<Vec<_>, BatchError>>()
     });
-    opened.map_or(Some(batch.max_timestamp()), |times| times.into_iter().flatten().max())
+    found.map_or(Some(batch.max_timestamp()), |times| times.into_iter().flatten().max())
 }
 
-fn opened(batch: &BatchView<'_>, decompressed_max: usize) -> Result<Bytes, BatchError> {
+fn decompressed(batch: &BatchView<'_>, decompressed_max: usize) -> Result<Bytes, BatchError> {
     match batch.compression()? {
         Compression::None => Ok(Bytes::copy_from_slice(batch.payload())),
         codec => decompress(codec, batch.payload(), decompressed_max),
@@ -260,14 +260,14 @@ fn first_record(
     timestamp: i64,
     floor: i64,
     decompressed_max: usize,
-    allowance: &mut OpeningAllowance,
+    allowance: &mut DecompressionAllowance,
 ) -> Result<Option<(i64, i64)>, BatchError> {
     let batch = BatchView::first(bytes)?;
     if batch.timestamp_type() == TimestampType::LogAppendTime {
         return Ok(Some((batch.base_offset().max(floor), batch.max_timestamp())));
     }
-    let records = opened(&batch, decompressed_max)?;
-    allowance.left = allowance.left.saturating_sub(records.len().max(OPENED_MIN));
+    let records = decompressed(&batch, decompressed_max)?;
+    allowance.left = allowance.left.saturating_sub(records.len().max(COUNTED_MIN));
     for record in RecordIter::new(&records, batch.record_count()) {
         let record = record?;
         let (offset, own) = (record.offset(&batch), record.timestamp(&batch));

@@ -123,7 +123,8 @@ impl Log {
 /// read it.
 pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     Marker::read(batch).unwrap_or_else(|error| {
-        tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
+        tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: the broker ignores it, so \
+             the transaction may stay open");
         None
     })
 }

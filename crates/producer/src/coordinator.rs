@@ -101,7 +101,7 @@ impl TransactionTask {
 
     /// Ends every transaction with `error`, which is fatal for the producer.
     fn end_all(&self, error: &TransactionError) {
-        tracing::warn!(%error, "cannot continue: every call fails; start a new producer");
+        tracing::warn!(%error, "this producer cannot continue: every further call fails; create a new producer");
         self.ledger.end(|possibly_committed| error.clone().with_possibly_committed(possibly_committed));
         self.abandon(u64::MAX);
     }

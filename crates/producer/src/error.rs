@@ -29,7 +29,7 @@ pub enum SendError {
         why: String,
     },
     /// The record does not fit into the largest request or batch.
-    #[error("the record takes {size} bytes with its batch's header, more than max.request.size={max}")]
+    #[error("the record takes {size} bytes with the header of its batch, more than max.request.size={max}")]
     RecordTooLarge {
         /// The size of the record in a batch of its own.
         size: usize,
@@ -102,7 +102,10 @@ pub enum ProduceError {
         possibly_written: bool,
     },
     /// The response was lost, and the broker no longer knows the sequence. The batch may or may not be in the log.
-    #[error("the response was lost and the broker no longer knows the sequence: {0}")]
+    #[error(
+        "the response was lost, and the broker no longer knows the batch's sequence number, so the record may or may \
+         not be written: {0}"
+    )]
     Unresolved(ErrorCode),
     /// The record's transaction was aborted before the record was acknowledged. Readers with read_committed never see
     /// the record.

@@ -524,15 +524,15 @@ impl PartitionQueue {
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),
-            (None, None) => Some("it has no leader".to_owned()),
-            (None, Some(before)) => Some(format!("it has no leader; before that: {before}")),
+            (None, None) => Some("the partition has no leader".to_owned()),
+            (None, Some(before)) => Some(format!("the partition has no leader; before that: {before}")),
         }
     }
 
     /// Returns the text of a timeout if the batch itself has no known error.
     fn unanswered(&self, sent: bool) -> String {
         match &self.leader {
-            Some(leader) if !sent => format!("not sent: broker {} took nothing more", leader.id),
+            Some(leader) if !sent => format!("not sent: broker {} accepted no more requests", leader.id),
             _ => format!("no response from broker {}", self.sent_to),
         }
     }

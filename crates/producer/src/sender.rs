@@ -145,7 +145,7 @@ impl Sender {
         if self.broker.work.has_left_since(oldest) {
             tracing::debug!(
                 broker = self.broker.id,
-                "a response is overdue and another broker leads its partitions: closed the connections"
+                "closed the connections to a broker: a response is overdue, and another broker leads its partitions now"
             );
             self.lanes.close();
             self.give_away();
@@ -232,7 +232,14 @@ impl Sender {
             demand.look(&Look { now, lanes, delivered, least, pressed });
             if demand.wanted() != self.lanes.wanted {
                 let (broker, wanted) = (self.broker.id, demand.wanted());
-                tracing::debug!(broker, lanes, wanted, ?least, ?demand, "number of connections changes");
+                tracing::debug!(
+                    broker,
+                    lanes,
+                    wanted,
+                    ?least,
+                    ?demand,
+                    "the number of connections to a broker changes"
+                );
             }
             self.lanes.wanted = demand.wanted();
             self.lanes.shrink();
@@ -292,9 +299,9 @@ impl Sender {
         if is_long {
             let (broker, batches) = (self.broker.id, self.broker.grants.lock().of_node());
             self.core.notices.add(format!(
-                "the idempotence window of broker {broker} limits throughput: {batches} batches of a partition, as large as they \
-                 may be, wait for acknowledgements; raise max.idempotence.batches.to.retain at the broker, or here \
-                 max.request.size, at most to max.message.bytes of the topics"
+                "the idempotence window of broker {broker} limits throughput: {batches} batches of a partition, the \
+                 maximum, wait for acknowledgements and are of maximum size; raise max.idempotence.batches.to.retain \
+                 of the broker, or max.request.size of this producer (at most to max.message.bytes of the topics)"
             ));
         }
     }
@@ -404,7 +411,7 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        let (address, reason) = (std::mem::take(&mut self.address), "it was being written to".to_owned());
+        let (address, reason) = (std::mem::take(&mut self.address), "the connection ended during a write".to_owned());
         if !self.batches.is_empty() {
             self.resolve(Err(ConnectionError::Disconnected { address, reason }));
         }

@@ -228,7 +228,7 @@ impl<'a> Transaction<'a> {
         let (answer, _) = oneshot::channel();
         let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
         let queued = ledger.queue_offsets(OffsetsRequest { number, group, offsets, answer });
-        queued.map_err(|_| TransactionError::Full("offsets of 64 calls wait to be committed already"))
+        queued.map_err(|_| TransactionError::Full("64 earlier calls already wait until their offsets are committed"))
     }
 
     fn closed(&self) -> TransactionError {

@@ -184,27 +184,33 @@ impl fmt::Display for SequenceRefusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SequenceRefusal::BehindRefused(code) => {
-                write!(formatter, "an earlier batch of its producer was refused and comes first: {}", code.message())
+                write!(
+                    formatter,
+                    "an earlier batch of the same producer was refused, and must be sent first: {}",
+                    code.message()
+                )
             }
             SequenceRefusal::OutOfOrderSequence => {
-                formatter.write_str("the batch's first sequence does not follow the last one of its producer")
+                formatter.write_str("the batch's first sequence number does not follow the last one of its producer")
             }
             SequenceRefusal::DuplicateSequence => {
-                formatter.write_str("the batch is written already, so long ago that its offset is forgotten")
+                formatter.write_str("the batch was written so long ago that the broker no longer knows its offset")
             }
             SequenceRefusal::InvalidProducerEpoch => {
-                formatter.write_str("the producer's epoch is over: a newer one is known")
+                formatter.write_str("the producer's epoch is over: the partition knows a newer epoch")
             }
-            SequenceRefusal::InvalidRecord => formatter.write_str("no producer stamps a batch like this"),
+            SequenceRefusal::InvalidRecord => {
+                formatter.write_str("the batch header has values that no producer writes")
+            }
             SequenceRefusal::InvalidTxnState => {
-                formatter.write_str("the batch is in no transaction, and its producer has one open")
+                formatter.write_str("the batch is not transactional, although its producer has an open transaction")
             }
             SequenceRefusal::CoordinatorFenced => {
                 formatter.write_str("a later coordinator has ended a transaction of the producer")
             }
-            SequenceRefusal::TooManyTransactions => {
-                formatter.write_str("the partition has as many open transactions as it remembers producers")
-            }
+            SequenceRefusal::TooManyTransactions => formatter.write_str(
+                "the partition has too many open transactions: as many as the number of producers that it may remember",
+            ),
         }
     }
 }

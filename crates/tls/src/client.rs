@@ -111,7 +111,7 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     // Removes the zone of an IPv6 address. The zone names a network interface and is not part of the address.
     let host = host.split('%').next().unwrap_or(host);
     ServerName::try_from(host.to_owned()).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
+        io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name that a certificate can have"))
     })
 }
 

@@ -25,7 +25,9 @@ pub(crate) fn error(error: &Error, side: Side, first: Option<u8>) -> String {
         Error::InvalidMessage(_) if !is_tls(first) => {
             format!("{peer} does not speak TLS{}", plain_hint(side))
         }
-        Error::InvalidMessage(InvalidMessage::InvalidContentType) => format!("TLS: {peer} sent what is no TLS record"),
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            format!("TLS: {peer} sent bytes that are not a TLS record")
+        }
         Error::InvalidCertificate(reason) => format!("TLS: {store} {}", certificate(reason)),
         Error::NoCertificatesPresented => {
             "TLS: the client showed no certificate, and ssl.client.auth=required".to_owned()
@@ -56,7 +58,7 @@ pub(crate) fn ended(side: Side, first: Option<u8>) -> &'static str {
 fn certificate(reason: &CertificateError) -> String {
     match reason {
         CertificateError::UnknownIssuer => {
-            "is of an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
+            "was issued by an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
             // rustls formats names as DnsName("a") or IpAddress(127.0.0.1).
@@ -76,7 +78,7 @@ fn certificate(reason: &CertificateError) -> String {
             "is not for this purpose (extended key usage)".to_owned()
         }
         CertificateError::Other(other) if is_authority_as_leaf(other) => {
-            "is that of an authority, and not itself in the truststore".to_owned()
+            "is the certificate of an authority (CA), and is not itself in the truststore".to_owned()
         }
         CertificateError::Other(other) if is_version_1(other) => format!("is {VERSION_1}"),
         other => format!("is not valid: {other}"),
@@ -85,8 +87,8 @@ fn certificate(reason: &CertificateError) -> String {
 
 /// Error for certificates of version 1, which plain `openssl x509 -req` makes. rustls and TLS 1.3 need version 3, which
 /// has extensions.
-const VERSION_1: &str = "of X.509 version 1, which is refused: make it again as version 3, as \
-    `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
+const VERSION_1: &str = "of X.509 version 1, which is refused: create a certificate of version 3, as `openssl x509 \
+     -req -extfile FILE` does, with subjectAltName in FILE";
 
 /// Returns true for webpki's error `UnsupportedCertVersion`, for which rustls has no variant.
 fn is_version_1(error: &OtherError) -> bool {
@@ -127,7 +129,7 @@ fn alert_from(alert: AlertDescription, side: Side) -> String {
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnsupportedCertificate => format!("{peer} does not accept {ours} ({alert:?})"),
         AlertDescription::ProtocolVersion => {
-            format!("{peer} speaks no TLS version in common: see ssl.enabled.protocols")
+            format!("{peer} supports none of the TLS versions in ssl.enabled.protocols")
         }
         AlertDescription::HandshakeFailure if side == Side::Client => {
             "the broker refused the handshake: no cipher suite in common, or it requires a client certificate"

@@ -79,10 +79,10 @@ fn read(key: &str, path: &str) -> Result<(Vec<u8>, String), MaterialError> {
     let reason = match (read, &bytes[..]) {
         (Err(error), _) => error.to_string(),
         (Ok(_), [0xfe, 0xed, 0xfe, 0xed, ..] | [0xce, 0xce, 0xce, 0xce, ..]) => {
-            "is a Java key store (JKS); it must be PEM: keytool and openssl pkcs12 export it".to_owned()
+            "is a Java key store (JKS), but must be PEM; keytool and openssl pkcs12 convert it".to_owned()
         }
         (Ok(_), [0x30, 0x80..=0x84, ..]) => {
-            "is binary (PKCS12 or DER); it must be PEM: openssl pkcs12 exports it".to_owned()
+            "is binary (PKCS12 or DER), but must be PEM; openssl pkcs12 converts it".to_owned()
         }
         (Ok(_), bytes) if bytes.len() as u64 > FILE_MAX => format!("is larger than {FILE_MAX} bytes"),
         (Ok(_), _) => return Ok((bytes, setting)),
@@ -108,7 +108,9 @@ fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'stat
         return decrypt(&text[start..start + end + ENCRYPTED.1.len()], password);
     }
     if text.contains("Proc-Type:") && text.contains("ENCRYPTED") {
-        return Err("has a private key encrypted the old way; `openssl pkcs8 -topk8` makes it PKCS#8".to_owned());
+        return Err(
+            "has a private key in the old encrypted format; `openssl pkcs8 -topk8` converts it to PKCS#8".to_owned()
+        );
     }
     match PrivateKeyDer::from_pem_slice(pem) {
         // A password for a key that is not encrypted is accepted, as in Kafka.
@@ -122,12 +124,11 @@ fn decrypt(pem: &str, password: Option<&str>) -> Result<PrivateKeyDer<'static>, 
     let password = password.ok_or("has an encrypted private key: ssl.key.password must be set")?;
     let (_, document) =
         pkcs8::SecretDocument::from_pem(pem).map_err(|_| "has an encrypted private key that is not PEM")?;
-    let encrypted = EncryptedPrivateKeyInfo::try_from(document.as_bytes()).map_err(
-        |_| "has an encrypted private key in an encryption that is not offered (PBES2 with AES or scrypt is)",
-    )?;
+    let encrypted = EncryptedPrivateKeyInfo::try_from(document.as_bytes())
+        .map_err(|_| "has a private key with an unsupported encryption (PBES2 with AES or scrypt is supported)")?;
     let key = encrypted.decrypt(password).map_err(|_| {
-        "has an encrypted private key that ssl.key.password does not open, or in an encryption that is not offered \
-         (PBES2 with AES is)"
+        "has an encrypted private key, and ssl.key.password is wrong or the encryption is not supported (PBES2 with \
+         AES is)"
     })?;
     Ok(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec())))
 }

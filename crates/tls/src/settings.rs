@@ -89,9 +89,9 @@ impl Default for Settings {
     }
 }
 
-const STORES: &str = "must be PEM: other stores are not read here (JKS is Kafka's default). Export it, and give the file to \
-                      ssl.keystore.location or ssl.truststore.location, or the text to ssl.keystore.key and \
-                      ssl.keystore.certificate.chain or ssl.truststore.certificates";
+const STORES: &str = "must be PEM: other key stores are not supported (JKS is Kafka's default). Export the store to \
+     PEM, and give the file to ssl.keystore.location or ssl.truststore.location, or the text to ssl.keystore.key and \
+     ssl.keystore.certificate.chain or ssl.truststore.certificates";
 
 impl Settings {
     /// The names of all settings that [`Settings::set`] accepts.
@@ -133,18 +133,19 @@ impl Settings {
             // PEM stores have no password, and Kafka also refuses one.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
-                    "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
+                    "must be left out: a PEM file has no store password; ssl.key.password is the password of the key"
+                        .to_owned(),
                 );
             }
             "ssl.truststore.password" if text.is_some() => {
-                return Err("must be left out: PEM has no password of a store".to_owned());
+                return Err("must be left out: a PEM file has no store password".to_owned());
             }
             "ssl.keystore.password" | "ssl.truststore.password" => {}
             "ssl.enabled.protocols" => (self.tls12, self.tls13) = protocols(value)?,
             "ssl.protocol" => match value {
                 "TLSv1.3" => self.at_most_tls12 = false,
                 "TLSv1.2" => self.at_most_tls12 = true,
-                _ => return Err("must be TLSv1.3, or TLSv1.2 for nothing above it".to_owned()),
+                _ => return Err("must be TLSv1.3, or TLSv1.2 to use no newer version".to_owned()),
             },
             "ssl.cipher.suites" => self.cipher_suites = cipher_suites(value)?,
             _ => return Err("is not a setting of TLS".to_owned()),
@@ -161,13 +162,13 @@ impl Settings {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));
         }
         if self.keystore_key.is_some() != self.keystore_chain.is_some() {
-            return Err(("ssl.keystore.key", "needs ssl.keystore.certificate.chain, and the reverse"));
+            return Err(("ssl.keystore.key", "needs ssl.keystore.certificate.chain; set both or neither"));
         }
         if self.truststore_location.is_some() && self.truststore_certificates.is_some() {
             return Err(("ssl.truststore.location", "contradicts ssl.truststore.certificates"));
         }
         if self.at_most_tls12 && !self.tls12 {
-            return Err(("ssl.protocol", "TLSv1.2 contradicts ssl.enabled.protocols, which leaves it out"));
+            return Err(("ssl.protocol", "TLSv1.2 contradicts ssl.enabled.protocols, which does not contain TLSv1.2"));
         }
         match self.suites().is_empty() {
             true => Err(("ssl.cipher.suites", "has no suite of a protocol in ssl.enabled.protocols")),

@@ -33,7 +33,7 @@ fn an_encrypted_key_is_opened_by_its_password() {
     let missing = with(&[]).expect_err("no password");
     assert!(missing.starts_with("ssl.keystore.key: ") && missing.contains("ssl.key.password must be set"), "{missing}");
     let wrong = with(&[("ssl.key.password", "hunter3")]).expect_err("another one");
-    assert!(wrong.contains("ssl.key.password does not open") && !wrong.contains("hunter"), "{wrong}");
+    assert!(wrong.contains("ssl.key.password is wrong") && !wrong.contains("hunter"), "{wrong}");
 }
 
 #[test]

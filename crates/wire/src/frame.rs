@@ -129,6 +129,11 @@ impl Frame {
         self.parts.iter().map(Part::len).sum()
     }
 
+    /// Returns the number of bytes that are in memory.
+    pub fn bytes_in_memory(&self) -> usize {
+        self.parts.iter().filter(|part| matches!(part, Part::Bytes(_))).map(Part::len).sum()
+    }
+
     /// Returns true if nothing is to be sent (acks=0).
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()

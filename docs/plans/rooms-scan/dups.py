@@ -34,5 +34,5 @@ for f in every:
         if "sleep" in f.code[m.start():m.start()+400]: c[f.rel] += 1
 print(sum(c.values()), "in", len(c), "files"); print(dict(c.most_common(20)))
 print("\n## tests that name fault seams")
-for w in ("ASKS_NOBODY", "KEEPS_THE_DEAD", "steps::", "rung", "refuse_writes", "break_down", "make_older", "older::", "without_room", "without_places"):
+for w in ("ASKS_NOBODY", "KEEPS_THE_DEAD", "steps::", "rung", "refuse_writes", "break_down", "make_older", "older::", "without_room", "without_slots"):
     print(w, sorted({f.rel for f in every if w in f.code}))

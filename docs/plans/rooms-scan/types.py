@@ -40,7 +40,7 @@ for fn in ("is_settled", "is_open", "is_absent", "is_being_opened", "is_being_ma
         if n: c[f.rel] += n
     print(fn, dict(c))
 OUT = "Verdict Admission CommitVerdict Refusal Outcome Admitted PendingAnswer Settled BatchAdmission ParkedAnswer Appended AnswerTicket BatchAnswer LaterAnswer Lack Waited Taken Stopped Pause Awaits PendingBatch".split()
-MORE = "AppendError ReplicationTicket FlushTicket LogAppendInfo Known LookedAt Looked CommitAnswer WriteOutcome Invalid RefusedBatch EarlyBatches Early EarlyAnswer LaterRoom Room Waiting Offered PartitionAppend TicketId Unreplicated PendingWrite Told WriteError SequenceRefusal InvalidBatch Expired Acknowledges Acknowledgement".split()
+MORE = "AppendError ReplicationTicket FlushTicket LogAppendInfo Known LookedAt Looked CommitAnswer WriteOutcome Invalid RefusedBatch EarlyBatches Early EarlyAnswer LaterRoom Room Waiting Offered PartitionAppend BatchNumber Unreplicated PendingWrite Told WriteError SequenceRefusal InvalidBatch Expired Acknowledges Acknowledgement".split()
 print("\n## outcome types: where defined, files and times named in product code")
 for name in OUT + MORE:
     where, n, files = [], 0, 0

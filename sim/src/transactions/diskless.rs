@@ -13,12 +13,12 @@ use super::broker::Waiter;
 use super::entry::{BrokerId, DISKLESS, Entry, Payload};
 use super::fault::Fault;
 use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
-use super::replica::{Confirmation, PRODUCERS_MAX};
+use super::replica::{PRODUCERS_MAX, Verification};
 use super::world::World;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
+use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
 use fullbore_rules::commit::{
-    BatchKind, BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
-    ObjectState, PartitionState, Refusal, Verified, commit,
+    BatchKind, BatchRun, CommitState, CommitVerdict, Confirmation, DisklessPartitionId, FinishedObject, ObjectBatch,
+    ObjectId, ObjectState, PartitionState, Refusal, commit,
 };
 use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
@@ -65,8 +65,8 @@ impl Index {
         let is_new = state == ObjectState::Registered;
         let batches = object.batches.iter().map(|queued| queued.batch).collect();
         let mut partitions = HashMap::from([(NUMBER, self.state.clone())]);
-        let mut coordinator = Coordinator { partitions: &mut partitions, deleted: &HashMap::new(), now_ms: now };
-        let decided = commit(&mut coordinator, &[FinishedObject { id: object.id, state, batches }]);
+        let mut commit_state = CommitState { partitions: &mut partitions, deleted: &HashMap::new(), now_ms: now };
+        let decided = commit(&mut commit_state, &[FinishedObject { id: object.id, state, batches }]);
         let verdicts = decided.verdicts.into_iter().flatten().collect::<Vec<_>>();
         if !is_new {
             return (verdicts, Vec::new());
@@ -91,7 +91,7 @@ pub struct Pipeline {
     admission: PartitionAdmission,
     gathering: Vec<Queued>,
     objects: VecDeque<Object>,
-    next_ticket: TicketId,
+    next_batch_number: BatchNumber,
 }
 
 impl Default for Pipeline {
@@ -101,14 +101,14 @@ impl Default for Pipeline {
             admission: PartitionAdmission::default(),
             gathering: Vec::new(),
             objects: VecDeque::new(),
-            next_ticket: 0,
+            next_batch_number: 0,
         }
     }
 }
 
 #[derive(Debug)]
 struct Queued {
-    ticket: TicketId,
+    batch_number: BatchNumber,
     batch: ObjectBatch,
     entry: Entry,
     /// The sender that waits for the response. `None` for a marker that aborts a transaction without a transactional
@@ -144,12 +144,12 @@ enum Taken {
 impl Pipeline {
     /// Adds a batch to the next object.
     fn queue(&mut self, batch: ObjectBatch, entry: Entry, whom: Option<Waiter>) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let batch_number = self.next_batch_number;
+        self.next_batch_number += 1;
         if batch.is_sequenced() {
-            self.admission.admitted(&batch.stamp, ticket, batch.verified);
+            self.admission.admitted(&batch.stamp, batch_number, batch.confirmation);
         }
-        self.gathering.push(Queued { ticket, batch, entry, whom });
+        self.gathering.push(Queued { batch_number, batch, entry, whom });
     }
 
     fn queued(&self) -> impl Iterator<Item = &Queued> {
@@ -164,33 +164,33 @@ impl Pipeline {
 
     /// Removes a refused batch from the admission. Adds later batches of its producer to `dead`, because their clients
     /// must resend them.
-    fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
+    fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<BatchNumber>) {
         if queued.batch.is_sequenced() {
-            dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
+            dead.extend(self.admission.failed(&queued.batch.stamp, queued.batch_number, code, now));
         }
     }
 
     /// Removes dead batches from objects that no commit was attempted for.
-    fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
+    fn drop_dead(&mut self, dead: &BTreeSet<BatchNumber>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
         for batches in untried.map(|object| &mut object.batches).chain([&mut self.gathering]) {
-            dropped.extend(batches.extract_if(.., |queued| dead.contains(&queued.ticket)));
+            dropped.extend(batches.extract_if(.., |queued| dead.contains(&queued.batch_number)));
         }
         dropped
     }
 }
 
 impl World {
-    /// Handles a batch that has arrived at a broker. `confirmation` is that of the coordinator.
+    /// Handles a batch that has arrived at a broker. `verification` is that of the coordinator.
     pub fn write_diskless(
         &mut self,
         broker: BrokerId,
         requested: ClientRequest,
-        confirmation: Confirmation,
+        verification: Verification,
     ) -> Result<(), String> {
         let Request::Write(write) = requested.request.clone() else { return Ok(()) };
-        let answer = match self.take(broker, &requested, &write, confirmation) {
+        let answer = match self.take(broker, &requested, &write, verification) {
             Taken::Pending => return Ok(()),
             Taken::Unverified => {
                 self.park(broker, requested, &write);
@@ -207,7 +207,7 @@ impl World {
         broker: BrokerId,
         requested: &ClientRequest,
         write: &Write,
-        confirmation: Confirmation,
+        verification: Verification,
     ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
@@ -231,17 +231,17 @@ impl World {
                 Admission::Shares(_) => return Taken::Pending,
                 Admission::Admit => {}
             }
-            let mut verified = confirmation.verified();
+            let mut confirmation = verification.confirmation();
             if is_transactional {
                 match pipeline.admission.transaction_of(&stamp, &pipeline.known) {
-                    Opening::Open { verified: None } if !is_current && receives => continue,
-                    Opening::Open { verified: of } => verified = verified.or(of),
-                    Opening::Unverified if verified.is_none() => return Taken::Unverified,
+                    Opening::Open { confirmation: None } if !is_current && receives => continue,
+                    Opening::Open { confirmation: of } => confirmation = confirmation.or(of),
+                    Opening::Unverified if confirmation.is_none() => return Taken::Unverified,
                     Opening::Unverified => {}
                 }
             }
             let kind = if is_transactional { BatchKind::Transactional } else { BatchKind::Plain };
-            let batch = placed(stamp, kind, verified);
+            let batch = placed(stamp, kind, confirmation);
             let entry = Entry { leader_epoch: 0, stamp, is_transactional, payload: write.payload.clone() };
             pipeline.queue(batch, entry, Some(Waiter::Client(requested.clone())));
             return Taken::Pending;
@@ -258,7 +258,7 @@ impl World {
         if pipeline.queued().any(|queued| queued.entry == entry) {
             return;
         }
-        let since = Verified { next_offset: pipeline.known.next_offset, is_added: false };
+        let since = Confirmation { next_offset: pipeline.known.next_offset, is_added: false };
         let since = Some(since).filter(|_| self.fault != Some(Fault::IndexTakesLateMarkers));
         pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
     }
@@ -353,11 +353,11 @@ impl World {
                 }
             };
             if result.is_ok() && queued.batch.is_sequenced() {
-                pipeline.admission.committed(&queued.batch.stamp, queued.ticket);
+                pipeline.admission.committed(&queued.batch.stamp, queued.batch_number);
             }
             answers.push((queued, result));
         }
-        answers.iter().for_each(|(queued, _)| _ = dead.remove(&queued.ticket));
+        answers.iter().for_each(|(queued, _)| _ = dead.remove(&queued.batch_number));
         let dropped = pipeline.drop_dead(&dead);
         answers.into_iter().for_each(|(queued, result)| self.answer_queued(queued, result));
         dropped.into_iter().for_each(|queued| self.answer_queued(queued, Err(Refusal::Behind)));
@@ -410,7 +410,7 @@ impl World {
             return;
         };
         let is_unreported = |queued: &Queued| {
-            let since = queued.batch.verified.map(|since| since.next_offset);
+            let since = queued.batch.confirmation.map(|since| since.next_offset);
             is_it(&queued.entry) && since.is_some_and(|since| since > written as i64)
         };
         for pipeline in self.brokers.iter_mut().map(|broker| &mut broker.pipeline) {
@@ -426,6 +426,6 @@ impl World {
     }
 }
 
-fn placed(stamp: Stamp, kind: BatchKind, verified: Option<Verified>) -> ObjectBatch {
-    ObjectBatch { partition: NUMBER, position: 0, size: 1, stamp, max_timestamp: 0, kind, verified }
+fn placed(stamp: Stamp, kind: BatchKind, confirmation: Option<Confirmation>) -> ObjectBatch {
+    ObjectBatch { partition: NUMBER, position: 0, size: 1, stamp, max_timestamp: 0, kind, confirmation }
 }

@@ -2,7 +2,7 @@
 //!
 //! The copy is the whole log in memory. Invariant: `producers` and `aborted` follow from the log.
 
-use fullbore_rules::commit::Verified;
+use fullbore_rules::commit::Confirmation;
 use fullbore_rules::sequence::{
     AbortedTransaction, CompletedTransaction, Marker, ProducerState, Producers, SequenceRefusal, SnapshotEntry, Stamp,
     TransactionOfBatch, TransactionsSeen, Verdict, VersionedMarker,
@@ -58,7 +58,7 @@ impl Moment {
 
 /// How the coordinator has confirmed a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confirmation {
+pub enum Verification {
     None,
     /// The client had added the partition to the transaction.
     Found(Moment),
@@ -66,13 +66,13 @@ pub enum Confirmation {
     Added(Moment),
 }
 
-impl Confirmation {
-    /// Returns the confirmation in the form that a diskless commit needs. `None` if there is no confirmation.
-    pub fn verified(self) -> Option<Verified> {
+impl Verification {
+    /// Returns the confirmation that a diskless commit needs. `None` if the batch is not verified.
+    pub fn confirmation(self) -> Option<Confirmation> {
         match self {
-            Confirmation::None => None,
-            Confirmation::Found(at) => Some(Verified { next_offset: at.next_offset, is_added: false }),
-            Confirmation::Added(at) => Some(Verified { next_offset: at.next_offset, is_added: true }),
+            Verification::None => None,
+            Verification::Found(at) => Some(Confirmation { next_offset: at.next_offset, is_added: false }),
+            Verification::Added(at) => Some(Confirmation { next_offset: at.next_offset, is_added: true }),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Replica {
     }
 
     /// Appends a batch as the leader does, unless the log already contains it.
-    pub fn offer(&mut self, entry: Entry, confirmation: Confirmation, fault: Option<Fault>, now: i64) -> Offer {
+    pub fn offer(&mut self, entry: Entry, verification: Verification, fault: Option<Fault>, now: i64) -> Offer {
         let (stamp, end) = (entry.stamp, self.log.len());
         let producers = self.producers();
         let verdict = match stamp.base_sequence < 0 {
@@ -185,17 +185,17 @@ impl Replica {
                         || producers.may_have_ended_since(stamp.producer_id, at.seen)
                         || at.coordinator_epoch.is_some_and(is_replaced)
                 };
-                match confirmation {
-                    Confirmation::None => return Offer::Unverified,
-                    Confirmation::Found(at) | Confirmation::Added(at)
+                match verification {
+                    Verification::None => return Offer::Unverified,
+                    Verification::Found(at) | Verification::Added(at)
                         if fault != Some(Fault::BelievesOldConfirmation) && is_old(at) =>
                     {
                         return Offer::Unverified;
                     }
-                    Confirmation::Added(_) if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
+                    Verification::Added(_) if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
                         return Offer::Refused(SequenceRefusal::OutOfOrderSequence);
                     }
-                    Confirmation::Found(_) | Confirmation::Added(_) => {}
+                    Verification::Found(_) | Verification::Added(_) => {}
                 }
             }
             Ok(_) => {}

@@ -4,7 +4,7 @@ use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
 use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request, Write};
-use super::replica::{Confirmation, Moment, Offer};
+use super::replica::{Moment, Offer, Verification};
 use super::world::World;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
 use fullbore_wire::ErrorCode;
@@ -39,7 +39,7 @@ impl World {
         }
         match message {
             Message::Ask(to, requested) => match requested.request {
-                Request::Write(_) => self.write(to.broker, requested, Confirmation::None),
+                Request::Write(_) => self.write(to.broker, requested, Verification::None),
                 Request::FetchOffset => {
                     self.fetch_offset(to.broker, requested);
                     Ok(())
@@ -91,19 +91,19 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// Handles a batch that has arrived. `confirmation` is that of the coordinator.
-    fn write(&mut self, broker: BrokerId, requested: ClientRequest, confirmation: Confirmation) -> Result<(), String> {
+    /// Handles a batch that has arrived. `verification` is that of the coordinator.
+    fn write(&mut self, broker: BrokerId, requested: ClientRequest, verification: Verification) -> Result<(), String> {
         let Request::Write(write) = requested.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
-            return self.write_diskless(broker, requested, confirmation);
+            return self.write_diskless(broker, requested, verification);
         }
-        let answer = match self.offer(broker, &write, confirmation) {
+        let answer = match self.offer(broker, &write, verification) {
             Ok(Offer::Written(end)) => {
                 self.wait(broker, write.partition, end, Waiter::Client(requested));
                 return Ok(());
             }
             // Offsets that are still unverified after the coordinator has responded get this error.
-            Ok(Offer::Unverified) if write.partition == OFFSETS && confirmation != Confirmation::None => {
+            Ok(Offer::Unverified) if write.partition == OFFSETS && verification != Verification::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
             Ok(Offer::Unverified) => {
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    fn offer(&mut self, broker: BrokerId, write: &Write, confirmation: Confirmation) -> Result<Offer, ErrorCode> {
+    fn offer(&mut self, broker: BrokerId, write: &Write, verification: Verification) -> Result<Offer, ErrorCode> {
         let is_full = !self.is_quiet && self.random.one_in(60);
         let partition = &mut self.partitions[write.partition];
         if write.life != partition.life {
@@ -132,7 +132,7 @@ impl World {
         let is_transactional = !matches!(write.payload, Payload::Plain);
         let entry =
             Entry { leader_epoch: leads.epoch, stamp: write.stamp, is_transactional, payload: write.payload.clone() };
-        let offer = replica.offer(entry, confirmation, self.fault, self.now);
+        let offer = replica.offer(entry, verification, self.fault, self.now);
         if is_transactional && replica.log.len() > before {
             self.check.appended(&write.stamp, write.partition).unwrap_or_else(|why| self.wrong = Some(why));
         }
@@ -158,9 +158,9 @@ impl World {
         let since = since.of_coordinator(outcome.ok().filter(|_| is_of_offsets));
         match outcome {
             Ok(_) if requested.version.supports_epoch_bump() => {
-                self.write(broker, requested, Confirmation::Added(since))
+                self.write(broker, requested, Verification::Added(since))
             }
-            Ok(_) => self.write(broker, requested, Confirmation::Found(since)),
+            Ok(_) => self.write(broker, requested, Verification::Found(since)),
             Err(code) => {
                 self.send(Message::Answer(requested, Answer::Written(Err(code_of_confirmation(code)))));
                 Ok(())

@@ -389,6 +389,7 @@ public class Client {
         CASES.put("consume 20 partitions at once, again and again", Client::manyPartitions);
         CASES.put("consume at the end wakes up for a new record", Client::tail);
         CASES.put("consume beyond the end is refused", Client::outOfRange);
+        CASES.put("consume on after the topic is recreated with fewer records", Client::readAgain);
         CASES.put("offsets: earliest, latest, by time, max timestamp", Client::offsets);
     }
 
@@ -433,6 +434,37 @@ public class Client {
             return;
         }
         throw new AssertionError("offset 1000 was served");
+    }
+
+    /**
+     * The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So the
+     * consumer finds that the former records are gone, and reads the new ones from the beginning.
+     */
+    static void readAgain() throws Exception {
+        String topic = newTopic("read-again");
+        send(topic, 0, numbered(10, 1));
+        try (var consumer = consumer(Map.of("auto.offset.reset", "earliest", "metadata.max.age.ms", 500), zero(topic))) {
+            same(keysRead(consumer, 10), "0 1 2 3 4 5 6 7 8 9");
+            for (int life = 0; life < 2; life++) {
+                var former = idOf(topic);
+                delete(List.of(topic));
+                until("it is unknown", () -> idOf(topic).isEmpty());
+                newTopic("read-again");
+                until("it has another id", () -> idOf(topic).filter(id -> !id.equals(former.orElseThrow())).isPresent());
+                send(topic, 0, numbered(5, 1));
+                same(keysRead(consumer, 5), "0 1 2 3 4");
+                send(topic, 0, List.of(new Sent(bytes("last"), bytes("v"), T0)));
+                same(keysRead(consumer, 1), "last");
+            }
+        }
+    }
+
+    static String keysRead(KafkaConsumer<byte[], byte[]> consumer, int count) {
+        var keys = new ArrayList<String>();
+        long deadline = System.nanoTime() + WAIT.toNanos();
+        while (keys.size() < count && System.nanoTime() < deadline)
+            consumer.poll(Duration.ofMillis(500)).forEach(record -> keys.add(new String(record.key())));
+        return String.join(" ", keys);
     }
 
     static void offsets() throws Exception {

@@ -204,16 +204,39 @@ def made_again():
                 count += 1
             producer.poll(0.001)
         if life + 1 < lives:
-            ADMIN.delete_topics([topic], request_timeout=WAIT_S)[topic].result(WAIT_S)
-            try:
-                creates(topic)
-            except KafkaException as error:  # The producer's metadata request may have created the topic already.
-                assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
+            recreate(topic)
     assert producer.flush(WAIT_S) == 0 and not fatal and not errors, (fatal, errors[:3])
     assert [number for number, _ in delivered] == list(range(count)), "delivered once each and in order"
     last = max(i for i, (_, offset) in enumerate(delivered) if offset == 0)
     found = read(topic, len(delivered) - last)
     assert [(int(m.value()), m.offset()) for m in found] == delivered[last:]
+
+
+def recreate(topic):
+    ADMIN.delete_topics([topic], request_timeout=WAIT_S)[topic].result(WAIT_S)
+    try:
+        creates(topic)
+    except KafkaException as error:  # A client's metadata request may have created the topic already.
+        assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
+
+
+@case("a consumer reads on after its topic is recreated with fewer records")
+def read_again():
+    """The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So librdkafka
+    finds that the former records are gone, and reads the new ones from the beginning."""
+    topic = new_topic("read-again")
+    send(topic, numbered(10))
+    often = {"topic_metadata_refresh_interval_ms": "500"}
+    reader = consumer(topic, 0, OFFSET_BEGINNING, auto_offset_reset="earliest", **often)
+    assert poll(reader, 10) == [b"%d" % i for i in range(10)]
+    for life in range(2):
+        recreate(topic)
+        again = [b"life %d, %d" % (life, i) for i in range(5)]
+        send(topic, [(None, value, []) for value in again])
+        assert poll(reader, 5) == again
+        send(topic, [(None, b"last", [])])
+        assert poll(reader, 1) == [b"last"]
+    reader.close()
 
 
 @case("produce above message.max.bytes is refused")

@@ -12,8 +12,9 @@ use fullbore_wire::ErrorCode;
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-const UNKNOWN: &str = "it has objects of this cluster that the index does not know";
-const OTHER: &str = "it is not the store in which this cluster's records are; set diskless.storage back to that one";
+const UNKNOWN: &str = "the store has objects of this cluster that the index does not know";
+const OTHER: &str =
+    "this store does not have this cluster's records; set diskless.storage back to the store that has them";
 
 /// Returns a stopped broker that has one record in a diskless topic.
 fn stopped_with_a_record(sets: &[&str]) -> Broker {
@@ -174,7 +175,7 @@ fn missing_store_directory_is_an_error_until_it_is_back() {
     fs::rename(&at, &aside).expect("moved");
     let refused = client.produce(TOPIC, 0, &Batch::of(&["nowhere"]));
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    broker.wait_for_stderr("its ownership marker is gone");
+    broker.wait_for_stderr("the store's ownership marker is gone");
     assert!(!at.exists());
     fs::rename(&aside, &at).expect("moved");
     assert_goes_on(&broker);

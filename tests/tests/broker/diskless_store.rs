@@ -68,7 +68,7 @@ fn failed_store_is_named_by_readyz_until_it_responds() {
     assert!(ready().ends_with("\nok\n"), "{}", ready());
     s3.every("PUT", S3Fault::Status(503, "SlowDown"));
     client.send_produce(TOPIC, 0, &Batch::numbered(id, 1, LEN));
-    wait_until("it is told", SOON, || ready().contains("ok\nthe object store fails, "));
+    wait_until("it is told", SOON, || ready().contains("ok\nrequests to the object store have failed for "));
     assert!(ready().starts_with("HTTP/1.1 200"), "{}", ready());
     s3.heal();
     client.receive_produced();
@@ -79,7 +79,7 @@ fn failed_store_is_named_by_readyz_until_it_responds() {
 /// Returns how long the store has failed, as `/readyz` reports it.
 fn failing_seconds(broker: &Broker) -> Option<u64> {
     let ready = broker.admin_page("/readyz");
-    let (_, rest) = ready.split_once("the object store fails, ")?;
+    let (_, rest) = ready.split_once("requests to the object store have failed for ")?;
     rest.split(' ').next()?.parse().ok()
 }
 
@@ -218,7 +218,7 @@ fn silent_store_at_the_start_does_not_delay_other_topics() {
     broker.stop();
     ["GET", "PUT", "DELETE"].iter().for_each(|method| s3.every(method, S3Fault::Hang));
     broker.restart();
-    broker.wait_for_stderr("cannot open the object store: diskless topics wait for it");
+    broker.wait_for_stderr("cannot open the object store: this broker's diskless topics accept no records");
     broker.wait_for_stderr("no answer within 1 s");
     let mut client = broker.client();
     assert_eq!(client.produce(CLASSIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);
@@ -245,7 +245,10 @@ fn refusal_of_the_store_ends_the_start_with_its_message_and_without_the_secret()
     assert!(!refusal.contains("TOPSECRET") && refusal.lines().count() == 1, "{refusal}");
     drop(start(&on(&s3, &[])));
     let refusal = refused(&on(&s3, &[]));
-    assert!(refusal.contains("diskless.storage=s3://objects/prefix: it has objects of the cluster "), "{refusal}");
+    assert!(
+        refusal.contains("diskless.storage=s3://objects/prefix: the store has objects of the cluster "),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
-    assert_seldom(&broker, "cannot write a group's records", since);
+    assert_seldom(&broker, "cannot write the records of a group's members", since);
 }
 
 #[test]

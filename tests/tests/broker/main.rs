@@ -45,6 +45,7 @@ mod log_lines;
 mod log_rate_limits;
 mod many;
 mod members;
+mod moved_directory;
 mod neighbours;
 mod offsets;
 mod partition_state;

@@ -89,9 +89,11 @@ fn start_without_its_database_names_address_user_and_remedy() {
     let database = server.database();
     server.run(&database, &format!("CREATE ROLE secretive LOGIN PASSWORD '{PASSWORD}'"));
     let address = server.address();
-    let socket = "as user ann: /no/such/.s.PGSQL.5433: No such file or directory (os error 2); start PostgreSQL, or correct the folder";
-    let wrong = "password authentication failed for user \"secretive\"; see the user in control.plane, control.plane.password.file";
-    let no_password = "as user secretive: password missing; name a file with it in control.plane.password.file";
+    let socket = "as user ann: /no/such/.s.PGSQL.5433: No such file or directory (os error 2); start PostgreSQL, or correct the socket's directory";
+    let wrong = "password authentication failed for user \"secretive\"; check the user in control.plane, the password \
+         in control.plane.password.file";
+    let no_password = "as user secretive: password missing; name a file with the password in \
+         control.plane.password.file";
     let no_file =
         "as user ann: control.plane.password.file=/no/such: No such file or directory (os error 2); the user that runs";
     let cases = [
@@ -107,7 +109,7 @@ fn start_without_its_database_names_address_user_and_remedy() {
             format!("postgres@{address}/nowhere"),
             "",
             &format!("{address}/nowhere"),
-            "does not exist; create it, or correct",
+            "does not exist; create the database, or correct",
         ),
         (format!("secretive:wr0ng-w0rd@{address}/{database}"), "", &format!("{address}/{database}"), wrong),
         (format!("secretive@{address}/{database}"), "", &format!("{address}/{database}"), no_password),

@@ -38,7 +38,7 @@ fn start_with_its_port_taken_leaves_no_data_directory() {
     let addr = broker.addr().to_string();
     serve_refused(&data_dir, &[&format!("listeners=PLAINTEXT://{addr}")]);
     let refused = serve_refused(&data_dir, &[&format!("fullbore.admin.listener={addr}")]);
-    assert_one_line(&refused, &[&format!("fullbore.admin.listener={addr}"), "taken", "leave it empty"]);
+    assert_one_line(&refused, &[&format!("fullbore.admin.listener={addr}"), "taken", "leave the key empty"]);
     assert!(!data_dir.exists());
 }
 

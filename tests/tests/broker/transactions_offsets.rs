@@ -4,6 +4,7 @@ use super::groups::{Member, QUICK};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
 use fullbore_wire::apis::add_offsets_to_txn::AddOffsetsToTxnRequest;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
+use fullbore_wire::apis::list_groups::ListGroupsRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use fullbore_wire::apis::txn_offset_commit::{
@@ -173,6 +174,39 @@ fn offsets_of_an_old_client_for_an_unadded_group_are_refused() {
     let zombie = Producer { version: NEW, ..producer };
     assert_eq!(zombie.send(&mut client, &request), ErrorCode::INVALID_PRODUCER_EPOCH);
     next.commit(&mut client, "g", &[(0, 6)]);
+}
+
+#[test]
+fn commit_with_too_much_metadata_creates_no_group() {
+    let (_broker, mut client) = started(&["fullbore.groups.max=1"]);
+    let too_large = Some(Text::from("m".repeat(5_000).as_str()));
+    let partition = OffsetCommitRequestPartition { committed_metadata: too_large.clone(), ..Default::default() };
+    let plain = OffsetCommitRequest {
+        group_id: Text::from("plain"),
+        generation_id_or_member_epoch: -1,
+        topics: vec![OffsetCommitRequestTopic {
+            name: Text::from(TOPIC),
+            partitions: vec![partition],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    for version in [2, 9] {
+        let code = client.call(&plain, version).topics[0].partitions[0].error_code;
+        assert_eq!(code, ErrorCode::OFFSET_METADATA_TOO_LARGE, "version {version}");
+    }
+    for (version, id, group) in [(OLD, "old", "g-old"), (NEW, "new", "g-new")] {
+        let mut producer = Producer::begin(&mut client, id, version);
+        let mut request = producer.request(group, &[(0, 5)]);
+        request.topics[0].partitions[0].committed_metadata = too_large.clone();
+        if version == OLD {
+            assert_eq!(producer.add(&mut client, group), OK);
+        }
+        assert_eq!(producer.send(&mut client, &request), ErrorCode::OFFSET_METADATA_TOO_LARGE);
+        producer.end(&mut client, true);
+    }
+    assert!(client.call(&ListGroupsRequest::default(), 5).groups.is_empty());
+    assert_eq!(commit_plain(&mut client, "good", 1), OK, "no other group counts");
 }
 
 #[test]

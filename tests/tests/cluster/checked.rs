@@ -48,19 +48,22 @@ fn check_names_each_difference_of_data_directory_and_database() {
     }
     let directory = cluster.broker(1).data_dir().to_owned();
     let (is_well, reported) = checked(&cluster, &[], &directory);
-    assert!(is_well && reported.ends_with("it is this broker's, and has 2 of its partitions"), "{reported}");
+    assert!(is_well && reported.ends_with("it belongs to this broker, and has 2 partitions"), "{reported}");
     let absent = directory.join("absent");
     let (is_well, reported) = checked(&cluster, &["node.id=2"], &absent);
     assert!(is_well && reported.ends_with("it does not exist; the first start creates it"), "{reported}");
     let empty = tempfile::tempdir().expect("a directory");
     let (is_well, reported) = checked(&cluster, &[], empty.path());
-    assert!(!is_well && reported.contains("node.id=1 lives, and has another data directory ("), "{reported}");
+    assert!(
+        !is_well && reported.contains("the broker with node.id=1 is running with another data directory ("),
+        "{reported}"
+    );
     let (is_well, reported) = checked(&cluster, &["node.id=7"], &directory);
-    assert!(!is_well && reported.contains("it is of node.id=1, and node.id=7 is set"), "{reported}");
+    assert!(!is_well && reported.contains("it belongs to node.id=1, but node.id=7 is set"), "{reported}");
     let other = another.sets_of(1).iter().find(|set| set.starts_with("control.plane=")).expect("set").clone();
     let (is_well, reported) = checked(&cluster, &[&other], &directory);
     assert!(
-        !is_well && reported.contains("it is of cluster ") && reported.contains("and the database has cluster "),
+        !is_well && reported.contains("it belongs to cluster ") && reported.contains("but the database has cluster "),
         "{reported}"
     );
 
@@ -111,7 +114,7 @@ fn check_before_a_start_with_a_new_directory_names_the_only_complete_replicas() 
         let (mut is_well, mut reported) = (true, String::new());
         wait_until("the session has expired", SOON, || {
             (is_well, reported) = checked(&cluster, &[], &directory);
-            !reported.contains("lives, and has another data directory")
+            !reported.contains("is running with another data directory")
         });
         assert!(
             !is_well && reported.contains(named) && reported.contains("the broker does not start; mount "),

@@ -95,7 +95,7 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
         cluster.status(&[]).1.matches(" stopped ").count() == 2
     });
     let reported = cluster.refused("up", &["--brokers", "2"]);
-    assert!(reported.contains("has 3 brokers, which hold replicas"), "{reported}");
+    assert!(reported.contains("has 3 brokers, which have replicas"), "{reported}");
     cluster.up(&["--brokers", "4"]);
     assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
     assert_eq!(cluster.ran("status", &["--json"]).matches("\"state\":\"running\",\"pid\":").count(), 5);
@@ -114,7 +114,7 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     let status = cluster.run("status", &[]);
     assert_eq!(status.status.code(), Some(1), "nothing runs");
     assert_eq!(String::from_utf8_lossy(&status.stdout).matches(" stopped ").count(), 5);
-    assert!(String::from_utf8_lossy(&status.stderr).starts_with("fullbore: no broker runs in "));
+    assert!(String::from_utf8_lossy(&status.stderr).starts_with("fullbore: no broker is running in "));
     cluster.up(&["--set", "num.partitions=2"]);
     assert_eq!(cluster.topics("describe --topic t").matches("\tReplicas: ").count(), 6);
     let file = std::fs::read_to_string(cluster.path().join("broker-4.properties")).expect("there");
@@ -256,7 +256,10 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
         reported.starts_with(&format!("fullbore: broker 1 cannot listen on {admin} for its metrics: ")),
         "{reported}"
     );
-    assert!(reported.contains("; --set fullbore.admin.listener=127.0.0.1:PORT takes another first port"), "{reported}");
+    assert!(
+        reported.contains("choose another first port with --set fullbore.admin.listener=127.0.0.1:PORT"),
+        "{reported}"
+    );
     drop(metrics);
     let reported = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(reported.starts_with("fullbore: --set num.partitions=x: must be"), "{reported}");

@@ -530,7 +530,7 @@ fn broker_with_another_store_does_not_start() {
     let refused = serve_refused(cluster.broker(3).data_dir(), &sets);
     let line = refused.stderr.lines().last().expect("it says why");
     assert!(
-        !refused.status.success() && line.contains("it is not the store in which this cluster's records are"),
+        !refused.status.success() && line.contains("this store does not have this cluster's records"),
         "{}",
         refused.stderr
     );
@@ -562,7 +562,7 @@ fn broker_that_later_reaches_another_store_writes_nothing_there() {
     }
     cluster.broker(3).restart_with(&sets.iter().map(String::as_str).collect::<Vec<_>>());
     s3.heal();
-    cluster.broker(3).wait_for_stderr("it is not the store in which this cluster's records are");
+    cluster.broker(3).wait_for_stderr("this store does not have this cluster's records");
     let mut client = cluster.broker(3).client();
     // The other brokers reach the cluster's store, so clients of broker 3 are soon sent to them.
     wait_until("it is left out", SOON, || {

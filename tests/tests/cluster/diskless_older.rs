@@ -5,8 +5,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use fullbore_tests::{Batch, Cluster, ClusterPlan, binary, serve_refused, wait_until};
+use fullbore_tests::{Batch, Cluster, ClusterPlan, binary, produce_request, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::produce::ProduceRequest;
 use tempfile::TempDir;
 
 use crate::diskless::{TOPIC, shared_by};
@@ -34,6 +35,15 @@ fn refused(cluster: &mut Cluster, broker: i32) -> String {
     let refused = serve_refused(cluster.broker(broker).data_dir(), &sets);
     assert!(!refused.status.success(), "{}", refused.stderr);
     refused.stderr.lines().last().expect("it says why").to_owned()
+}
+
+/// Runs `fullbore admin accept-copy`. Returns true if it succeeds, and its output.
+fn accept(cluster: &Cluster) -> (bool, String) {
+    let url = cluster.sets_of(1).iter().find_map(|set| set.strip_prefix("control.plane=")).expect("set");
+    let run = Command::new(binary()).args(["admin", "accept-copy", "--control-plane", url]).output();
+    let output = run.expect("the binary starts");
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
+    (output.status.success(), printed.concat())
 }
 
 /// After the copy was made, only diskless topics were written. The copy's metadata is therefore current, and only its
@@ -65,8 +75,8 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen. Broker
-/// 1 ends before the newest records are written, but the copy still has it in the ISR.
+/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen. In the
+/// copy only broker 1 is in sync, but it ends before the newest records are written.
 #[test]
 fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
@@ -84,18 +94,15 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     classic(cluster, &ALL, "before");
     let note = cluster.broker(1).data_dir().join("diskless-counter");
     wait_until("broker 1 has noted its commit", BACK_MAX, || note.exists());
+    [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
+    cluster.wait_for_isr(1, CLASSIC, 1);
     cluster.postgres().copy();
+    [2, 3].iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.wait_for_isr(2, CLASSIC, 3);
     cluster.broker(1).kill();
     produced(cluster, 2, "since");
     classic(cluster, &[2, 3], "since");
-    let url = cluster.sets_of(1).iter().find_map(|set| set.strip_prefix("control.plane=")).expect("set").to_owned();
-    let accept = || {
-        let run = Command::new(binary()).args(["admin", "accept-copy", "--control-plane", &url]).output();
-        let output = run.expect("the binary starts");
-        let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
-        (output.status.success(), printed.concat())
-    };
-    let (is_done, printed) = accept();
+    let (is_done, printed) = accept(cluster);
     assert!(!is_done && printed.contains("stop all brokers"), "{printed}");
     [2, 3].iter().for_each(|id| cluster.broker(*id).stop());
     cluster.postgres().swap();
@@ -106,15 +113,18 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     let line = refused(cluster, 2);
     assert!(line.contains("does not know version") && line.contains("fullbore admin accept-copy"), "{line}");
     wait_until("the last heartbeats are old", BACK_MAX, || {
-        let (is_done, printed) = accept();
+        let (is_done, printed) = accept(cluster);
         assert!(is_done || printed.contains("stop all brokers"), "{printed}");
         is_done
     });
-    // The broker that lacks the newest classic records is there first. It must not lead alone.
+    // The broker that lacks the newest classic records is there first. It must not lead, although it is the only one
+    // that lives, and the only one in the ISR of the copy.
     cluster.broker(1).restart();
     wait_until("broker 1 is registered", BACK_MAX, || {
-        cluster.query("SELECT fenced::int FROM fullbore.brokers WHERE broker_id = 1") == "0"
+        let fenced = "SELECT string_agg(fenced::int::text, '' ORDER BY broker_id) FROM fullbore.brokers";
+        cluster.query(fenced) == "011"
     });
+    wait_until("the partition has no leader", BACK_MAX, || cluster.partitions(1, CLASSIC)[0].leader_id == -1);
     [2, 3].iter().for_each(|id| cluster.broker(*id).restart());
     cluster.wait_for_brokers(&ALL);
     for id in ALL {
@@ -127,6 +137,50 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
         let read = cluster.consume(CLASSIC);
         read.iter().map(|record| record.value.clone()).collect::<Vec<_>>() == ["before", "since", "other"]
     });
+}
+
+/// A frozen broker sends no heartbeats, so the command cannot notice it. This one leads a classic partition, and knows
+/// diskless records that the copy lacks.
+#[test]
+fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends() {
+    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    cluster.run(&["topics", "create", "--topic", CLASSIC, "--replica-assignment", "3:1:2"]);
+    cluster.wait_for_isr(3, CLASSIC, 3);
+    produced(cluster, 3, "before");
+    cluster.postgres().copy();
+    produced(cluster, 3, "since");
+    let mut clients = [TOPIC, CLASSIC].map(|topic| (topic, cluster.broker(3).client()));
+    cluster.broker(3).freeze();
+    [1, 2].iter().for_each(|id| cluster.broker(*id).kill());
+    cluster.postgres().swap();
+    wait_until("the copy is accepted", BACK_MAX, || accept(cluster).0);
+    [1, 2].iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.wait_for_brokers(&[1, 2]);
+    let others = ["other 1", "other 2", "other 3"];
+    others.iter().for_each(|text| produced(cluster, 1, text));
+    // The broker finds these requests as soon as it continues.
+    for (topic, client) in &mut clients {
+        client.send(&produce_request(topic, 0, Batch::of(&["frozen"]).bytes()), 9);
+    }
+    cluster.broker(3).thaw();
+    wait_until("the broker ends", BACK_MAX, || cluster.broker(3).has_ended());
+    let log = cluster.broker(3).stderr();
+    assert!(log.contains("another process has replaced this process"), "{log}");
+    for (topic, client) in &mut clients {
+        let answer = client.try_receive::<ProduceRequest>(9);
+        let code = answer.map(|(_, answer)| answer.responses[0].partition_responses[0].error_code);
+        assert_ne!(code, Some(ErrorCode::NONE), "{topic}");
+    }
+    cluster.broker(3).wait_for_end();
+    cluster.broker(3).restart();
+    cluster.wait_for_brokers(&ALL);
+    produced(cluster, 3, "after");
+    for id in ALL {
+        assert_eq!(texts(cluster, id), ["before", "other 1", "other 2", "other 3", "after"], "broker {id}");
+    }
+    cluster.wait_for_isr(1, CLASSIC, 3);
 }
 
 /// The brokers have new directories, so they cannot know of the changes that the copy lacks.

@@ -58,7 +58,7 @@ fn full_disk_hands_leadership_over_and_leaves_the_isrs() {
     under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("the disk is full: other brokers take over");
+        cluster.broker(1).wait_for_stderr("the disk is full: other in-sync replicas take over");
         let mut shows = |id: i32, wanted: f64| {
             let names = ["fullbore_disk_full", "fullbore_control_plane_disk_full"];
             names.iter().all(|name| metric(cluster, id, name) == Some(wanted))
@@ -118,7 +118,31 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
         fs::rename(&paths[0], &away).expect("moved");
         wait_for_others(cluster);
         load.goes_on();
+        cluster
+            .broker(1)
+            .wait_for_stderr("cannot create files in the data directory: other in-sync replicas take over");
+        fs::rename(&away, &paths[0]).expect("moved");
+        cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
+    });
+}
+
+/// An empty directory takes the place of the data directory, as after an unmount. It could take files, but the broker's
+/// records would be lost there.
+#[test]
+fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().join("data")).collect();
+    paths.iter().for_each(|path| fs::create_dir(path).expect("made"));
+    let sets = [&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
+    under_fault(cluster, |cluster, load| {
+        let away = directories[0].path().join("away");
+        fs::rename(&paths[0], &away).expect("moved");
+        fs::create_dir(&paths[0]).expect("made");
+        wait_for_others(cluster);
+        load.goes_on();
         cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers take over");
+        fs::remove_dir(&paths[0]).expect("it is empty");
         fs::rename(&away, &paths[0]).expect("moved");
         cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
     });

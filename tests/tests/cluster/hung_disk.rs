@@ -23,7 +23,7 @@ fn hung_disk_hands_leadership_over_and_leaves_the_isrs() {
         let frozen = disk.freeze();
         wait_until_it_is_out(cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("the disk hangs: other brokers take over");
+        cluster.broker(1).wait_for_stderr("the disk hangs: other in-sync replicas take over");
         drop(frozen);
     });
 }

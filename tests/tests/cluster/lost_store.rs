@@ -100,7 +100,7 @@ fn broker_loses(link: Link) {
         let broker = cluster.broker(2);
         broker.wait_for_stderr("cannot reach the object store");
         let ready = broker.admin_page("/readyz");
-        assert!(ready.contains(" 200 ") && ready.contains("the object store fails"), "{ready}");
+        assert!(ready.contains(" 200 ") && ready.contains("requests to the object store have failed for "), "{ready}");
         let metrics = broker.admin_page("/metrics");
         let failures = metrics.lines().find(|line| line.starts_with("fullbore_diskless_put_failures_total "));
         assert!(failures.is_some_and(|line| !line.ends_with(" 0")), "{failures:?}");

@@ -103,7 +103,7 @@ fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let mut cluster = copied(&copied_to);
     let directory = cluster.broker(1).data_dir().to_owned();
     let (is_well, reported) = checked(&cluster, &[], &copied_to);
-    assert!(!is_well && reported.contains("it is an older copy: node.id=1 lives"), "{reported}");
+    assert!(!is_well && reported.contains("it is an older copy: the broker with node.id=1 is running"), "{reported}");
     let (is_well, reported) = checked(&cluster, &[], &directory);
     assert!(is_well, "it runs: {reported}");
     all_stop(&mut cluster, true);
@@ -112,8 +112,8 @@ fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     put_back(Some(&copied_to), &directory);
     wait_until("the check names the older copy, and has the broker for dead", Duration::from_secs(60), || {
         let (is_well, reported) = checked(&cluster, &[], &directory);
-        assert!(!is_well && reported.contains("it is an older copy: node.id=1 "), "{reported}");
-        reported.contains("has used a newer state of it since")
+        assert!(!is_well && reported.contains("it is an older copy: the broker with node.id=1 "), "{reported}");
+        reported.contains("has since used a newer state of this directory")
     });
     nothing_is_missing(&mut cluster);
     assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
@@ -272,7 +272,10 @@ fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_uncle
     put_back(Some(&copied), &log);
     cluster.broker(short).restart();
     wait_until("the log is refused", Duration::from_secs(60), || {
-        cluster.broker(short).stderr().contains("it ends at offset 100, and records below 200 were committed")
+        cluster
+            .broker(short)
+            .stderr()
+            .contains("the log ends at offset 100, but the records below offset 200 were committed")
     });
     wait_until("it resigns", Duration::from_secs(60), || leader(&cluster) == -1);
     cluster.run(&["topics", "elect-leaders", "--election-type", "unclean", "--topic", TOPIC, "--partition", "0"]);

@@ -105,10 +105,10 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let own = cluster.sets_of(1).to_vec();
     let new = tempfile::tempdir().expect("a directory");
     let reported = refusal(new.path(), &with(&own, "node.id", "1"));
-    assert!(reported.contains("A broker with node.id=1 lives, and has another data directory"), "{reported}");
+    assert!(reported.contains("A broker with node.id=1 is running with another data directory"), "{reported}");
     another.broker(1).kill();
     let reported = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
-    assert!(reported.contains(" is of cluster ") && reported.contains(" has cluster "), "{reported}");
+    assert!(reported.contains(" belongs to cluster ") && reported.contains(" has cluster "), "{reported}");
     cluster.broker(1).kill();
     let directory = cluster.broker(1).data_dir().to_owned();
     let reported = refusal(&directory, &with(&own, "node.id", "2"));
@@ -122,7 +122,7 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let database = server.database();
     server.run(&database, "CREATE SCHEMA fullbore; CREATE TABLE fullbore.t (x int)");
     let reported = refusal(new.path(), &with(&own, "control.plane", &server.url(&database)));
-    assert!(reported.contains("it has a schema named fullbore that another program created"), "{reported}");
+    assert!(reported.contains("the database has a schema named fullbore that another program created"), "{reported}");
     server.run(&database, "CREATE ROLE secretive LOGIN PASSWORD 's3cr3t-w0rd'");
     let url = format!("postgres://secretive:wr0ng-w0rd@{}/{database}", server.address());
     let reported = refusal(new.path(), &with(&own, "control.plane", &url));
@@ -141,7 +141,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     for _ in 0..2 {
         let reported = refusal(new.path(), &sets);
         assert!(
-            reported.contains("without it this directory cannot be distinguished from another broker's"),
+            reported.contains("without this file, the directory cannot be distinguished from another broker's"),
             "{reported}"
         );
         let mut client = cluster.broker(1).client();
@@ -153,7 +153,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     for _ in 0..2 {
         let reported = refusal(new.path(), &sets);
         assert!(
-            reported.contains("without it this directory cannot be distinguished from another broker's"),
+            reported.contains("without this file, the directory cannot be distinguished from another broker's"),
             "{reported}"
         );
     }

@@ -36,7 +36,8 @@ impl Axis {
         }
         if setting.is_secret() {
             return Err(format!(
-                "{} is secret, and a report shows its axes; put it in --command-config",
+                "{} is secret, but a report shows the values of --over; put the setting into the file of \
+                 --command-config",
                 setting.name()
             ));
         }
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn a_fixed_value_may_hold_commas() {
         assert_eq!(
-            fixed("client-dns=x").map_err(|reported| reported.contains("nothing that can be varied")),
+            fixed("client-dns=x").map_err(|reported| reported.contains("not a setting that can vary")),
             Err(true)
         );
         let (setting, value) = fixed("topic.leader.throttled.replicas=0:1,1:2").expect("valid");

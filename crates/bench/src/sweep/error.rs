@@ -42,6 +42,6 @@ pub enum RunError {
     #[error("no record was acknowledged in {} ms", .0.as_millis())]
     Silent(Duration),
     /// A relay cannot be created.
-    #[error("cannot put a link before the brokers: {0}")]
+    #[error("cannot create a link in front of the brokers: {0}")]
     Link(io::Error),
 }

@@ -77,13 +77,13 @@ pub struct SweepTurn {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Nothing varies.
-    #[error("nothing varies; give --over NAME=VALUE,VALUE,... or --table NAME (`--table list` shows those there are)")]
+    #[error("nothing varies; give --over NAME=VALUE,VALUE,... or --table NAME (`--table list` shows the tables)")]
     NoAxes,
     /// There are more axes than a page can show.
     #[error("{0} axes; at most {AXES_MAX}")]
     Axes(usize),
     /// A setting is an axis twice.
-    #[error("{0} is an axis twice; name all its values in one --over")]
+    #[error("{0} is in --over twice; give all values in one --over")]
     Twice(String),
     /// There are too many points.
     #[error("{points} points ({product}); at most {POINTS_MAX}: leave values out, or sweep them one after another")]
@@ -314,7 +314,7 @@ pub(crate) mod tests {
         let wide = [format!("batch.size={}", values(40)), format!("linger.ms={}", values(26))];
         for (plan, reported) in [
             (plan(&[], &["a"], 1), "--over NAME=VALUE"),
-            (plan(&["acks=1", "acks=all"], &["a"], 1), "acks is an axis twice"),
+            (plan(&["acks=1", "acks=all"], &["a"], 1), "acks is in --over twice"),
             (plan(&[&wide[0], &wide[1]], &["a"], 1), "1040 points (40 x 26 x 1); at most 1000"),
             (plan(&["acks=1"], &["a"], 0), "--repeats 0: must be from 1 to 100"),
         ] {

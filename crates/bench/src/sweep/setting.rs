@@ -50,7 +50,7 @@ const TOPIC_CONFIGS: &[&str] = &[
 /// The producer settings that the sweep itself decides.
 const DECIDED: &[(&str, &str)] = &[
     ("bootstrap.servers", "name the clusters with --bootstrap-server or --against"),
-    ("client.id", "every point has the same"),
+    ("client.id", "it is the same for every point"),
 ];
 
 /// A setting in which points can differ.
@@ -194,7 +194,7 @@ fn unknown(typed: &str, name: &str, why: &str) -> String {
     let meant = did_you_mean(name, names);
     let otherwise = "; use a producer setting by Kafka's name, topic.<config>, partitions, replication-factor, record-size, \
                      records, throughput, rtt or bandwidth";
-    format!("{typed} is nothing that can be varied{}", if meant.is_empty() { otherwise } else { &meant })
+    format!("{typed} is not a setting that can vary{}", if meant.is_empty() { otherwise } else { &meant })
 }
 
 #[cfg(test)]

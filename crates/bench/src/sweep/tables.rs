@@ -44,10 +44,10 @@ pub static TABLES: &[Table] = &[
     Table {
         name: "seed-000",
         title: "Throughput and latency against requests in flight, for acks=1 and acks=all",
-        about: "Where do more requests in flight stop to help, and what does acks=all cost? Three record sizes, nine \
-                partitions and one, as fast as it goes, so that latency is mostly the time spent in the producer's \
-                buffer. acks=all differs from acks=1 only with replicas: name a cluster of three brokers with \
-                --bootstrap-server and add --set replication-factor=3.",
+        about: "Where do more requests in flight stop to help, and what does acks=all cost? Three record sizes, with \
+             nine partitions and with one, as fast as possible, so that latency is mostly the time spent in the \
+             producer's buffer. acks=all differs from acks=1 only with replicas: name a cluster of three brokers \
+             with --bootstrap-server and add --set replication-factor=3.",
         layout: TableLayout::Grids,
         over: &["max.in.flight=1,2,3,4,5,auto", "acks=1,all", "record-size=64,1024,10240", "partitions=9,1"],
         set: &[ONE_CONNECTION],
@@ -81,8 +81,8 @@ pub static TABLES: &[Table] = &[
     Table {
         name: "seed-001-localhost",
         title: "Records of 1,000 bytes on one machine, with 1, 5 and 10 requests in flight",
-        about: "Without a distance, what is in flight hides only the broker's own time. As fast as it goes, so that latency \
-                is mostly the time spent in the producer's buffer.",
+        about: "Without a distance, more requests in flight only hide the broker's own time. Records are sent as fast \
+             as possible, so that latency is mostly the time in the producer's buffer.",
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10"],
         set: &[ONE_CONNECTION, "record-size=1000", "partitions=1", "enable.idempotence=true"],

@@ -6,6 +6,7 @@
 use crate::node::Node;
 use fullbore_db::calls::PlaneSeen;
 use fullbore_diskless::{Diskless, StoreTrouble};
+use fullbore_host::disk_space::DiskSpace;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,8 @@ pub(super) enum Unhealthy {
     )]
     Partitions(usize),
     #[error(
-        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check their permissions, \
-         file system and disk; the broker's log names them"
+        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check \
+         permissions, file system and disk of the directories that the broker's log names"
     )]
     UnwritablePartitions(usize),
     #[error(
@@ -58,7 +59,7 @@ pub(super) enum Unhealthy {
 fn of_hung(hung_for: &Option<Duration>) -> String {
     match hung_for {
         Some(time) => format!("a write has not returned for {} s", time.as_secs()),
-        None => "it does not respond".to_owned(),
+        None => "the directory does not respond".to_owned(),
     }
 }
 
@@ -157,8 +158,8 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
     let seconds = seen.since_answer.as_secs();
     (!seen.answers).then(|| {
         format!(
-            "the database of the cluster is away, {seconds} s after its last answer: records are served, topics and settings \
-             cannot be changed, and no broker replaces a leader that fails"
+            "the database of the cluster has not answered this broker for {seconds} s: records are served, but topics \
+             and settings cannot be changed, and this broker replaces no leader that fails"
         )
     })
 }
@@ -174,20 +175,21 @@ fn note_of_damage(refused_partitions: usize) -> Option<String> {
 
 fn note_of_store(trouble: StoreTrouble) -> String {
     let why = match trouble {
-        StoreTrouble::Unverified => "the object store was not reached since the start".to_owned(),
+        StoreTrouble::Unverified => "this broker has not reached the object store since its start".to_owned(),
         StoreTrouble::Failing(time) => {
-            format!("the object store fails, {} s after the first request that failed", time.as_secs())
+            format!("requests to the object store have failed for {} s", time.as_secs())
         }
     };
     format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
-/// Checks that the data directory exists and that this process may create files in it. Linux remounts a failing disk
-/// read-only, which this check finds. May hang.
+/// Checks that the data directory is at its path and that this process may create files in it. Linux remounts a failing
+/// disk read-only, which this check finds. May hang.
 ///
 /// # Errors
-/// Returns the error of the system call.
-pub(super) fn data_directory(directory: &Path) -> Result<(), io::Error> {
+/// Returns the error of the system call, or of a directory that was moved or unmounted.
+pub(super) fn data_directory(space: &DiskSpace, directory: &Path) -> Result<(), io::Error> {
+    space.check_place()?;
     Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
@@ -243,18 +245,21 @@ mod tests {
         let hung_for = Some(Duration::from_millis(7_900));
         reported(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
-        assert!(hung.contains("hangs: it does not respond"), "{hung}");
+        assert!(hung.contains("hangs: the directory does not respond"), "{hung}");
         let gone = directory.path().join("gone");
-        let why = of_directory(Some(data_directory(&gone)), &gone).expect_err("no directory").to_string();
-        assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");
+        std::fs::create_dir(&gone).expect("made");
+        let space = DiskSpace::open(&gone, 0);
+        std::fs::remove_dir(&gone).expect("removed");
+        let why = of_directory(Some(data_directory(&space, &gone)), &gone).expect_err("no directory").to_string();
+        assert!(why.contains("cannot write to the data directory") && why.contains("gone: it was moved or"), "{why}");
     }
 
     #[test]
     fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
-        assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
+        assert!(note.starts_with("requests to the object store have failed for 12 s: "), "{note}");
         let note = note_of_store(StoreTrouble::Unverified);
-        assert!(note.starts_with("the object store was not reached since the start: "), "{note}");
+        assert!(note.starts_with("this broker has not reached the object store since its start: "), "{note}");
     }
 
     #[test]
@@ -262,6 +267,6 @@ mod tests {
         let seen = |answers| PlaneSeen { answers, since_answer: Duration::from_secs(12), newest: 7 };
         assert_eq!(note_of_database(seen(true)), None);
         let note = note_of_database(seen(false)).expect("told");
-        assert!(note.starts_with("the database of the cluster is away, 12 s after its last answer: "), "{note}");
+        assert!(note.starts_with("the database of the cluster has not answered this broker for 12 s: "), "{note}");
     }
 }

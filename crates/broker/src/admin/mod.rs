@@ -114,10 +114,11 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
 
 async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
-        Ok(note) => {
-            let directory = node.metadata.config.node.data_dir.clone();
-            let checked = checks.directory.run(move || data_directory(&directory)).await;
-            of_directory(checked, &node.metadata.config.node.data_dir).map(|()| note)
+        // If the directory takes no files, this check may find out why.
+        found @ (Ok(_) | Err(Unhealthy::Unwritable(_))) => {
+            let (space, directory) = (Arc::clone(&node.space), node.metadata.config.node.data_dir.clone());
+            let checked = checks.directory.run(move || data_directory(&space, &directory)).await;
+            of_directory(checked, &node.metadata.config.node.data_dir).and(found)
         }
         unhealthy => unhealthy,
     };

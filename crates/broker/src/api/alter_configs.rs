@@ -2,14 +2,14 @@
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, code_and_message};
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::Frame;
 use fullbore_wire::apis::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
 };
 
-pub async fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterConfigsRequest = call.body(reply.version)?;
     let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,

@@ -5,7 +5,7 @@
 //! the changes are in force. They are also on disk, except for those of loggers.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_config::Resource;
 use fullbore_control::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -30,7 +30,7 @@ pub struct Alteration<'a> {
 
 /// Makes the requested changes. Returns one outcome per resource, in the order of the request.
 pub async fn alter(
-    services: &ClientServices,
+    services: &ObservationServices,
     control: &Control,
     alterations: Vec<Alteration<'_>>,
     validate_only: bool,
@@ -86,7 +86,7 @@ struct Done {
 impl Alterations {
     fn add(
         &mut self,
-        services: &ClientServices,
+        services: &ObservationServices,
         requested: Alteration<'_>,
         validate_only: bool,
     ) -> Result<ResourceIndex, Refusal> {
@@ -149,7 +149,7 @@ fn check_resource_name(resource: Resource, name: &str) -> Result<(), Refusal> {
         (Resource::Group, 0) => Err(invalid("Default group resources are not allowed.")),
         (Resource::ClientMetrics, 0) => Err(invalid("Subscription name can't be empty")),
         (_, 1..=RESOURCE_NAME_BYTES_MAX) => Ok(()),
-        _ => Err(invalid(format!("A name may have {RESOURCE_NAME_BYTES_MAX} bytes."))),
+        _ => Err(invalid(format!("A name may have at most {RESOURCE_NAME_BYTES_MAX} bytes."))),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::client::Client;
 use fullbore_control::{Control, Refusal, shown};
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
-use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version, Writer};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Reader, Text, Version, Writer};
 use std::borrow::Cow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -38,7 +38,7 @@ pub enum Fault {
         error: DecodeError,
     },
     /// The response cannot be expressed in the requested version.
-    #[error("answer to {}: {error}", api.name())]
+    #[error("cannot encode the response to {}: {error}", api.name())]
     Answer {
         /// API of the request.
         api: ApiKey,
@@ -68,7 +68,7 @@ impl Completion {
     /// Returns the bytes of memory that are held until the response is sent. `request_len` is the size of the request.
     pub fn bytes_held(&self, request_len: usize) -> usize {
         match self {
-            Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
+            Completion::Ready(frame) => frame.bytes_in_memory(),
             Completion::Later(_) => request_len,
             Completion::Holding(_, held) => *held,
         }

@@ -63,7 +63,7 @@ async fn heartbeat(
     consumer::check_request(request, version, &settings.consumer)?;
     let is_member = request.member_epoch > JOINING;
     if request.member_epoch >= JOINING && !groups.has_room(incoming_bytes(request), is_member) {
-        let message = "Groups hold all the memory they may (fullbore.groups.bytes.max).".to_owned();
+        let message = "The memory for groups is used up (fullbore.groups.bytes.max).".to_owned();
         return Err(GroupRefusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
     }
     let resolved = resolve(services, request, &image, &settings).await?;

@@ -20,7 +20,7 @@ pub async fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Rep
         CreateTopics { topics: request.topics.iter().map(wanted).collect(), validate_only: request.validate_only };
     let count = request.topics.len();
     let outcomes = if count > TOPICS_MAX {
-        let message = format!("A request may create {TOPICS_MAX} topics, and this one has {count}.");
+        let message = format!("A request may create at most {TOPICS_MAX} topics, and this one has {count}.");
         vec![Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message)); count]
     } else {
         call.control(&metadata.control).create_topics(wanted).await

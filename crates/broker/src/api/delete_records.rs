@@ -79,7 +79,7 @@ fn delete(image: &Image, hosted: &Partitions, requested: Vec<DeleteRecordsTopic>
     };
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| here(moved)).collect();
     if let Err(error) = hosted.keep_log_starts(&partitions) {
-        tracing::error!(%error, "cannot write log starts: the deletion of records fails");
+        tracing::error!(%error, "cannot write new log start offsets: the DeleteRecords request fails");
         let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
         of_all.filter(|(_, moved)| moved.is_ok()).for_each(|(_, moved)| *moved = Err(ErrorCode::KAFKA_STORAGE_ERROR));
     }

@@ -2,7 +2,7 @@
 //! subscriptions. The empty broker name stands for the dynamic settings that apply to every broker.
 
 use super::call::{Call, Fault, Reply, once, words};
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_configs::{
@@ -26,7 +26,7 @@ const TOO_MANY: &str =
 /// Estimated size of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 
-pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
     request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
     let mut bytes = 0;
@@ -47,7 +47,7 @@ const OVERRIDE_COPIES: usize = 8;
 
 /// Returns about how much memory the response takes. All settings of a topic count as long as those of a topic without
 /// overrides, plus its overrides.
-pub(super) fn room(services: &ClientServices, request: &DescribeConfigsRequest) -> usize {
+pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest) -> usize {
     let image = services.metadata.control.image();
     let of_type = |resource_type, name: &str| {
         let sample = DescribeConfigsResource { resource_type, resource_name: Text::from(name), ..Default::default() };
@@ -60,7 +60,8 @@ pub(super) fn room(services: &ClientServices, request: &DescribeConfigsRequest) 
     };
     let mut samples: HashMap<i8, Sample> = HashMap::new();
     let mut bytes = 0;
-    for resource in &request.resources {
+    let resources: Vec<&DescribeConfigsResource> = request.resources.iter().collect();
+    for resource in once(resources, |resource| (resource.resource_type, &resource.resource_name)) {
         let mut overrides = 0;
         if resource.resource_type == TOPIC {
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
@@ -106,7 +107,7 @@ fn size(setting: &DescribeConfigsResourceResult) -> usize {
 }
 
 fn describe(
-    services: &ClientServices,
+    services: &ObservationServices,
     request: &DescribeConfigsRequest,
     resource: &DescribeConfigsResource,
     has_room: bool,
@@ -137,7 +138,7 @@ fn describe(
     result
 }
 
-fn entries(services: &ClientServices, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+fn entries(services: &ObservationServices, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
     let image = services.metadata.control.image();
     match resource.resource_type {

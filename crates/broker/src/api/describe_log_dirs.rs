@@ -7,7 +7,7 @@ use super::wide::ENTRIES_SHORT_MAX;
 use crate::node::MetadataServices;
 use crate::partitions::{AnyPartition, Partitions};
 use fullbore_control::{Image, Topic};
-use fullbore_host::wide_work::WideWork;
+use fullbore_host::wide_work::{Listing, WideWork};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
@@ -30,7 +30,7 @@ pub async fn handle(
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     // Many partitions take much memory until the response is encoded, and disks may hang, so such requests take turns.
     let is_large = request.topics.is_none() && metadata.control.image().partition_count() > ENTRIES_SHORT_MAX;
-    let _turn = if is_large { Some(wide.listing_turn().await) } else { None };
+    let _turn = if is_large { Some(wide.listing_turn(Listing::LogDirs).await) } else { None };
     let (metadata, hosted) = (Arc::clone(metadata), Arc::clone(hosted));
     // The description reads partitions that are not open from their directories, so it runs on a blocking thread.
     let listener = call.listener;
@@ -179,7 +179,7 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
         }
         AnyPartition::Diskless(partition) => Ok(DescribeLogDirsPartition {
             partition_index,
-            partition_size: bytes(partition.known.size()),
+            partition_size: bytes(partition.view.size()),
             ..Default::default()
         }),
     }

@@ -55,7 +55,8 @@ pub(super) fn room(metadata: &MetadataServices, hosted: &Partitions, request: &D
     let image = metadata.control.image();
     let named =
         request.topics.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
-    let partitions = topics::named(hosted, &image, named);
+    let named = once(named.collect(), |partition| *partition);
+    let partitions = topics::named(hosted, &image, named.into_iter());
     let producers = partitions.into_iter().map(|partition| match partition {
         AnyPartition::Classic(replica) => replica.producers_len(),
         AnyPartition::Diskless(_) => DISKLESS_PRODUCERS_MAX,

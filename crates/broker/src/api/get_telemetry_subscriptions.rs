@@ -1,7 +1,7 @@
 //! GetTelemetrySubscriptions 0: returns which metrics a client should push, and how often.
 
 use super::call::{Call, Fault, Reply};
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_wire::apis::get_telemetry_subscriptions::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
 };
@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 /// allowed.
 pub const CODECS: [i8; 4] = [4, 3, 1, 2];
 
-pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let request: GetTelemetrySubscriptionsRequest = call.body(reply.version)?;
     let instance = match request.client_instance_id {
         id if id.is_zero() => Uuid(uuid::Uuid::new_v4().into_bytes()),

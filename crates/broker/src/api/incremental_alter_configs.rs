@@ -2,7 +2,7 @@
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, code_and_message};
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -10,7 +10,7 @@ use fullbore_wire::apis::incremental_alter_configs::{
 };
 use fullbore_wire::{Frame, Text};
 
-pub async fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let request: IncrementalAlterConfigsRequest = call.body(reply.version)?;
     let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,

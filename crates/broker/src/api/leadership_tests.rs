@@ -116,7 +116,7 @@ impl Opened {
         self.produced_by(Stamp::NONE, acks)
     }
 
-    fn produced_by(&mut self, stamp: Stamp, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
+    pub(super) fn produced_by(&mut self, stamp: Stamp, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
         let records = Some(Records::Memory(Batch::at(0, &["v"]).stamped(stamp).bytes()));
         let partition_data = vec![PartitionProduceData { index: 0, records, ..Default::default() }];
         let topic_data = vec![TopicProduceData { name: Text::from(TOPIC), partition_data, ..Default::default() }];

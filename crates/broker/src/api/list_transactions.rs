@@ -5,7 +5,7 @@ use super::wide::ENTRIES_SHORT_MAX;
 use crate::groups::TopicRegex;
 use crate::node::CoordinatorServices;
 use crate::transactions::Transactions;
-use fullbore_host::wide_work::WideWork;
+use fullbore_host::wide_work::{Listing, WideWork};
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
 use fullbore_wire::apis::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, ServedPartition, TransactionState as Listed,
@@ -24,7 +24,7 @@ pub async fn handle(
     let transactions = Arc::clone(&services.transactions);
     // Many ids take much memory until the response is encoded, so such requests take turns.
     let is_large = transactions.ids_size().0 > ENTRIES_SHORT_MAX;
-    let _turn = if is_large { Some(wide.listing_turn().await) } else { None };
+    let _turn = if is_large { Some(wide.listing_turn(Listing::Transactions).await) } else { None };
     let listed = move || {
         listed(&transactions, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
             error_code,

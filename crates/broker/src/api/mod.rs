@@ -175,14 +175,17 @@ async fn dispatch_wide(
     bytes: usize,
 ) -> Result<Option<Completion>, Fault> {
     let _turn = wide::command_turn(&node.wide, api).await;
+    let is_estimated = response_size::is_estimated(api);
+    let is_later = response_size::is_made_later(api);
     let carry_out = async {
-        if response_size::is_estimated(api) {
+        if is_estimated && !is_later {
             node.unread.room(bytes).await;
         }
         dispatch(api, node, call, reply).await
     };
     let admitted = node.wide.drive(bytes, carry_out).await?;
-    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
+    let room = (is_estimated && is_later).then_some(&node.unread);
+    Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, room, completion)))
 }
 
 /// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
@@ -246,14 +249,14 @@ serve! { |node, call, reply|
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),
     DeleteAcls => ready(delete_acls::handle(call, reply)?),
-    DescribeConfigs => ready(describe_configs::handle(call, &node.clients, reply)?),
-    AlterConfigs => ready(alter_configs::handle(call, &node.clients, reply).await?),
+    DescribeConfigs => ready(describe_configs::handle(call, &node.observation, reply)?),
+    AlterConfigs => ready(alter_configs::handle(call, &node.observation, reply).await?),
     AlterReplicaLogDirs => ready(alter_replica_log_dirs::handle(call, &node.metadata, reply)?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, &node.metadata, &node.partitions, &node.wide, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, &node.metadata, reply).await?),
     DeleteGroups => ready(delete_groups::handle(call, &node.coordinators, reply).await?),
     ElectLeaders => ready(Box::pin(elect_leaders::handle(call, &node.metadata, &node.wide, reply)).await?),
-    IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, &node.clients, reply).await?),
+    IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, &node.observation, reply).await?),
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, &node.metadata, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
     OffsetDelete => ready(offset_delete::handle(call, &node.coordinators, reply).await?),
@@ -269,8 +272,8 @@ serve! { |node, call, reply|
     ListTransactions => ready(Box::pin(list_transactions::handle(call, &node.coordinators, &node.wide, reply)).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, &node.coordinators, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, &node.coordinators, reply).await?),
-    GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, &node.clients, reply)?),
-    PushTelemetry => ready(push_telemetry::handle(call, &node.clients, reply)?),
+    GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, &node.observation, reply)?),
+    PushTelemetry => ready(push_telemetry::handle(call, &node.observation, reply)?),
     ListConfigResources => ready(list_config_resources::handle(call, &node.metadata, reply)?),
     DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, &node.metadata, reply)?),
 }

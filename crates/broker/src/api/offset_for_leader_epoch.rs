@@ -6,7 +6,6 @@ use super::topics;
 use crate::node::MetadataServices;
 use crate::partitions::{EpochEnd, Partitions, ReadError};
 use fullbore_control::Image;
-use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
@@ -61,8 +60,7 @@ async fn look_up(
 ) -> Result<EpochEnd, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(hosted, topic, requested.partition).await?;
-    let shown = topic.partition(requested.partition).map_or(NO_EPOCH, |registered| registered.leader_epoch);
     partition.check_leads(requested.current_leader_epoch)?;
     partition.is_refreshed(refreshed).map_err(|error| error.code())?;
-    partition.epoch_end_offset(requested.leader_epoch, shown).map_err(|error| error.code())
+    partition.epoch_end_offset(requested.leader_epoch).map_err(|error| error.code())
 }

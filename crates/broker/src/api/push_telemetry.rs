@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
-use crate::node::ClientServices;
+use crate::node::ObservationServices;
 use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame};
 /// The codec of a push without compression.
 const NONE: i8 = 0;
 
-pub fn handle(call: &mut Call<'_>, services: &ClientServices, reply: Reply) -> Result<Frame, Fault> {
+pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply) -> Result<Frame, Fault> {
     let request: PushTelemetryRequest = call.body(reply.version)?;
     let instance = request.client_instance_id;
     let codec = request.compression_type;

@@ -2,10 +2,11 @@
 //! longer than their names.
 //!
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
-//! request. The estimates are made before the response, so they may be too high, for example if a filter applies.
+//! request. The estimates are made before the response, so they may be too high, for example if a filter applies. A
+//! name that a request repeats counts once, as the response has it once.
 //! Invariant: they are never much too low, and `tests/wide_memory.rs` compares them with the allocator's count.
 
-use super::call::Call;
+use super::call::{Call, once};
 use super::wide::ENTRY_BYTES;
 use super::{describe_configs, describe_producers};
 use crate::groups::GroupOffsets;
@@ -25,7 +26,7 @@ use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 use fullbore_wire::apis::list_groups::ListGroupsRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup};
-use fullbore_wire::{Text, Version};
+use fullbore_wire::{Text, Uuid, Version};
 
 /// About how much memory a topic's entry takes at most without its partitions: decoded and encoded, each with its name.
 const TOPIC_BYTES: usize = 768;
@@ -54,15 +55,20 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
+/// Returns true if the response of this API is made after the admission of the request, when its turn to be sent comes.
+pub(super) fn is_made_later(api: ApiKey) -> bool {
+    api == ApiKey::OffsetFetch
+}
+
 /// Returns about how much memory the response takes, or 0 if the request limits its size. A request that cannot be
 /// decoded gets no response.
 pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version) -> usize {
     match api {
         ApiKey::Metadata => of_request(call, version, |request| metadata(node, request, version)),
         ApiKey::DescribeTopicPartitions => of_request(call, version, |request| topic_partitions(node, request)),
-        ApiKey::DescribeConfigs => {
-            of_request(call, version, |request: &DescribeConfigsRequest| describe_configs::room(&node.clients, request))
-        }
+        ApiKey::DescribeConfigs => of_request(call, version, |request: &DescribeConfigsRequest| {
+            describe_configs::room(&node.observation, request)
+        }),
         ApiKey::DescribeGroups => {
             of_request(call, version, |request: &DescribeGroupsRequest| groups(node, &request.groups))
         }
@@ -103,7 +109,8 @@ fn metadata(node: &Node, request: &MetadataRequest, version: Version) -> usize {
     let image = node.metadata.control.image();
     match &request.topics {
         Some(topics) if version.number > 0 || !topics.is_empty() => {
-            let named = topics.iter().filter_map(|requested| match &requested.name {
+            let topics = once(topics.iter().collect(), |topic| (&topic.name, topic.topic_id));
+            let named = topics.into_iter().filter_map(|requested| match &requested.name {
                 Some(name) if requested.topic_id.is_zero() => image.topic(name),
                 _ => image.topic_by_id(requested.topic_id),
             });
@@ -134,16 +141,17 @@ fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest) -> us
         // The names of all topics are sorted before the page is chosen.
         return size(image.topics().len(), image.partition_count(), image.topics().map(|topic| replicas(topic)).max());
     }
-    let named: Vec<_> = request.topics.iter().filter_map(|topic| image.topic(&topic.name)).collect();
+    let names = once(request.topics.iter().map(|topic| &topic.name).collect(), |name| *name);
+    let named: Vec<_> = names.iter().filter_map(|name| image.topic(name)).collect();
     let partitions = named.iter().map(|topic| topic.partitions.len()).sum();
-    size(request.topics.len(), partitions, named.iter().map(|topic| replicas(topic)).max())
+    size(names.len(), partitions, named.iter().map(|topic| replicas(topic)).max())
 }
 
 /// Estimates the descriptions of groups: their members are copied and then encoded.
 fn groups(node: &Node, ids: &[Text]) -> usize {
     let of_group =
         |id: &Text| node.coordinators.groups.peek(id, Group::bytes).map_or(0, |bytes| ENTRY_BYTES + 2 * bytes);
-    ids.iter().map(of_group).sum()
+    once(ids.iter().collect(), |id| *id).into_iter().map(of_group).sum()
 }
 
 /// Estimates the offsets of groups, with their metadata.
@@ -153,19 +161,26 @@ fn offsets(node: &Node, request: &OffsetFetchRequest) -> usize {
         let count = |held: &GroupOffsets| held.values().map(|topic| topic.partitions.len()).sum();
         offsets.read(group, |held| held.map_or(0, count))
     };
-    let of_group = |group: &OffsetFetchRequestGroup| match &group.topics {
-        None => all(&group.group_id),
-        Some(topics) => topics.iter().map(|topic| topic.partition_indexes.len()).sum(),
-    };
     // Versions before 8 have one group, which is not in the list.
     let of_one = match &request.topics {
         None => all(&request.group_id),
-        Some(topics) => topics.iter().map(|topic| topic.partition_indexes.len()).sum(),
+        Some(topics) => distinct(topics.iter().map(|topic| (&topic.name, Uuid::ZERO, &topic.partition_indexes))),
     };
-    let entries = of_one + request.groups.iter().map(of_group).sum::<usize>();
+    let of_group = |group: &OffsetFetchRequestGroup| match &group.topics {
+        None => all(&group.group_id),
+        Some(topics) => distinct(topics.iter().map(|topic| (&topic.name, topic.topic_id, &topic.partition_indexes))),
+    };
+    let groups = once(request.groups.iter().collect(), |group| &group.group_id);
+    let entries = of_one + groups.into_iter().map(of_group).sum::<usize>();
     let metadata =
         node.metadata.config.groups.offsets.metadata_max_bytes.saturating_mul(entries).min(offsets.metadata_bytes());
     ENTRY_BYTES * entries + 2 * metadata
+}
+
+/// Returns the number of different partitions in these topics, each with its name, id and partitions.
+fn distinct<'r>(topics: impl Iterator<Item = (&'r Text, Uuid, &'r Vec<i32>)>) -> usize {
+    let partitions = topics.flat_map(|(name, id, indexes)| indexes.iter().map(move |index| (name, id, *index)));
+    once(partitions.collect(), |partition| *partition).len()
 }
 
 fn transactions(node: &Node, request: &DescribeTransactionsRequest) -> usize {
@@ -174,5 +189,5 @@ fn transactions(node: &Node, request: &DescribeTransactionsRequest) -> usize {
         let found = node.coordinators.transactions.inspect(id, |transaction| transaction.describe().map(partitions));
         ENTRY_BYTES * found.unwrap_or(0)
     };
-    request.transactional_ids.iter().map(of_id).sum()
+    once(request.transactional_ids.iter().collect(), |id| *id).into_iter().map(of_id).sum()
 }

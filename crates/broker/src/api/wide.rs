@@ -11,6 +11,7 @@
 //! the most memory, so only one wide command runs at a time.
 
 use super::call::{Completion, Fault};
+use fullbore_host::unread_responses::UnreadResponses;
 use fullbore_host::wide_work::WideWork;
 use fullbore_wire::api::{ApiKey, RequestSize, measure_request};
 use fullbore_wire::{DecodeError, Reader, Version};
@@ -87,11 +88,22 @@ pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: 
     wide.drive(ENTRY_BYTES * entries, command).await
 }
 
-/// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections.
-pub fn driven(wide: &Arc<WideWork>, bytes: usize, completion: Completion) -> Completion {
+/// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections. With
+/// `unread`, the response is made only once there is room for it.
+pub fn driven(
+    wide: &Arc<WideWork>,
+    bytes: usize,
+    unread: Option<&Arc<UnreadResponses>>,
+    completion: Completion,
+) -> Completion {
     let drive = |answer| {
-        let wide = Arc::clone(wide);
-        Box::pin(async move { wide.drive(bytes, answer).await })
+        let (wide, unread) = (Arc::clone(wide), unread.map(Arc::clone));
+        Box::pin(async move {
+            if let Some(unread) = unread {
+                unread.room(bytes).await;
+            }
+            wide.drive(bytes, answer).await
+        })
     };
     match completion {
         Completion::Ready(frame) => Completion::Ready(frame),

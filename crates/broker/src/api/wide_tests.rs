@@ -3,25 +3,34 @@
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
 use fullbore_control::{CreateTopic, CreateTopics, Topic};
+use fullbore_host::wide_work::Listing;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::api::{Request, encode_request};
+use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::describe_groups::DescribeGroupsRequest;
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
-use fullbore_wire::apis::describe_topic_partitions::DescribeTopicPartitionsRequest;
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest as ProducersTopic};
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::elect_leaders::ElectLeadersRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
-use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::batch::Stamp;
 use fullbore_wire::{ErrorCode, Part, Text};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
+const GROUP: &str = "g";
 const FEW: i32 = 1000;
 const MANY: i32 = 3 * ENTRIES_SHORT_MAX as i32;
 
@@ -214,7 +223,7 @@ async fn request_for_the_settings_of_many_topics_needs_a_permit() {
             include_documentation: in_full,
             ..Default::default()
         };
-        reserved.push(super::describe_configs::room(&opened.broker.node().clients, &requested));
+        reserved.push(super::describe_configs::room(&opened.broker.node().observation, &requested));
         let (turns, response) = polls(&mut opened, &requested, 4);
         assert_eq!(turns > 0, needs_permit, "{count} topics, {key:?}, {in_full}");
         assert!(response.results.iter().all(|result| !result.configs.is_empty()));
@@ -248,10 +257,8 @@ async fn description_of_a_large_group_needs_a_permit() {
     }
 }
 
-/// Short requests over many connections could fill the memory with unread responses.
-#[tokio::test(flavor = "multi_thread")]
-async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
-    let opened = opened().await;
+/// Creates 1,500 topics, whose settings are a response of several megabytes. Returns the request for them.
+async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     let names: Vec<String> = (0..1_500).map(|index| format!("t{index}")).collect();
     let topic = |name: &String| CreateTopic {
         name: name.clone(),
@@ -260,20 +267,25 @@ async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
         ..Default::default()
     };
     let topics = CreateTopics { topics: names.iter().map(topic).collect(), validate_only: false };
-    let node = Arc::clone(opened.broker.node());
-    node.metadata.control.create_topics(topics).await;
+    opened.broker.node().metadata.control.create_topics(topics).await;
     let resource = |name: &String| DescribeConfigsResource {
         resource_type: 2,
         resource_name: Text::from(name.as_str()),
         ..Default::default()
     };
-    let request = DescribeConfigsRequest {
+    DescribeConfigsRequest {
         resources: names.iter().map(resource).collect(),
         include_synonyms: true,
         include_documentation: true,
         ..Default::default()
-    };
-    let frame = encode_request(&request, 4, 1, None).expect("a request");
+    }
+}
+
+/// Sends a request twice over connections that do not read. The responses together exceed the limit, but a single one
+/// does not. Checks that the first connection ends in the middle of its response.
+async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened, request: &R, version: i16) {
+    let node = Arc::clone(opened.broker.node());
+    let frame = encode_request(request, version, 1, None).expect("a request");
     node.unread.limit(12 << 20);
     let send = || {
         let mut client = TcpStream::connect(opened.broker.addr()).expect("connected");
@@ -284,19 +296,128 @@ async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
         client
     };
     let mut first = send();
-    while node.unread.bytes() == 0 {
-        tokio::task::yield_now().await;
-    }
+    let counted = async {
+        while node.unread.bytes() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), counted).await.expect("the unread response counts");
     let one = node.unread.bytes();
     assert!((6 << 20..12 << 20).contains(&one), "{one}");
     let mut second = send();
     let mut got = vec![0; one];
     second.read_exact(&mut got).expect("the whole response");
-    // The first connection has ended in the middle of its response.
     let mut got = Vec::new();
     let _ = first.read_to_end(&mut got);
     assert!(got.len() < one, "{} of {one} bytes", got.len());
     while node.unread.bytes() > 0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Short requests over many connections could fill the memory with unread responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
+    let opened = opened().await;
+    let request = request_for_many_settings(&opened).await;
+    second_response_closes_the_first_connection(&opened, &request, 4).await;
+}
+
+/// The response is made after the admission of its request.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_offsets_of_a_group_beyond_the_limit_close_the_oldest_connection() {
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
+    let mut opened = Opened::with("", topic).await;
+    committed(&mut opened, 0..2_000, 4_000);
+    let request = OffsetFetchRequest { group_id: Text::from(GROUP), topics: None, ..Default::default() };
+    second_response_closes_the_first_connection(&opened, &request, 7).await;
+    let groups = vec![OffsetFetchRequestGroup { group_id: Text::from(GROUP), topics: None, ..Default::default() }];
+    let request = OffsetFetchRequest { groups, ..Default::default() };
+    second_response_closes_the_first_connection(&opened, &request, 8).await;
+}
+
+/// Commits offsets of these partitions, each with that many bytes of metadata.
+fn committed(opened: &mut Opened, partitions: std::ops::Range<i32>, metadata_bytes: usize) {
+    let metadata = Text::from("m".repeat(metadata_bytes));
+    let partition = |partition_index| OffsetCommitRequestPartition {
+        partition_index,
+        committed_metadata: Some(metadata.clone()),
+        ..Default::default()
+    };
+    let partitions = partitions.map(partition).collect();
+    let topics = vec![OffsetCommitRequestTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
+    let request = OffsetCommitRequest { group_id: Text::from(GROUP), topics, ..Default::default() };
+    loop {
+        let response = opened.call(&request, 7);
+        let codes: Vec<_> = response.topics[0].partitions.iter().map(|partition| partition.error_code).collect();
+        if codes.iter().all(|code| *code == ErrorCode::NONE) {
+            return;
+        }
+        let is_loading = |code: &ErrorCode| {
+            matches!(*code, ErrorCode::COORDINATOR_LOAD_IN_PROGRESS | ErrorCode::COORDINATOR_NOT_AVAILABLE)
+        };
+        assert!(codes.iter().all(is_loading), "{codes:?}");
+    }
+}
+
+/// A hanging disk may hold up a description of the log directories.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_list_of_transactions_holds_up_no_description_of_log_dirs() {
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
+    let mut opened = Opened::with("", topic).await;
+    let node = Arc::clone(opened.broker.node());
+    let turn = node.wide.listing_turn(Listing::Transactions).await;
+    let requested = DescribeLogDirsRequest { topics: None, ..Default::default() };
+    let describing = tokio::task::spawn_blocking(move || opened.call(&requested, 4).results.remove(0).topics.len());
+    let described = tokio::time::timeout(Duration::from_secs(60), describing).await;
+    assert_eq!(described.expect("no wait for the other list").expect("answered"), 1);
+    drop(turn);
+}
+
+/// The response has each name once.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_requests_that_repeat_a_name_need_no_permit() {
+    const TIMES: usize = 1_990;
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: 10, replication_factor: -1, ..Default::default() };
+    let mut opened = Opened::with("", topic).await;
+    assert_eq!(opened.produced(1).0, ErrorCode::NONE);
+    committed(&mut opened, 0..1, 4_000);
+    let name = || Text::from(TOPIC);
+    let topics = vec![MetadataRequestTopic { name: Some(name()), ..Default::default() }; TIMES];
+    let (turns, response) = polls(&mut opened, &MetadataRequest { topics: Some(topics), ..Default::default() }, 9);
+    assert_eq!((turns, response.topics.len()), (0, 1), "Metadata");
+
+    let topics = vec![TopicRequest { name: name(), ..Default::default() }; TIMES];
+    let requested = DescribeTopicPartitionsRequest { topics, response_partition_limit: 2_000, ..Default::default() };
+    let (turns, response) = polls(&mut opened, &requested, 0);
+    assert_eq!((turns, response.topics.len()), (0, 1), "DescribeTopicPartitions");
+
+    let resource = DescribeConfigsResource { resource_type: 2, resource_name: name(), ..Default::default() };
+    let requested = DescribeConfigsRequest { resources: vec![resource; 600], ..Default::default() };
+    let (turns, response) = polls(&mut opened, &requested, 4);
+    assert_eq!((turns, response.results.len()), (0, 1), "DescribeConfigs");
+
+    let groups = vec![Text::from(GROUP); TIMES];
+    let (turns, response) =
+        polls(&mut opened, &DescribeGroupsRequest { groups: groups.clone(), ..Default::default() }, 3);
+    assert_eq!((turns, response.groups.len()), (0, 1), "DescribeGroups");
+    let requested = ConsumerGroupDescribeRequest { group_ids: groups, ..Default::default() };
+    let (turns, response) = polls(&mut opened, &requested, 0);
+    assert_eq!((turns, response.groups.len()), (0, 1), "ConsumerGroupDescribe");
+
+    let topic = OffsetFetchRequestTopic { name: name(), partition_indexes: vec![0; TIMES], ..Default::default() };
+    let requested = OffsetFetchRequest { group_id: GROUP.into(), topics: Some(vec![topic]), ..Default::default() };
+    let (turns, response) = polls(&mut opened, &requested, 7);
+    assert_eq!((turns, response.topics[0].partitions.len()), (0, 1), "OffsetFetch of one group");
+    let topic = OffsetFetchRequestTopics { name: name(), partition_indexes: vec![0; TIMES], ..Default::default() };
+    let group = OffsetFetchRequestGroup { group_id: GROUP.into(), topics: Some(vec![topic]), ..Default::default() };
+    let (turns, response) = polls(&mut opened, &OffsetFetchRequest { groups: vec![group], ..Default::default() }, 8);
+    assert_eq!((turns, response.groups[0].topics[0].partitions.len()), (0, 1), "OffsetFetch of groups");
+
+    let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 0 };
+    assert_eq!(opened.produced_by(stamp, 1).0, ErrorCode::NONE);
+    // The body is too short to be measured, so 4,000 entries do not make the request wide.
+    let topics = vec![ProducersTopic { name: name(), partition_indexes: vec![0; 4_000], ..Default::default() }];
+    let (turns, response) = polls(&mut opened, &DescribeProducersRequest { topics, ..Default::default() }, 0);
+    assert_eq!((turns, response.topics[0].partitions.len()), (0, 1), "DescribeProducers");
 }

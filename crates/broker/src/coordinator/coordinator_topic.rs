@@ -170,7 +170,7 @@ impl CoordinatorTopic {
         match made.into_iter().next() {
             Some(Err(refusal)) if refusal.code != ErrorCode::TOPIC_ALREADY_EXISTS => {
                 if let Some(left_out) = self.unmade.due() {
-                    tracing::error!(error = %refusal, left_out, "cannot create {name}: {} cannot begin", C::STATE);
+                    tracing::error!(error = %refusal, left_out, "cannot create {name}: clients cannot begin to use {}", C::STATE);
                 }
                 Err(ErrorCode::COORDINATOR_NOT_AVAILABLE)
             }
@@ -236,26 +236,26 @@ impl CoordinatorTopic {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);
         for shard in left {
-            let partition = shard.partition().index();
-            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
+            let (partition, name) = (shard.partition().index(), coordinator.topic().settings.name);
+            tracing::info!(partition, "this broker no longer coordinates the {} of a partition of {name}", C::STATE);
         }
     }
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
-        let places = Arc::new(Semaphore::new(LOADS_MAX));
+        let slots = Arc::new(Semaphore::new(LOADS_MAX));
         // All logs are requested first, so that other threads open them while the first shards are read.
         shards.iter().for_each(|shard| shard.partition().request_open());
         for shard in shards {
-            task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
+            task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&slots)));
         }
     }
 
     /// Loads a shard. After a failure it is tried again until the shard is loaded or gone, because a lack of
     /// descriptors or memory may pass.
-    async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
+    async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, slots: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
-            let loaded = CoordinatorTopic::load_once(&coordinator, &shard, &places).await;
+            let loaded = CoordinatorTopic::load_once(&coordinator, &shard, &slots).await;
             shard.set_loaded(loaded.is_ok());
             let topic = coordinator.topic();
             topic.note_loaded();
@@ -268,7 +268,7 @@ impl CoordinatorTopic {
             // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
-                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: they are not served until a retry succeeds", C::STATE);
+                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: this broker does not serve them until a retry succeeds", C::STATE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);
@@ -278,13 +278,13 @@ impl CoordinatorTopic {
     async fn load_once<C: Coordinator>(
         coordinator: &Arc<C>,
         shard: &Arc<Shard>,
-        places: &Semaphore,
+        slots: &Semaphore,
     ) -> Result<(), ReplayError> {
         // Opening a log may take long, so the permit is taken only afterwards.
         shard.partition().opened().await.map_err(ReadError::from)?;
         // Records that an earlier leader wrote count only once all in-sync replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
-        let _place = places.acquire().await.map_err(io::Error::other)?;
+        let _slot = slots.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::marker_of;
-use fullbore_log::validation::OPENED_MAX;
+use fullbore_log::validation::DECOMPRESSED_MAX;
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
 use fullbore_wire::{DecodeError, Records};
@@ -69,7 +69,8 @@ pub fn replay(
     })?;
     if let Some((records, error)) = unread {
         let (topic, partition) = (partition.topic(), partition.index());
-        tracing::warn!(topic, partition, records, %error, "cannot read records: they are skipped");
+        tracing::warn!(topic, partition, records, %error, "cannot decode some records of an internal topic: the \
+             coordinator continues without them");
     }
     Ok(())
 }
@@ -137,7 +138,7 @@ fn each_record(
     let transaction = batch.is_transactional().then(|| batch.producer_id());
     let payload = match batch.compression()? {
         Compression::None => chunk.slice_ref(batch.payload()),
-        codec => decompress(codec, batch.payload(), OPENED_MAX)?,
+        codec => decompress(codec, batch.payload(), DECOMPRESSED_MAX)?,
     };
     for record in RecordIter::new(&payload, batch.record_count()) {
         let record = record?;

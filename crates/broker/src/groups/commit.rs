@@ -63,8 +63,10 @@ pub struct DeleteOffset {
 }
 
 /// A commit in flight.
+#[derive(Default)]
 pub struct PendingCommit {
-    pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
+    /// The write of the offsets. `None` if none is written.
+    pending: Option<PendingWrite<Result<RefusedOffsets, ErrorCode>>>,
     /// For each offset in flight, its index in the request.
     places: Vec<usize>,
     /// Offsets that have already been refused, whatever happens to the others.
@@ -84,15 +86,17 @@ impl PendingCommit {
     /// # Errors
     /// Returns an error code if no offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
-        let refused = self.pending.kept().await.map_err(not_kept)??;
-        self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
+        if let Some(pending) = self.pending.take() {
+            let refused = pending.kept().await.map_err(not_kept)??;
+            self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
+        }
         Ok(self.refused)
     }
 }
 
 impl Groups {
     /// Queues a commit of `offsets` if the group allows it. If there is a `producer`, the commit is part of its
-    /// transaction.
+    /// transaction. A commit from outside the group creates it if it does not exist and an offset is written.
     ///
     /// # Errors
     /// Returns an error code if no offset can be committed.
@@ -104,7 +108,7 @@ impl Groups {
         offsets: Vec<CommitOffset>,
         unwritten: &Unwritten,
     ) -> Result<PendingCommit, ErrorCode> {
-        let mut offsets = Some(offsets);
+        let (mut offsets, mut has_created) = (Some(offsets), false);
         loop {
             let requested = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
@@ -125,11 +129,20 @@ impl Groups {
             })?;
             match requested {
                 Some(requested) => {
-                    let commit: PendingCommit = requested?;
-                    unwritten.note(commit.pending.shard());
-                    return Ok(commit);
+                    match requested.as_ref().ok().and_then(|commit: &PendingCommit| commit.pending.as_ref()) {
+                        Some(pending) => unwritten.note(pending.shard()),
+                        None if has_created => self.remove_unused(id),
+                        None => {}
+                    }
+                    return requested;
                 }
-                None if committer.generation < 0 => self.create(id)?,
+                None if committer.generation < 0 && offsets.as_ref().is_some_and(Vec::is_empty) => {
+                    return Ok(PendingCommit::default());
+                }
+                None if committer.generation < 0 => {
+                    self.create(id)?;
+                    has_created = true;
+                }
                 None if !committer.is_transactional && committer.version >= GROUP_ID_NOT_FOUND => {
                     return Err(ErrorCode::GROUP_ID_NOT_FOUND);
                 }
@@ -183,6 +196,9 @@ impl Groups {
         if is_unfit {
             self.note_unfit();
         }
+        if accepted.is_empty() {
+            return PendingCommit { refused, ..PendingCommit::default() };
+        }
         self.offsets_coming.fetch_add(taken.offsets, Relaxed);
         self.metadata_bytes_coming.fetch_add(taken.bytes, Relaxed);
         self.bytes_coming.fetch_add(bytes, Relaxed);
@@ -202,7 +218,7 @@ impl Groups {
             of.commits.fetch_sub(1, Release);
             kept
         });
-        PendingCommit { pending, places, refused, bytes }
+        PendingCommit { pending: Some(pending), places, refused, bytes }
     }
 
     /// Returns the capacity that is left after committed offsets, pending offsets and commits in flight.
@@ -361,7 +377,8 @@ impl Groups {
                 // offsets are removed when the group's offsets next expire, or when its shard is next loaded.
                 tracing::warn!(
                     group = &*group,
-                    "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
+                    "cannot delete committed offsets of a deleted topic: they stay in __consumer_offsets until the \
+                     next offsets of the group expire"
                 );
             }
         }

@@ -133,7 +133,7 @@ impl Groups {
             if let Err(error) = requested.kept().await.and_then(|kept| kept) {
                 // If writes fail, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
-                    tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's records: after a restart its members join again");
+                    tracing::error!(group = %entry.id, %error, left_out, "cannot write the records of a group's members: after a restart the members must join again");
                 }
                 let mut inner = entry.lock();
                 inner.put_back(change);

@@ -177,7 +177,8 @@ impl Groups {
     /// Creates a group that has offsets, if there are not too many groups already.
     fn list(&self, shard: &Arc<Shard>, group: &Text) {
         if let Err(error) = self.create_in(shard, group) {
-            tracing::error!(group = &**group, %error, "cannot list a group: its committed offsets can still be read");
+            tracing::error!(group = &**group, %error, "cannot restore a group that has committed offsets: clients can \
+                 read the offsets, but ListGroups leaves the group out");
         }
     }
 
@@ -197,7 +198,8 @@ impl Groups {
                 self.table.lock().insert(id, entry);
             }
             Err(error) => {
-                tracing::error!(group = &*id, %error, "cannot read a group's records: its members join again");
+                tracing::error!(group = &*id, %error, "cannot read the records of a group's members: the members must \
+                     join again");
             }
         }
     }

@@ -242,7 +242,8 @@ impl Groups {
                 incoming_bytes,
                 is_member,
                 left_out,
-                "cannot hold more memory for groups: larger requests are refused; raise fullbore.groups.bytes.max"
+                "the memory for groups is used up: new members and large requests are refused; raise \
+                 fullbore.groups.bytes.max"
             );
         }
         fits || (is_member && incoming_bytes <= SMALL_BYTES)
@@ -343,6 +344,17 @@ impl Groups {
     /// Returns an error if there are already `fullbore.groups.max` groups, or if the group's shard is not serving.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
         self.create_entry(id).map(drop)
+    }
+
+    /// Removes a group that was created for a commit of which no offset is written, unless the group is used meanwhile.
+    /// The log has no record of it.
+    fn remove_unused(&self, id: &str) {
+        let Some(entry) = self.find(id) else { return };
+        let mut inner = entry.lock();
+        let is_used = inner.is_keeping || entry.commits.load(Ordering::Acquire) > 0 || self.has_offsets(id);
+        if !inner.is_gone && !is_used && inner.group.check_delete().is_ok() {
+            self.remove(&entry, &mut inner);
+        }
     }
 
     /// Deletes a group that has no members, and with `offsets` also its offsets. Commits that are still queued are

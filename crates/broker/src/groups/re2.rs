@@ -113,7 +113,7 @@ impl Translation<'_> {
     /// Takes the text between `(?` and the body of a group.
     fn group(&mut self) -> Result<(), String> {
         if self.skip("P<") || self.skip("<") {
-            let (name, after) = self.rest.split_once('>').ok_or("a group's name does not end")?;
+            let (name, after) = self.rest.split_once('>').ok_or("the name of a group is not closed by `>`")?;
             if name.is_empty() || !name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_') {
                 return Err(format!("invalid name of a group `{name}`"));
             }
@@ -122,10 +122,10 @@ impl Translation<'_> {
             self.rest = after;
             return Ok(());
         }
-        let end = self.rest.find([':', ')']).ok_or("a group does not end")?;
+        let end = self.rest.find([':', ')']).ok_or("a group is not closed")?;
         let (flags, end) = (&self.rest[..end], &self.rest[end..=end]);
         if let Some(other) = flags.chars().find(|flag| !matches!(flag, 'i' | 'm' | 's' | 'U' | '-')) {
-            return Err(format!("no group begins with `(?` and has `{other}`"));
+            return Err(format!("a group that begins with `(?` may not have the flag `{other}`"));
         }
         self.out.push_str(if flags.is_empty() { "(?:" } else { "(?" });
         self.out.push_str(flags);
@@ -156,7 +156,9 @@ impl Translation<'_> {
         let char = match next {
             'd' | 'D' | 's' | 'S' | 'w' | 'W' => return Ok(Escape::Other(format!(r"\{next}"))),
             'p' | 'P' => return self.unicode_class(next == 'P').map(Escape::Other),
-            '1'..='7' if !self.rest.starts_with(is_octal) => return Err(format!(r"no back-references as `\{next}`")),
+            '1'..='7' if !self.rest.starts_with(is_octal) => {
+                return Err(format!(r"back-references such as `\{next}` are not supported"));
+            }
             '0'..='7' => {
                 let end = self.rest.chars().take(2).take_while(|char| is_octal(*char)).count();
                 let digits = format!("{next}{}", &self.rest[..end]);
@@ -195,7 +197,7 @@ impl Translation<'_> {
     fn unicode_class(&mut self, is_negated: bool) -> Result<String, String> {
         let (is_other, name) = if self.skip("{") {
             let is_other = self.skip("^");
-            let (name, after) = self.rest.split_once('}').ok_or(r"`\p{` does not end")?;
+            let (name, after) = self.rest.split_once('}').ok_or(r"`\p{` is not closed")?;
             self.rest = after;
             (is_other, name.to_owned())
         } else {

@@ -26,7 +26,10 @@ impl TopicRegex {
     /// Returns the reason why the expression is refused.
     pub fn compile(pattern: &str) -> Result<TopicRegex, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
-            return Err(format!("it has {} bytes, and {PATTERN_BYTES_MAX} are allowed", pattern.len()));
+            return Err(format!(
+                "the pattern has {} bytes, and at most {PATTERN_BYTES_MAX} are allowed",
+                pattern.len()
+            ));
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;

@@ -13,7 +13,8 @@ use std::sync::{Arc, LazyLock};
 const ROOT: &str = "root";
 /// The lines that [`targets`] returns. A test compares them with the source.
 const TARGETS: &str = include_str!("targets.txt");
-const NO_LOG: &str = "The log belongs to the program that this broker is a part of; its levels cannot be changed here.";
+const NO_LOG: &str =
+    "The program in which this broker is embedded decides its log levels; they cannot be changed through the broker.";
 
 /// Kafka's levels (`LogLevelConfig`). Nothing is ever logged as fatal, so this level silences a logger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -51,15 +51,18 @@ impl DiskWatch {
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Hung => {
                 (self.hang_up)();
                 tracing::warn!(
-                    "the disk hangs: other brokers take over the partitions where they are in sync, and leaders do not wait for this broker's replicas; check whether the disk's volume responds"
+                    "the disk hangs: other in-sync replicas take over this broker's partitions, and leaders do not \
+                     wait for this broker's replicas; check whether the disk's volume responds"
                 );
             }
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Unwritable => tracing::warn!(
-                "cannot create files in the data directory: other brokers take over the partitions where they are in sync, and leaders do not wait \
-                 for this broker's replicas. Check the directory's permissions and file system"
+                "cannot create files in the data directory: other in-sync replicas take over this broker's \
+                 partitions, and leaders do not wait for this broker's replicas. Check the directory's permissions \
+                 and file system"
             ),
             Ok(()) if report == RoomReport::Full => tracing::warn!(
-                "the disk is full: other brokers take over the partitions where they are in sync, and leaders do not wait for this broker's replicas; free space on the disk"
+                "the disk is full: other in-sync replicas take over this broker's partitions, and leaders do not wait \
+                 for this broker's replicas; free space on the disk"
             ),
             Ok(()) => {
                 tracing::warn!(
@@ -71,7 +74,8 @@ impl DiskWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat retries"
+                        "cannot report the state of the disk: other brokers rely on the last report; the next \
+                         heartbeat retries"
                     );
                 }
             }

@@ -144,7 +144,7 @@ impl Membership {
         }
         let place = format!("replaced this process as node.id={}", self.node_id);
         Some(match own.process == process {
-            true => format!("a registration that this process had given up has {place}"),
+            true => format!("a late registration of this process, which the process no longer waited for, has {place}"),
             false => format!("another process has {place}"),
         })
     }
@@ -201,7 +201,7 @@ impl Membership {
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
-                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions until a retry succeeds");
+                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: the broker stays leader of its partitions until a retry succeeds");
                 }
             }
         }
@@ -220,7 +220,7 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
         handed_over = control.settle_partitions(urgent).await;
     }
     if let Err(refusal) = handed_over {
-        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions have no leader until the other brokers fence this one, or it restarts");
+        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions have no leader until the other brokers fence this broker, or this broker restarts");
         return;
     }
     let image = control.image();
@@ -237,7 +237,8 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
         Ok(_) => tracing::info!("handed over the leadership of this broker's partitions"),
         Err(_) => {
             tracing::warn!(
-                "cannot confirm the hand-over: not all other brokers have shown in time that they know the new leaders"
+                "cannot confirm the hand-over of leadership: some brokers have not reported in time that they know \
+                 the new leaders, and may still send clients here"
             )
         }
     }

@@ -45,8 +45,8 @@ impl LostStoreWatch {
                     self.store.reported_lost().map_or_else(|| "no answer".to_owned(), |error| error.to_string());
                 tracing::warn!(
                     error,
-                    "cannot reach the object store: other brokers serve diskless topics; check that this broker's network path to the store, and its key, \
-                     are as the others'"
+                    "cannot reach the object store: other brokers serve diskless topics; compare this broker's \
+                     network path to the store, and its credentials, with those of the other brokers"
                 );
             }
             Ok(()) if others_serve => {
@@ -62,7 +62,8 @@ impl LostStoreWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat retries"
+                        "cannot report the state of the object store: other brokers rely on the last report; the next \
+                         heartbeat retries"
                     );
                 }
             }

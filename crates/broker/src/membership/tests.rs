@@ -173,7 +173,7 @@ async fn replaced_process_ends() {
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
     let other_directory = member(&memory, 1, 8, LISTENER, CLOSED_PORT).err().expect("refused").to_string();
-    assert!(other_directory.contains("has another data directory"), "{other_directory}");
+    assert!(other_directory.contains("is running with another data directory"), "{other_directory}");
 }
 
 #[tokio::test]
@@ -187,7 +187,12 @@ async fn process_registered_again_by_its_own_late_attempt_ends() {
     });
     let mut ended = first.ended.subscribe();
     let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
-    assert!(why.starts_with("a registration that this process had given up has replaced this process"), "{why}");
+    assert!(
+        why.starts_with(
+            "a late registration of this process, which the process no longer waited for, has replaced this process"
+        ),
+        "{why}"
+    );
     first.task.await.expect("no panic");
 }
 

@@ -74,7 +74,7 @@ impl UnsettledWatch {
         let (is_electing, refused) = (Arc::clone(&self.is_electing), Arc::clone(&self.refused));
         task::spawn(async move {
             match control.settle_partitions(urgent).await {
-                Ok(()) => tracing::info!("elected leaders for partitions that another broker left without one"),
+                Ok(()) => tracing::info!("elected leaders for partitions whose leader another broker has removed"),
                 Err(refusal) => {
                     if let Some(left_out) = refused.due() {
                         tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions stay offline until a retry succeeds");

@@ -2,12 +2,15 @@
 //! is sent.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_host::unread_responses::UnreadResponse;
+use fullbore_host::unread_responses::{COUNTED_FROM, UnreadResponse, UnreadResponses};
+use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::idleness::Idleness;
 use super::input::InputError;
 use crate::api::{Completion, Fault};
 
@@ -27,7 +30,28 @@ pub(super) struct Owed {
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
-    pub _unread: Option<UnreadResponse>,
+    pub unread: Option<UnreadResponse>,
+}
+
+/// Counts the unread responses of one connection.
+pub(super) struct UnreadCounter<'a> {
+    pub all: &'a Arc<UnreadResponses>,
+    pub connection: &'a Arc<Idleness>,
+}
+
+impl UnreadCounter<'_> {
+    /// Counts an encoded response until the result is dropped. Returns `None` for a short one.
+    ///
+    /// Fetches do not count. Their records are ranges of files or have a budget of their own, and a slow consumer must
+    /// not lose its connection.
+    pub fn count(&self, api: ApiKey, response: &Frame) -> Option<UnreadResponse> {
+        let bytes = response.bytes_in_memory();
+        if bytes <= COUNTED_FROM || api == ApiKey::Fetch {
+            return None;
+        }
+        let connection = Arc::clone(self.connection);
+        self.all.hold(bytes, move || connection.evict())
+    }
 }
 
 /// The fields by which the protocol log shows a request and its response.
@@ -67,7 +91,7 @@ impl Label {
 pub(super) enum Ended {
     #[error("{0}")]
     Input(#[from] InputError),
-    #[error("write: {0}")]
+    #[error("cannot write to the connection: {0}")]
     Output(std::io::Error),
     #[error("{0}")]
     Fault(#[from] Fault),

@@ -103,7 +103,7 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
         return Err(absent.remove(0).1);
     }
     for (addr, error) in absent {
-        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the others");
+        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the other addresses");
     }
     Ok(sockets)
 }
@@ -252,7 +252,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), door.of_brokers, &open) {
-                Ok(place) => spawn(stream, peer, door.clone(), place, stop.clone()),
+                Ok(permit) => spawn(stream, peer, door.clone(), permit, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();
                     tracing::warn!(%peer, limit, "connection refused");
@@ -266,9 +266,9 @@ async fn accept(
     }
 }
 
-fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermit, mut stop: watch::Receiver<bool>) {
+fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, permit: ConnectionPermit, mut stop: watch::Receiver<bool>) {
     task::spawn(async move {
-        let config = &place.broker.metadata.config;
+        let config = &permit.broker.metadata.config;
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
@@ -282,7 +282,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
         };
         let stream = Arc::new(stream);
         let _connected = door.clients.enter(&stream);
-        connection::serve(&place.broker, &stream, peer, door.index, stop).await;
+        connection::serve(&permit.broker, &stream, peer, door.index, stop).await;
     });
 }
 

@@ -3,7 +3,6 @@
 mod admitted;
 mod clients;
 mod connection;
-mod handover;
 mod idleness;
 mod input;
 mod listener;

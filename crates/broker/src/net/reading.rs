@@ -11,8 +11,8 @@ use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use tokio::sync::{Semaphore, watch};
 
-use super::admitted::{AdmittedRequest, Ended, Label, Owed};
-use super::handover::Handover;
+use super::admitted::{AdmittedRequest, Ended, Label, Owed, UnreadCounter};
+use super::connection::Handover;
 use super::idleness::Idleness;
 use super::input::Input;
 use super::stream::ClientStream;
@@ -78,18 +78,17 @@ pub(super) async fn read(
             continue;
         };
         // The connection may have to wait for its earlier responses, but this one takes memory already.
-        let unread = match (&completion, api) {
-            (_, ApiKey::Produce | ApiKey::Fetch) | (Completion::Later(_) | Completion::Holding(..), _) => None,
-            (Completion::Ready(_), _) => {
-                let connection = Arc::clone(idleness);
-                broker.unread.hold(completion.bytes_held(frame_len), move || connection.evict())
+        let unread = match &completion {
+            Completion::Ready(response) => {
+                UnreadCounter { all: &broker.unread, connection: idleness }.count(api, response)
             }
+            Completion::Later(_) | Completion::Holding(..) => None,
         };
         let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
         let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
-        let owed = Owed { api, received, label, _bytes: bytes, _unread: unread };
+        let owed = Owed { api, received, label, _bytes: bytes, unread };
         queue.push(AdmittedRequest { completion, owed });
         worked += received.elapsed();
         if worked > TURN_MAX {

@@ -76,7 +76,8 @@ impl Certificates {
             }
             let this = Arc::clone(&self);
             if let Err(error) = tokio::task::spawn_blocking(move || this.refresh()).await {
-                tracing::error!(%error, "cannot reload certificates any more: the present ones stay until the next start");
+                tracing::error!(%error, "cannot watch the certificate files for changes any more: the present \
+                     certificates stay in use until the next start");
                 return;
             }
         }
@@ -120,7 +121,8 @@ impl Certificates {
             Err(error) => {
                 let (why, mut refused) = (error.to_string(), self.refused.lock());
                 if refused.as_ref() != Some(&why) {
-                    tracing::error!(listener = self.name, %error, "cannot use the new certificates: the old ones stay");
+                    tracing::error!(listener = self.name, %error, "cannot use the new certificates: the old ones stay \
+                         in use");
                     *refused = Some(why);
                 }
             }

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use fullbore_wire::Frame;
 
-use super::admitted::{AdmittedRequest, Ended, Owed};
-use super::handover::Handover;
+use super::admitted::{AdmittedRequest, Ended, Owed, UnreadCounter};
+use super::connection::Handover;
 use super::idleness::Idleness;
 use super::output;
 use super::stream::ClientStream;
@@ -26,8 +26,9 @@ pub(super) async fn write(
     broker: &Arc<Node>,
     stream: &ClientStream,
     queue: &Handover<AdmittedRequest>,
-    idleness: &Idleness,
+    idleness: &Arc<Idleness>,
 ) -> Result<(), Ended> {
+    let unread = UnreadCounter { all: &broker.unread, connection: idleness };
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
         // The client may stay silent for long, so nothing of earlier responses is kept during this wait.
@@ -35,17 +36,17 @@ pub(super) async fn write(
             None => queue.pop().await,
             next => next,
         };
-        let Some(AdmittedRequest { completion, owed }) = first else { return Ok(()) };
-        let mut frames = completed(completion, idleness).await?;
+        let Some(first) = first else { return Ok(()) };
+        let (mut frames, owed) = completed(first, &unread).await?;
         let mut gathered = frames.len();
         leaving.push((owed, gathered));
         while gathered < GATHERED_BYTES
-            && let Some(AdmittedRequest { completion, owed }) = queue.try_pop()
+            && let Some(admitted) = queue.try_pop()
         {
-            let mut frame = match ready(completion).await {
-                Ok(frame) => frame,
-                Err(completion) => {
-                    next = Some(AdmittedRequest { completion, owed });
+            let (mut frame, owed) = match ready(admitted, &unread).await {
+                Ok(response) => response,
+                Err(later) => {
+                    next = Some(later);
                     break;
                 }
             };
@@ -53,10 +54,9 @@ pub(super) async fn write(
             leaving.push((owed, frame.len()));
             frames.parts.append(&mut frame.parts);
         }
-        let following = next.as_mut().map(|admitted| &mut admitted.completion);
         {
             let leaving = pin!(output::write(stream, &frames, idleness, broker.partitions.cold()));
-            beside(leaving, following).await.map_err(Ended::Output)?;
+            beside(leaving, next.as_mut(), &unread).await.map_err(Ended::Output)?;
         }
         queue.leave(leaving.len());
         let answered = Instant::now();
@@ -67,60 +67,79 @@ pub(super) async fn write(
     }
 }
 
-/// Returns the response if it is ready, and otherwise the completion. A fault counts as not ready, so that it is
-/// reported in the order of the responses.
-async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
+/// Returns the response if it is ready, and otherwise the request. A fault counts as not ready, so that it is reported
+/// in the order of the responses.
+async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), AdmittedRequest> {
     poll_fn(|context| {
-        poll_once(&mut completion, context);
+        poll_once(&mut admitted, unread, context);
         Poll::Ready(())
     })
     .await;
-    match completion {
-        Completion::Ready(frame) => Ok(frame),
+    match admitted {
+        AdmittedRequest { completion: Completion::Ready(frame), owed } => Ok((frame, owed)),
         later => Err(later),
     }
 }
 
-/// Writes, and meanwhile polls the next completion, which has already begun. That completion may hold a permit that
-/// other requests wait for. It must not keep the permit just because this client does not read.
-async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
+/// Writes, and meanwhile polls the completion of the next request, which has already begun. That completion may hold a
+/// permit that other requests wait for. It must not keep the permit just because this client does not read.
+async fn beside<T>(
+    mut writing: Pin<&mut impl Future<Output = T>>,
+    mut following: Option<&mut AdmittedRequest>,
+    unread: &UnreadCounter<'_>,
+) -> T {
     poll_fn(|context| {
-        if let Some(completion) = &mut following {
-            poll_once(completion, context);
+        if let Some(admitted) = &mut following {
+            poll_once(admitted, unread, context);
         }
         writing.as_mut().poll(context)
     })
     .await
 }
 
-/// Polls a completion once.
-fn poll_once(completion: &mut Completion, context: &mut Context<'_>) {
-    let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
+/// Polls the completion of a request once. A response that is known now counts as unread.
+fn poll_once(admitted: &mut AdmittedRequest, unread: &UnreadCounter<'_>, context: &mut Context<'_>) {
+    let (Completion::Later(answer) | Completion::Holding(answer, _)) = &mut admitted.completion else { return };
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
-        *completion = match outcome {
-            Ok(frame) => Completion::Ready(frame),
+        admitted.completion = match outcome {
+            Ok(frame) => {
+                admitted.owed.unread = unread.count(admitted.owed.api, &frame);
+                Completion::Ready(frame)
+            }
             fault => Completion::Later(Box::pin(std::future::ready(fault))),
         };
     }
 }
 
-/// Waits for the response.
-async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
+/// Waits for the response. It counts as unread from then on.
+async fn completed(admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), Fault> {
+    let AdmittedRequest { completion, mut owed } = admitted;
     match completion {
-        Completion::Ready(frame) => Ok(frame),
+        Completion::Ready(frame) => Ok((frame, owed)),
         Completion::Later(answer) | Completion::Holding(answer, _) => {
-            let _working = idleness.awaiting();
-            answer.await
+            let _working = unread.connection.awaiting();
+            let frame = answer.await?;
+            owed.unread = unread.count(owed.api, &frame);
+            Ok((frame, owed))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::admitted::Label;
     use super::*;
+    use fullbore_wire::api::ApiKey;
     use std::time::Duration;
 
     use tokio::sync::Semaphore;
+
+    fn admitted(completion: Completion) -> AdmittedRequest {
+        let bytes = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
+        let label = Label { peer: ([127, 0, 0, 1], 1).into(), api: 3, version: 0, correlation_id: 0 };
+        let owed = Owed { api: ApiKey::Metadata, received: Instant::now(), label, _bytes: bytes, unread: None };
+        AdmittedRequest { completion, owed }
+    }
 
     #[tokio::test]
     async fn polled_completion_releases_its_permit_while_the_response_before_it_is_written() {
@@ -130,14 +149,16 @@ mod tests {
             let _place = wanted.acquire().await.expect("never closed");
             Ok(Frame::default())
         };
-        let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
+        let unread = UnreadCounter { all: &Arc::default(), connection: &Arc::default() };
+        let queued = ready(admitted(Completion::Later(Box::pin(answer))), &unread).await;
+        let Err(mut queued) = queued else { panic!("there is no place") };
         places.add_permits(1);
         // The write can only end after the completion has released its permit. Such a write stands for a client that
         // first reads a response on another connection.
         let writing = pin!(async { drop(places.acquire().await) });
-        let beside = beside(writing, Some(&mut queued));
+        let beside = beside(writing, Some(&mut queued), &unread);
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");
-        assert!(matches!(queued, Completion::Ready(_)));
-        assert!(ready(queued).await.is_ok());
+        assert!(matches!(queued.completion, Completion::Ready(_)));
+        assert!(ready(queued, &unread).await.is_ok());
     }
 }

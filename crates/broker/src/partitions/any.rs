@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::replica::Replica;
-use fullbore_diskless::{DisklessPartition, LEADER_EPOCH};
+use fullbore_diskless::DisklessPartition;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
@@ -40,7 +40,7 @@ impl AnyPartition {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
             AnyPartition::Diskless(partition) => {
-                VerificationTime { next_offset: partition.known.offsets().log_end, ..Default::default() }
+                VerificationTime { next_offset: partition.view.offsets().log_end, ..Default::default() }
             }
         }
     }
@@ -61,7 +61,7 @@ impl AnyPartition {
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
-            AnyPartition::Diskless(partition) => partition.known.is_ready(),
+            AnyPartition::Diskless(partition) => partition.view.is_ready(),
         }
     }
 
@@ -86,8 +86,8 @@ impl AnyPartition {
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
-            AnyPartition::Diskless(partition) if partition.known.is_ready() => Ok(()),
-            AnyPartition::Diskless(partition) if partition.known.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+            AnyPartition::Diskless(partition) if partition.view.is_ready() => Ok(()),
+            AnyPartition::Diskless(partition) if partition.view.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             AnyPartition::Diskless(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
@@ -104,7 +104,7 @@ impl AnyPartition {
                 let phase = replica.phase();
                 (phase.is_leaving(), phase.is_usable())
             }
-            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_ready()),
+            AnyPartition::Diskless(partition) => (partition.view.is_gone(), partition.view.is_ready()),
         };
         if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
@@ -143,7 +143,7 @@ impl AnyPartition {
         match self {
             // The error is returned by the next use of the log.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
-            AnyPartition::Diskless(partition) => partition.known.opened().await,
+            AnyPartition::Diskless(partition) => partition.view.opened().await,
         }
     }
 
@@ -193,7 +193,7 @@ impl AnyPartition {
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
-            AnyPartition::Diskless(partition) => partition.known.register(waiter),
+            AnyPartition::Diskless(partition) => partition.view.register(waiter),
         }
     }
 
@@ -214,7 +214,7 @@ impl AnyPartition {
     pub fn leader_epoch(&self) -> i32 {
         match self {
             AnyPartition::Classic(replica) => replica.leader_epoch(),
-            AnyPartition::Diskless(_) => LEADER_EPOCH,
+            AnyPartition::Diskless(partition) => partition.view.leader_epoch(),
         }
     }
 }
@@ -290,7 +290,7 @@ impl AnyPartition {
     pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.offsets(),
-            AnyPartition::Diskless(partition) => Ok(partition.known.offsets()),
+            AnyPartition::Diskless(partition) => Ok(partition.view.offsets()),
         }
     }
 
@@ -300,7 +300,7 @@ impl AnyPartition {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {
             AnyPartition::Classic(_) => (offsets, offsets.high_watermark),
-            AnyPartition::Diskless(partition) => (offsets, partition.known.bounds().last_stable_offset),
+            AnyPartition::Diskless(partition) => (offsets, partition.view.bounds().last_stable_offset),
         })
     }
 
@@ -313,8 +313,8 @@ impl AnyPartition {
         match self {
             AnyPartition::Classic(replica) => replica.earliest(),
             AnyPartition::Diskless(partition) => {
-                let offset = partition.known.offsets().log_start;
-                Ok(TimestampOffset { offset, timestamp: -1, leader_epoch: LEADER_EPOCH })
+                let offset = partition.view.offsets().log_start;
+                Ok(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.view.leader_epoch() })
             }
         }
     }
@@ -327,7 +327,7 @@ impl AnyPartition {
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.latest_offset(isolation),
-            AnyPartition::Diskless(partition) => Ok(partition.known.bounds().end(isolation)),
+            AnyPartition::Diskless(partition) => Ok(partition.view.bounds().end(isolation)),
         }
     }
 
@@ -368,14 +368,14 @@ impl AnyPartition {
     }
 
     /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
-    /// largest earlier epoch and its end. `shown` is the epoch in the metadata, which counts for a diskless partition.
+    /// largest earlier epoch and its end.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
-    pub fn epoch_end_offset(&self, leader_epoch: i32, shown: i32) -> Result<EpochEnd, ReadError> {
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
-            AnyPartition::Diskless(partition) => Ok(partition.known.epoch_end_offset(leader_epoch, shown)),
+            AnyPartition::Diskless(partition) => Ok(partition.view.epoch_end_offset(leader_epoch)),
         }
     }
 

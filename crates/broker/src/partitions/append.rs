@@ -30,8 +30,8 @@ use fullbore_log::partition::terms::{
     AppendTerms, AwaitedConfirmation, ConfirmationSender, EarlyBatches, VerificationTime,
 };
 use fullbore_log::validation::{
-    Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
-    SHORT_MAX, Sender, claimed_stamp, validate, work_of,
+    Decompressing, Decompression, DecompressionBudget, Destination, Invalid, LargeBatchPermit, REPORTED_RECORDS_MAX,
+    RefusedBatch, SHORT_MAX, Sender, claimed_stamp, validate, work_of,
 };
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
@@ -41,7 +41,7 @@ const NO_DEADLINE: Duration = Duration::from_secs(30);
 /// A request with more bytes of records is appended in a slot for long work. Fewer bytes take a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
 /// How long a request may keep its slot for long work before it queues for another one.
-const PLACE_MAX: Duration = Duration::from_millis(50);
+const SLOT_TIME_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
 /// appended ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of
 /// the producer's previous transaction are being uploaded.
@@ -88,7 +88,7 @@ pub trait TransactionVerifier: Send + Sync {
 }
 
 /// The verification of one batch.
-struct Verified {
+struct BatchVerification {
     outcome: Result<Verification, ErrorCode>,
     /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
@@ -96,9 +96,9 @@ struct Verified {
     awaited: Option<AwaitedConfirmation>,
 }
 
-impl Verified {
-    fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), at: VerificationTime::default(), awaited: None }
+impl BatchVerification {
+    fn refused(code: ErrorCode) -> BatchVerification {
+        BatchVerification { outcome: Err(code), at: VerificationTime::default(), awaited: None }
     }
 }
 
@@ -219,7 +219,7 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// The result of [`AppendRun::advance`].
 enum AppendProgress {
     Finished,
-    /// The request has held its slot for long work for [`PLACE_MAX`], and must queue for another one.
+    /// The request has held its slot for long work for [`SLOT_TIME_MAX`], and must queue for another one.
     Yielded,
     /// The next batch cannot be taken yet. The caller must wait for the blocker and then try again.
     Blocked(Blocker),
@@ -237,13 +237,13 @@ struct AppendRun<'a> {
     /// one megabyte may contain ten thousand batches of a thousand records.
     reports_left: usize,
     /// How much the request may still decompress.
-    budget: OpeningBudget,
+    budget: DecompressionBudget,
     is_long: bool,
     /// The permit to decompress the next batch, if that is large.
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
     /// The verifications of the next batches, by index in the request.
-    verified: HashMap<usize, Verified>,
+    verifications: HashMap<usize, BatchVerification>,
     has_waited: bool,
 }
 
@@ -257,19 +257,19 @@ impl<'a> AppendRun<'a> {
             results: Vec::with_capacity(batches.len()),
             failed: ErrorCode::NONE,
             reports_left: REPORTED_RECORDS_MAX,
-            budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
+            budget: if is_long { DecompressionBudget::long() } else { DecompressionBudget::short() },
             is_long,
             permit: None,
             unblocked: Unblocked::default(),
-            verified: HashMap::new(),
+            verifications: HashMap::new(),
             has_waited: false,
         }
     }
 
-    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after [`PLACE_MAX`],
-    /// but handles at least one batch.
+    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after
+    /// [`SLOT_TIME_MAX`], but handles at least one batch.
     fn advance(&mut self) -> AppendProgress {
-        let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
+        let until = self.is_long.then(|| Instant::now() + SLOT_TIME_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
             let result = match self.offer(batch) {
                 Ok(AppendStep::Done(appended)) => Ok(AppendStep::Done(appended)),
@@ -302,13 +302,13 @@ impl<'a> AppendRun<'a> {
         let now_ms = now_ms();
         let to = Destination { topic, partition: *index, config, now_ms };
         let decompression = &self.services.decompression;
-        let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
-        let batch = validate(batch.records, from, to, opening)?;
-        let verified = self.verified.get(&self.results.len());
-        let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
-        let verified_at = verified.map_or(VerificationTime::default(), |verified| verified.at);
+        let decompressing = Decompressing { decompression, permit: permit.as_ref(), budget: &mut self.budget };
+        let batch = validate(batch.records, from, to, decompressing)?;
+        let verified = self.verifications.get(&self.results.len());
+        let verification = verified.and_then(|of| of.outcome.ok()).unwrap_or(Verification::Unknown);
+        let verified_at = verified.map_or(VerificationTime::default(), |of| of.at);
         let epoch_stays = self.terms.transaction.is_some_and(|transaction| transaction.produce_version < ADDS_FROM);
-        let awaited = verified.and_then(|verified| verified.awaited.as_ref());
+        let awaited = verified.and_then(|of| of.awaited.as_ref());
         let terms = AppendTerms {
             acks,
             now_ms,
@@ -325,7 +325,7 @@ impl<'a> AppendRun<'a> {
             AnyPartition::Diskless(partition) => self.unblocked.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
-        if let (AppendStep::Blocked(Blocker::Verification), Some(&Verified { outcome: Err(code), .. })) =
+        if let (AppendStep::Blocked(Blocker::Verification), Some(&BatchVerification { outcome: Err(code), .. })) =
             (&step, verified)
         {
             partition.turned_away(&batch.stamp(), code);
@@ -352,10 +352,10 @@ impl<'a> AppendRun<'a> {
     /// Waits for `blocker`, so that the next batch can be tried again.
     async fn unblock(&mut self, blocker: Blocker) {
         match blocker {
-            Blocker::DecompressPermit => self.permit = Some(self.services.decompression.turn().await),
+            Blocker::DecompressPermit => self.permit = Some(self.services.decompression.permit().await),
             Blocker::LongWork => {
                 self.is_long = true;
-                self.budget = OpeningBudget::long();
+                self.budget = DecompressionBudget::long();
             }
             Blocker::StaleState(_) | Blocker::Memory(..) => {
                 self.has_waited = true;
@@ -376,13 +376,14 @@ impl<'a> AppendRun<'a> {
         }
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
         let (Some(transaction), Some(of)) = (self.terms.transaction, self.batches.get(first).and_then(stamp_of)) else {
-            self.verified.insert(first, Verified::refused(ErrorCode::INVALID_TXN_STATE));
+            self.verifications.insert(first, BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
             return;
         };
         let is_same = |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
         let next = self.batches.iter().enumerate().skip(first);
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
-        let requested: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
+        let requested: Vec<_> =
+            next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
             // Another broker may have written the marker of the previous transaction in the same epoch. The offset that
             // this broker knows must be past that marker.
@@ -393,9 +394,10 @@ impl<'a> AppendRun<'a> {
                 None => refreshed.await,
             };
         }
-        let at =
-            |(place, to): &(usize, &RequestedPartition<'_>)| (*place, to.partition.verification_time(of.producer_id));
-        let places: Vec<_> = requested.iter().map(at).collect();
+        let at = |(position, to): &(usize, &RequestedPartition<'_>)| {
+            (*position, to.partition.verification_time(of.producer_id))
+        };
+        let positions: Vec<_> = requested.iter().map(at).collect();
         let is_diskless = |(_, to): &(_, &RequestedPartition<'_>)| matches!(to.partition, AnyPartition::Diskless(_));
         let may_go_ahead = transaction.produce_version >= ADDS_FROM && requested.iter().all(is_diskless);
         let partitions = requested.iter().map(|(_, to)| (Text::from(to.topic), to.index)).collect();
@@ -406,34 +408,37 @@ impl<'a> AppendRun<'a> {
             produce_version: transaction.produce_version,
             partitions,
         };
-        let mut verified = self.services.transactions.verify(beginning);
+        let mut verifying = self.services.transactions.verify(beginning);
         let until = self.terms.deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_DEADLINE);
         let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + CONFIRMATION_WAIT) } else { until };
-        match timeout_at(go_ahead_at, &mut verified).await {
+        match timeout_at(go_ahead_at, &mut verifying).await {
             Ok(outcomes) => {
-                let outcomes = places.into_iter().zip(outcomes);
-                let known = outcomes.map(|((place, at), outcome)| (place, Verified { outcome, at, awaited: None }));
-                self.verified.extend(known);
+                let outcomes = positions.into_iter().zip(outcomes);
+                let known = outcomes
+                    .map(|((position, at), outcome)| (position, BatchVerification { outcome, at, awaited: None }));
+                self.verifications.extend(known);
             }
-            Err(_) if go_ahead_at < until => self.go_ahead(places, verified),
+            Err(_) if go_ahead_at < until => self.go_ahead(positions, verifying),
             Err(_) => {
-                let late =
-                    places.into_iter().map(|(place, _)| (place, Verified::refused(ErrorCode::REQUEST_TIMED_OUT)));
-                self.verified.extend(late);
+                let late = positions
+                    .into_iter()
+                    .map(|(position, _)| (position, BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT)));
+                self.verifications.extend(late);
             }
         }
         // The next batch is tried again in any case, so it needs an outcome.
-        self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
+        self.verifications.entry(first).or_insert(BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
-    /// on later.
-    fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
-        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(places.len());
-        for (place, at) in places {
+    /// Allows the batches at `positions` to be appended before their confirmation arrives. A task passes the
+    /// confirmation on later.
+    fn go_ahead(&mut self, positions: Vec<(usize, VerificationTime)>, verifying: Verifying) {
+        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(positions.len());
+        for (position, at) in positions {
             let (sender, awaited) = AwaitedConfirmation::new();
             senders.push(sender);
-            self.verified.insert(place, Verified { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
+            self.verifications
+                .insert(position, BatchVerification { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
         }
         task::spawn(async move {
             for (sender, outcome) in senders.into_iter().zip(verifying.await) {
@@ -442,19 +447,19 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of batch number `place`, which its partition has not
+    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of the batch at `position`, which its partition has not
     /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
     /// false if there is no confirmation to wait for.
-    async fn await_confirmation(&mut self, place: usize) -> bool {
-        let Some(verified) = self.verified.get_mut(&place) else { return false };
-        let Some(awaited) = &mut verified.awaited else { return false };
+    async fn await_confirmation(&mut self, position: usize) -> bool {
+        let Some(verification) = self.verifications.get_mut(&position) else { return false };
+        let Some(awaited) = &mut verification.awaited else { return false };
         let given = timeout(CONFIRMATION_WAIT, awaited.given()).await;
         let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
         match given {
             Ok(confirmation) => {
-                (verified.outcome, verified.awaited) = (confirmation.map(|()| Verification::Added), None)
+                (verification.outcome, verification.awaited) = (confirmation.map(|()| Verification::Added), None)
             }
-            Err(_) if is_late => *verified = Verified::refused(ErrorCode::REQUEST_TIMED_OUT),
+            Err(_) if is_late => *verification = BatchVerification::refused(ErrorCode::REQUEST_TIMED_OUT),
             Err(_) => {}
         }
         true

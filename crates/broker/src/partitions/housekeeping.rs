@@ -199,14 +199,15 @@ impl Housekeeping {
             && let Err(error) = self.log_dir().checkpoints.write(&partitions)
             && !space.note(&error)
         {
-            tracing::error!(%error, "cannot write checkpoints: a start after a crash recovers more; check the disk");
+            tracing::error!(%error, "cannot write checkpoints: after a crash, a start has to recover more of the \
+                 logs; check the disk");
         }
         if is_due(&mut agenda.high_watermarks, self.intervals.high_watermarks)
             && let Err(error) = self.log_dir().checkpoints.write_high_watermarks(&partitions)
             && !space.note(&error)
             && let Some(left_out) = self.unwritten_high_watermarks.due()
         {
-            tracing::error!(%error, left_out, "cannot write high watermarks: a restart begins with older ones; check the disk");
+            tracing::error!(%error, left_out, "cannot write high watermarks: a restart begins with older high watermarks; check the disk");
         }
         if let Err(error) = self.log_dir().checkpoints.forget_recovered()
             && !space.note(&error)
@@ -314,7 +315,7 @@ impl Housekeeping {
             && !space.note(&error)
             && let Some(left_out) = self.unretained.due()
         {
-            tracing::error!(dir = %log.dir().display(), %error, left_out, "cannot apply retention to a log: some old segments stay until the next retention");
+            tracing::error!(dir = %log.dir().display(), %error, left_out, "cannot apply retention to a log: some old segments stay until the next retention check");
         }
         if log.active_base_offset() != before {
             log.close_files(false);

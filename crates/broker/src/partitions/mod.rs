@@ -43,10 +43,11 @@ pub use fullbore_config::CleanerSettings;
 pub use fullbore_log::aside::SetAside;
 pub use fullbore_log::error::{OpenError, StorageError};
 pub use fullbore_log::partition::dirty_partitions::DirtyPartitions;
-pub use fullbore_log::partition::durability::{Durability, ReplicationTicket};
 pub use fullbore_log::partition::error::{AppendError, ReadError};
 pub use fullbore_log::partition::flushed::FlushTicket;
-pub use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended, Blocker, WrittenBatch};
+pub use fullbore_log::partition::outcome::{
+    Acks, AppendStep, AppendTicket, Appended, Blocker, Durability, ReplicationTicket, WrittenBatch,
+};
 pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
 pub use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 pub use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
@@ -175,7 +176,7 @@ impl Partitions {
     /// Starts to serve diskless topics.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
-            tracing::error!("cannot serve diskless topics twice: the first server stays");
+            tracing::error!("cannot start the service of diskless topics a second time: the first one stays in use");
         }
     }
 
@@ -231,9 +232,13 @@ impl Partitions {
         past: PastTopics,
     ) {
         if config.diskless {
-            let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
+            let epochs: Vec<i32> = partitions.into_iter().map(|partition| partition.leader_epoch).collect();
+            let count = i32::try_from(epochs.len()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic(name, id, count, config, self.tails_before(name, past)),
+                Some(diskless) => {
+                    diskless.put_topic(name, id, count, config, self.tails_before(name, past));
+                    diskless.set_leader_epochs(id, epochs.into_iter());
+                }
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -418,7 +423,7 @@ impl Partitions {
         match self.cleaner.start_threads() {
             Ok(started) => self.threads.lock().extend(started),
             Err(error) => {
-                tracing::error!(%error, "cannot start more compaction threads: the running ones compact alone")
+                tracing::error!(%error, "cannot start more compaction threads: only the running threads compact logs")
             }
         }
     }
@@ -491,11 +496,12 @@ impl Partitions {
         self.stop_threads();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the log has panicked");
+                tracing::error!("a background thread of the logs has panicked");
             }
         }
         if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
-            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
+            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older high watermarks; check \
+                 the disk");
         }
         if let Err(error) = self.close_partitions() {
             tracing::error!(%error, dir = %self.log_dir.path.display(), "cannot shut down cleanly: the next start recovers the logs; check the disk");
@@ -531,6 +537,7 @@ impl Partitions {
             finished = finished.and(result);
         }
         let dir = &self.log_dir.path;
+        self.log_dir.space.check_place()?;
         let all = list_partitions(dir)?;
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;

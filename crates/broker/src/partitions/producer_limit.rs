@@ -45,8 +45,8 @@ impl ProducerLimit {
             tracing::warn!(
                 producers = count,
                 left_out,
-                "cannot remember all idempotent producers: a late retry of those silent longest may be appended twice; raise \
-                 fullbore.producers.max, or lower producer.id.expiration.ms"
+                "cannot remember all idempotent producers: a late retry of a producer that was forgotten may be \
+                 appended twice; raise fullbore.producers.max, or lower producer.id.expiration.ms"
             );
         }
     }

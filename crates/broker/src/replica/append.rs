@@ -1,21 +1,24 @@
 //! The leader's appends: batches whose sequence comes next, and the markers that end transactions.
 //!
-//! Batches that must wait for earlier ones are in `out_of_order`. Batches that come after a refused one are in
-//! `refused`.
+//! A batch that is refused for a passing reason, for example because the log is not open yet, is remembered. Until this
+//! batch is in the log or forgotten, later batches of its producer get the same error, so that the producer's order is
+//! kept. The rule itself is [`fullbore_rules::sequence::RefusedBatches`].
+//!
+//! Batches that must wait for earlier ones are in `out_of_order`.
 
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::{Marker, Stamp, TransactionsSeen};
+use fullbore_rules::sequence::{Marker, SequenceRefusal, Stamp, TransactionsSeen, Verdict};
+use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::disk_space::DiskSpace;
-use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, WrittenBatch};
+use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, Durability, WrittenBatch};
 use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
@@ -200,6 +203,64 @@ impl Replica {
     }
 }
 
+/// The batches that were refused for a passing reason.
+///
+/// Lock: `refused` is held only briefly, never during disk I/O. It is taken after the lock of the state.
+impl Replica {
+    /// Remembers that a batch was refused with `code`, if the code is retriable and the batch has a sequence number.
+    pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
+        if code.is_retriable() && has_sequence(stamp) {
+            self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());
+        }
+    }
+
+    /// If `outcome` is an error, remembers the batch like [`Replica::turned_away`]. Returns `outcome` unchanged.
+    pub(super) fn noting_refusal<T>(
+        &self,
+        batch: &ValidBatch<'_>,
+        outcome: Result<T, AppendError>,
+    ) -> Result<T, AppendError> {
+        outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
+    }
+
+    /// Refuses a batch if an earlier batch of its producer was refused and is still missing from the log. The error is
+    /// the one that the earlier batch got.
+    ///
+    /// # Errors
+    /// Fails with [`SequenceRefusal::BehindRefused`] in that case.
+    pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
+        let refused = self.refused.lock();
+        if refused.is_empty() || !has_sequence(stamp) {
+            return Ok(());
+        }
+        let producers = log.producers();
+        let verdict = producers.check(stamp, log.log_end());
+        let is_known = producers.knows(stamp.producer_id);
+        match refused.judge(stamp, verdict, is_known, self.log_dir.cluster.elapsed()) {
+            Verdict::Refuse(why @ SequenceRefusal::BehindRefused(_)) => Err(AppendError::Sequence(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the error for an out-of-order batch that may not wait, or has waited too long.
+    pub(super) fn out_of_turn(&self, stamp: &Stamp) -> AppendError {
+        AppendError::Sequence(self.refused.lock().of_early(stamp, self.log_dir.cluster.elapsed()))
+    }
+
+    /// Updates a producer's refused batches after one of its batches was written to the log.
+    pub(super) fn note_written(&self, stamp: &Stamp) {
+        let mut refused = self.refused.lock();
+        if !refused.is_empty() {
+            refused.written(stamp);
+        }
+    }
+
+    /// Forgets batches that were refused long ago.
+    pub(crate) fn forget_old_refusals(&self) {
+        self.refused.lock().forget_old(self.log_dir.cluster.elapsed());
+    }
+}
+
 /// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since then. Must be called under
 /// the log's lock. Otherwise the transaction could end before the append, and the batch would open a new transaction
 /// that no marker ends.
@@ -227,4 +288,9 @@ pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
         AppendError::Storage => space.note_failed(),
         _ => {}
     }
+}
+
+/// Returns true if the batch has a sequence number. Batches of committed group offsets have none.
+fn has_sequence(stamp: &Stamp) -> bool {
+    stamp.is_idempotent() && stamp.base_sequence >= 0
 }

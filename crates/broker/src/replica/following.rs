@@ -49,10 +49,10 @@ pub enum FollowError {
     #[error("{}", .0.message())]
     Role(ErrorCode),
     /// The log ends at another offset than the one where the response begins.
-    #[error("the log ends at {0}, but the response begins at another offset")]
+    #[error("the log ends at offset {0}, but the response begins at another offset")]
     NotNext(i64),
     /// The log is empty, and its start lies within the response's first batch. Contains the base offset of that batch.
-    #[error("the first batch begins at {0}")]
+    #[error("the log start lies within the response's first batch, which begins at offset {0}")]
     BeginsWithin(i64),
     /// A batch in the response is damaged, has a later epoch than the leader, or has the wrong offset.
     #[error("the leader's records cannot be used: {0}")]
@@ -344,7 +344,7 @@ fn append_each(
     while let Some(first) = left.first() {
         let offset = first.base_offset();
         let taken = append(bytes, left).map_err(|error| match error {
-            AppendError::Invalid(_) => FollowError::Records(format!("offset {offset}")),
+            AppendError::Invalid(_) => FollowError::Records(format!("the batch at offset {offset} is not valid")),
             error => FollowError::Append(error),
         })?;
         let (done, rest) = left.split_at(taken);
@@ -360,7 +360,7 @@ fn append_each(
 
 fn checked(batch: BatchView<'_>, leader_epoch: i32) -> Result<BatchView<'_>, String> {
     if batch.partition_leader_epoch() > leader_epoch {
-        return Err(format!("epoch {}", batch.partition_leader_epoch()));
+        return Err(format!("a batch has leader epoch {}, later than the leader's", batch.partition_leader_epoch()));
     }
     batch.check_crc().map_err(|error| error.to_string())?;
     Ok(batch)

@@ -2,8 +2,8 @@
 //! either to change.
 //!
 //! The role follows the metadata image (see `role`). The rules of [`fullbore_rules::replica`] determine the role and
-//! the high watermark. A leader appends batches (`append`), and holds back those that arrive out of order
-//! (`out_of_order`) or after a refused one (`refused`). It serves reads (`read`, `times`) and its followers
+//! the high watermark. A leader appends batches, unless an earlier batch was refused (`append`), and holds back
+//! those that arrive out of order (`out_of_order`). It serves reads (`read`, `times`) and its followers
 //! (`follower_reads`), and notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower
 //! appends the batches of its leader (`following`).
 //!
@@ -31,7 +31,6 @@ mod opening;
 mod out_of_order;
 pub(crate) mod phase;
 pub(crate) mod read;
-mod refused;
 mod retire;
 mod role;
 pub(crate) mod state;

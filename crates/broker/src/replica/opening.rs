@@ -187,10 +187,7 @@ impl Replica {
         let before = self.put(state, under_way);
         let known = state.known;
         let done = MutexGuard::unlocked(state, || {
-            let work = AssertUnwindSafe(|| match step {
-                Step::Open => self.open_existing(known, &stop),
-                Step::Make => self.make(&stop).map(Some),
-            });
+            let work = AssertUnwindSafe(|| self.do_in_place(step, known, &stop));
             catch_unwind(work).unwrap_or_else(|_| {
                 Err(StorageError::io(self.dir().as_ref(), io::Error::other("opening the log has panicked")))
             })
@@ -249,12 +246,27 @@ impl Replica {
     fn log_failure(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
-            StorageError::Io { error, .. } if is_momentary(error) => self.log_dir.transient_read.due(),
+            StorageError::Io { error, .. } if is_momentary(error) || self.log_dir.space.is_unwritable() => {
+                self.log_dir.transient_read.due()
+            }
             _ => Some(0),
         };
         if let Some(left_out) = left_out {
             tracing::error!(topic = %self.topic(), partition = self.index(), %error, left_out, "cannot open a partition: its records are neither read nor written until it opens");
         }
+    }
+
+    /// Opens or creates the log if the data directory is at its path, before and after that. Below another directory,
+    /// the log would look empty, and a new one would be lost with the next start.
+    fn do_in_place(&self, step: Step, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
+        let data_dir = &self.log_dir.path;
+        let check = || self.log_dir.space.check_place().map_err(|error| StorageError::io(data_dir.as_ref(), error));
+        check()?;
+        let log = match step {
+            Step::Open => self.open_existing(known, stop)?,
+            Step::Make => Some(self.make(stop)?),
+        };
+        check().map(|()| log)
     }
 
     /// Opens the log in the partition's directory. Returns `None` if there is no directory.
@@ -318,7 +330,7 @@ impl Replica {
         self.clear_the_way(&dir, RecoveryHint::NOTHING)?;
         let made = self.log_dir.checkpoints.purge(&self.key());
         let made = made.and_then(|()| self.log_dir.cleanings.purge(&self.key()));
-        let made = made.and_then(|()| std::fs::create_dir_all(&dir));
+        let made = made.and_then(|()| make_dir(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
             // Do not leave a directory that has no topic id. `remove_dir` fails if the directory is not empty.
@@ -342,7 +354,8 @@ impl Replica {
             tracing::warn!(
                 dir = %self.dir().display(),
                 %error,
-                "cannot write the producer state of a deleted partition: a restart before the next snapshot forgets it"
+                "cannot write the producer state of a deleted partition: a restart before the next snapshot forgets \
+                 these producers"
             );
         }
     }
@@ -402,7 +415,7 @@ impl Replica {
             tracing::warn!(
                 dir = %dir.display(),
                 aside = %aside.display(),
-                "the power loss took the topic id of a directory before its first flush: set aside its records"
+                "set aside a directory without a topic id: a power loss took the id before the partition's first flush"
             );
             return Ok(());
         }
@@ -414,6 +427,14 @@ impl Replica {
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
         std::fs::rename(dir, &aside)?;
         Ok(aside)
+    }
+}
+
+/// Creates the directory of a partition, unless it exists. Does not create the data directory.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made,
     }
 }
 

@@ -108,6 +108,8 @@ impl Replica {
     /// another name.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
+        // The directory stays if it cannot be found, and is renamed later.
+        self.log_dir.space.check_place()?;
         if !was_open {
             match files::read_topic_id(&dir)?.known() {
                 Some(topic_id) if topic_id != self.topic_id() => return Ok(Name::Anothers),

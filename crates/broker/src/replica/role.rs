@@ -18,9 +18,8 @@ use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::Log;
-use fullbore_log::partition::durability::{Acknowledges, ReplicationTicket};
 use fullbore_log::partition::error::{AppendError, ReadError};
-use fullbore_log::partition::outcome::Acks;
+use fullbore_log::partition::outcome::{Acknowledges, Acks, ReplicationTicket};
 use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::waiters::Registration;
 

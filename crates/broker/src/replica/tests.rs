@@ -195,6 +195,62 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
+/// Moves the data directory away, and calls `check` twice: while its path has nothing, and while it has an empty
+/// directory, as after an unmount. Then the data directory is moved back.
+fn while_moved(broker: &Broker, check: impl Fn()) {
+    let (data, away) = (broker.directory.path().to_owned(), tempfile::tempdir().expect("a directory"));
+    fs::rename(&data, away.path().join("data")).expect("moved");
+    check();
+    assert!(!data.exists(), "the data directory is not made again");
+    fs::create_dir(&data).expect("made");
+    check();
+    broker.partition.log_dir.checkpoints.write(&broker.logs.partitions()).expect_err("another directory");
+    fs::remove_dir(&data).expect("the other directory has no files");
+    fs::rename(away.path().join("data"), &data).expect("moved back");
+}
+
+/// Records of a partition that is created in another directory would be lost at the next start.
+#[test]
+fn moved_data_directory_refuses_new_partitions_until_it_is_back() {
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
+    let append = || broker.partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0));
+    while_moved(&broker, || assert_eq!(append().err(), Some(AppendError::Storage)));
+    assert!(append().is_ok());
+}
+
+/// A partition whose directory is not at its path must not begin again at offset 0.
+#[test]
+fn moved_data_directory_refuses_unopened_partitions_until_it_is_back() {
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
+    let append = |broker: &Broker| {
+        broker.partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0)).map(drop)
+    };
+    assert_eq!(append(&broker), Ok(()));
+    let broker = broker.restart(true);
+    while_moved(&broker, || {
+        assert_eq!(append(&broker), Err(AppendError::Storage));
+        assert!(broker.partition.read(0, 1000, true).is_err());
+    });
+    assert_eq!(append(&broker), Ok(()));
+    assert_eq!(broker.partition.position().map(|position| position.offset).ok(), Some(2));
+}
+
+/// The directory of a deleted partition is removed once it can be found again.
+#[test]
+fn moved_data_directory_keeps_a_deleted_partition_until_it_is_back() {
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
+    let append = || broker.partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0));
+    assert!(append().is_ok());
+    let dir = broker.partition.dir();
+    while_moved(&broker, || {
+        broker.call(Call::Retire);
+        broker.partition.log_dir.retire_leftovers();
+    });
+    assert!(dir.exists());
+    broker.partition.log_dir.retire_leftovers();
+    assert!(!dir.exists());
+}
+
 /// The first segment cannot be opened. Appends and reads of later records still succeed, but the partition must be
 /// handed over until the segment can be opened.
 #[test]

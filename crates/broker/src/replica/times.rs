@@ -6,7 +6,7 @@ use super::Replica;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
-use fullbore_log::times::{LargestPlan, OpeningAllowance, TimePlan};
+use fullbore_log::times::{DecompressionAllowance, LargestPlan, TimePlan};
 
 /// Maximum number of plans for the same part of a search. A new plan is needed if retention or compaction removes the
 /// segment that the last plan used.
@@ -23,7 +23,7 @@ impl Replica {
         isolation: Isolation,
         timestamp_ms: i64,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        let (mut plans, mut from, mut allowance) = (0, i64::MIN, OpeningAllowance::default());
+        let (mut plans, mut from, mut allowance) = (0, i64::MIN, DecompressionAllowance::default());
         loop {
             let mut state = self.lock();
             let batch_max = self.config().max_message_bytes;

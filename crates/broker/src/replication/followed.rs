@@ -179,7 +179,8 @@ impl FollowedPartition {
             code => {
                 self.pipe.answered(number, false);
                 let (topic, partition) = (self.replica.topic(), self.index);
-                tracing::debug!(topic, partition, epoch = self.leader_epoch, %code, "the leader refuses a follower");
+                tracing::debug!(topic, partition, epoch = self.leader_epoch, %code, "the leader refused to let this \
+                     broker fetch a partition");
                 ResponseOutcome::Failed
             }
         }
@@ -229,7 +230,7 @@ impl FollowedPartition {
         let (topic, partition, from) = (self.replica.topic(), self.index, self.requested.offset);
         match self.replica.truncate_by(self.leader_epoch, self.requested, leader) {
             Ok(Some(to)) if to < from => {
-                tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
+                tracing::info!(topic, partition, from, to, "truncated the log where it differs from the leader's log");
                 ResponseOutcome::ToBeNamed
             }
             // Nothing was truncated, so an immediate fetch would get the same response.

@@ -92,10 +92,10 @@ fn pass_on(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRe
         Ok(now) => {
             if now.partition_epoch != proposal.partition_epoch {
                 context.metrics.isr_changed(*before, now.isr.len());
-                tracing::info!(topic, partition, isr = ?now.isr, "replicas in sync");
+                tracing::info!(topic, partition, isr = ?now.isr, "the ISR has changed");
             }
         }
-        Err(refusal) => tracing::debug!(topic, partition, %refusal, "the replicas in sync stay as they are"),
+        Err(refusal) => tracing::debug!(topic, partition, %refusal, "cannot change the ISR: it stays as it is"),
     }
     let answer = outcome.as_ref().map(|now| now.as_ref()).map_err(|refusal| refusal.code);
     replica.altered(proposal, answer);
@@ -136,6 +136,6 @@ async fn check(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
         }
     });
     if checked.await.is_err() {
-        tracing::error!("the check of the replicas in sync has panicked");
+        tracing::error!("cannot check for changes of ISRs: the check has panicked");
     }
 }

@@ -431,7 +431,7 @@ async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
     let connection = Connection::connect(&address, &context.client).await.map_err(|error| error.to_string())?;
     match connection.version::<FetchRequest>() {
         Ok(FETCH..) => Ok(connection),
-        Ok(older) => Err(format!("broker {leader} serves Fetch {older} at most")),
+        Ok(older) => Err(format!("broker {leader} serves Fetch only up to version {older}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -446,7 +446,7 @@ impl LeaderFetcher {
             ErrorCode::NONE => {}
             ErrorCode::BROKER_ID_NOT_REGISTERED => {
                 let is_worth_warning = self.failures >= UNHEARD_MAX;
-                return self.end_link("the leader does not know of this broker's start yet", is_worth_warning);
+                return self.end_link("the leader does not know yet that this broker has started", is_worth_warning);
             }
             error => return self.give_up(error.message()),
         }

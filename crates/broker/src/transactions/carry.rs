@@ -181,7 +181,7 @@ impl Transactions {
         kept.map_err(|error| {
             if let Some(left_out) = self.unkept.due() {
                 let id = &*entry.id;
-                tracing::error!(id, %error, left_out, "cannot store the state of a transaction: its client retries");
+                tracing::error!(id, %error, left_out, "cannot store the state of a transaction: the client retries");
             }
             match error {
                 AppendError::Role(ErrorCode::FENCED_LEADER_EPOCH) => ErrorCode::NOT_LEADER_OR_FOLLOWER,

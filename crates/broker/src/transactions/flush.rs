@@ -26,7 +26,7 @@ impl Transactions {
         let flushed = self.flush_partitions(next).await;
         flushed.map_err(|error| {
             if let Some(left_out) = self.unkept.due() {
-                tracing::error!(%error, left_out, "cannot flush the records of a transaction: it is not committed");
+                tracing::error!(%error, left_out, "cannot flush the records of a transaction: the transaction is not committed");
             }
             ErrorCode::COORDINATOR_NOT_AVAILABLE
         })

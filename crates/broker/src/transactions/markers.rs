@@ -188,7 +188,7 @@ impl Transactions {
         let code = tokio::select! {
             code = self.peers.mark(route, *marker, version, partition.clone()) => code?,
             () = self.peers.replaced(route, &partition.topic, partition.partition) => {
-                return Err(format!("broker {} does not lead it any more", route.broker));
+                return Err(format!("broker {} does not lead the partition any more", route.broker));
             }
         };
         match code {

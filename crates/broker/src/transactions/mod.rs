@@ -391,7 +391,8 @@ impl Transactions {
             if let Some(left_out) = self.crowded.due() {
                 tracing::warn!(
                     left_out,
-                    "cannot add partitions to transactions: all open transactions together have too many"
+                    "cannot add partitions to transactions: the open transactions of this broker have two million \
+                     partitions, the maximum"
                 );
             }
         }
@@ -423,7 +424,8 @@ impl Transactions {
                 tracing::warn!(
                     ids = ids.len(),
                     left_out,
-                    "cannot add a transactional id: raise fullbore.transactional.ids.max, or use shorter ids, of which 128 MiB fit"
+                    "cannot add a transactional id: raise fullbore.transactional.ids.max, or use shorter ids, since \
+                     all ids together may take 128 MiB"
                 );
             }
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);

@@ -163,7 +163,7 @@ impl Peers {
     ) -> Result<R::Response, String> {
         let called = async {
             let connection = self.connection(broker, &queue.connection).await?;
-            let request = request().ok_or_else(|| "nothing waits for the answer any more".to_owned())?;
+            let request = request().ok_or_else(|| "the broker no longer needs the answer".to_owned())?;
             connection.call(&request).await.map_err(|error| error.to_string())
         };
         match timeout(within, called).await {

@@ -109,7 +109,7 @@ impl Opened {
     async fn remote(&self, index: i32) -> Arc<DisklessPartition> {
         let id = self.control.image().topic(REMOTE).expect("it was made").id;
         let Some(AnyPartition::Diskless(partition)) = self.logs.find_any(&id, index) else { panic!("it is diskless") };
-        partition.known.opened().await;
+        partition.view.opened().await;
         partition
     }
 
@@ -205,7 +205,7 @@ async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
         tokio::task::yield_now().await;
     }
     for partition in &partitions {
-        let bounds = partition.known.bounds();
+        let bounds = partition.view.bounds();
         assert_eq!((bounds.last_stable_offset, bounds.offsets.log_end), (4, 4), "two records, and two markers");
         let producers = partition.producers().await.expect("known");
         assert!(producers.iter().all(|of| of.open_from.is_none() && of.producer_epoch == 4), "{producers:?}");

@@ -93,12 +93,12 @@ impl Transactions {
         let Ok(partitions) = diskless.with_open_transactions().await else { return false };
         let mut is_whole = true;
         for of in partitions {
-            let partition = TopicPartition { topic: Text::from(of.known.topic()), partition: of.known.index() };
+            let partition = TopicPartition { topic: Text::from(of.view.topic()), partition: of.view.index() };
             match of.producers().await {
                 Ok(producers) => {
                     open.extend(producers.iter().filter_map(|state| OpenTransaction::of(&partition, state)))
                 }
-                Err(_) => is_whole &= of.known.is_gone(),
+                Err(_) => is_whole &= of.view.is_gone(),
             }
         }
         is_whole

@@ -88,7 +88,7 @@ impl Unsettled {
         let directory = self.file.parent().unwrap_or(Path::new("."));
         let noted = files::replace(&self.file, b"").and_then(|()| files::sync_dir(directory));
         if let Err(error) = noted {
-            tracing::error!(%error, "cannot write {}: a kill before transactions are settled may leave some open", self.file.display());
+            tracing::error!(%error, "cannot write {}: if the broker is killed before it has settled transactions whose state is lost, some of these may stay open", self.file.display());
         }
         sets.0 += 1;
         drop(sets);
@@ -157,7 +157,8 @@ impl Transactions {
                 Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {
                     tracing::info!(
                         target: CHANGES,
-                        "settled all transactions whose state may have been lost: their ids take new producer ids"
+                        "settled all transactions whose state may have been lost: their transactional ids get new \
+                         producer ids"
                     )
                 }
                 Ok(()) => {}

@@ -280,8 +280,8 @@ pub fn force_terminate(cluster: &mut Cluster, id: &str) -> Result<Termination, C
         ("Ongoing", "CompleteAbort") => Ok(Termination::Ended),
         (_, state) if state.starts_with("Prepare") => {
             let message = format!(
-                "its coordinator is ending it already ({state}) and repeats that until every partition has the marker; \
-                 run this again then, which fences the producer"
+                "the coordinator is already ending the transaction ({state}), and retries until every partition has \
+                 the marker; run this command again after that to fence the producer"
             );
             Err(ClientError::kafka(cannot_end(id), ErrorCode::CONCURRENT_TRANSACTIONS, Some(&message)))
         }

@@ -89,7 +89,7 @@ impl Connection {
                     true => "",
                     false => SSL_HINT,
                 };
-                let reason = format!("it closed the connection at the first request{hint}");
+                let reason = format!("the server closed the connection at the first request{hint}");
                 Err(ClientError::Handshake { address, source: std::io::Error::new(source.kind(), reason) })
             }
             outcome => outcome.map(|()| connection),
@@ -209,7 +209,9 @@ impl Connection {
 
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         self.socket.read_exact(buffer).map_err(|source| match source.kind() {
-            ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
+            ErrorKind::UnexpectedEof => {
+                self.broken(std::io::Error::new(source.kind(), "the broker closed the connection"))
+            }
             // A timeout has its own error, because the system's text would be "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 // The connection ends. Otherwise the late response would be taken for the response to the next request.
@@ -326,7 +328,7 @@ mod tests {
             let (address, serving) = broker_that_answers(Some(id));
             let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
             let error = connection.call(&MetadataRequest::default()).expect_err("out of order").to_string();
-            assert!(error.contains(&format!("answer {id} is not the one due")), "{error}");
+            assert!(error.contains(&format!("the response {id} does not belong to the oldest request")), "{error}");
             assert!(serving.join().expect("no panic"), "closed, while the client still has it");
         }
     }

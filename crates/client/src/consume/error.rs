@@ -56,7 +56,7 @@ pub enum ConsumeError {
         offset: i64,
     },
     /// The topic was recreated, so the offsets belong to the former topic.
-    #[error("topic '{topic}' was deleted and recreated while it was read; start again with the new one")]
+    #[error("topic '{topic}' was deleted and recreated while it was read; start again to read the new topic")]
     Recreated {
         /// The name of the topic.
         topic: Text,

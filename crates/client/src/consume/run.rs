@@ -161,7 +161,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let unread = match first {
             Some(first) => Some(match left_out.count() {
                 0 => first,
-                more => format!("{first}; {} partitions in all could not be read", more + 1),
+                more => format!("{first}; in all, {} partitions could not be read", more + 1),
             }),
             None => refused(),
         };

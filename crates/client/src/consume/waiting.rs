@@ -79,7 +79,7 @@ impl UnreadPartitions {
 pub(super) fn sentence(error: &ClientError, partitions: usize) -> String {
     match partitions {
         0 | 1 => error.to_string(),
-        _ => format!("{error}; {partitions} partitions wait in all"),
+        _ => format!("{error}; in all, {partitions} partitions wait"),
     }
 }
 
@@ -98,6 +98,6 @@ mod tests {
             let (first, waiting) = unread.first(Duration::ZERO, true).expect("some wait");
             reported.push(sentence(&first, waiting));
         }
-        assert_eq!(reported[1], format!("{}; 2 partitions wait in all", reported[0]));
+        assert_eq!(reported[1], format!("{}; in all, 2 partitions wait", reported[0]));
     }
 }

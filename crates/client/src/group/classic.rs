@@ -160,7 +160,7 @@ impl<'a> Classic<'a> {
             Ok((code, assignment)) => (Ok(code), assignment),
             Err(error) => (Err(error), Bytes::new()),
         };
-        let step = self.settled("cannot synchronise with", answer)?;
+        let step = self.settled("cannot get an assignment (SyncGroup) from", answer)?;
         if step != Next::Go {
             return Ok(step);
         }

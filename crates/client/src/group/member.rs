@@ -279,7 +279,7 @@ impl Member {
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {
-            let words = "a broker before Kafka 2.5 cannot fence members within transactions";
+            let words = "brokers older than Kafka 2.5 cannot fence group members within transactions";
             let what = format!("cannot read the offsets of group '{}'", self.config.group);
             return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(words)));
         }

@@ -29,7 +29,7 @@ pub enum ProtocolError {
         source: DecodeError,
     },
     /// The response is longer than the limit.
-    #[error("a response of {len} bytes is longer than {max} allowed")]
+    #[error("a response of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// How many bytes the broker announced.
         len: u32,
@@ -37,6 +37,6 @@ pub enum ProtocolError {
         max: usize,
     },
     /// The response does not belong to the oldest request. Contains its correlation id, if it has one.
-    #[error("answer {} is not the one due", .0.map_or("without a correlation id".to_owned(), |id| id.to_string()))]
+    #[error("the response {} does not belong to the oldest request", .0.map_or("without a correlation id".to_owned(), |id| id.to_string()))]
     NotDue(Option<i32>),
 }

@@ -79,7 +79,7 @@ impl Connection {
         inner.versions = inner.shake_hands().await.map_err(|error| match error {
             ConnectionError::Disconnected { reason, .. } if reason == reader::CLOSED => {
                 let hint = if config.security.is_tls() { "" } else { SSL_HINT };
-                handshake_error(address, format!("it closed the connection at the first request{hint}"))
+                handshake_error(address, format!("the server closed the connection at the first request{hint}"))
             }
             error => error,
         })?;
@@ -191,7 +191,7 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
 /// have left.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
-    written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))
+    written.unwrap_or_else(|_| Err(io::Error::other(format!("the broker accepted no bytes for {patience:?}"))))
 }
 
 /// A request that waits to be written. If its sender is cancelled before the write, dropping this gives the handler an
@@ -365,9 +365,9 @@ mod tests {
     async fn an_answer_that_is_not_the_one_due_or_too_long_ends_the_connection() {
         let config = ClientConfig { response_bytes_max: 100, ..Default::default() };
         for (answer, why) in [
-            (&versions(1, 0)[..], "answer 1 is not the one due"),
-            (&[0, 0], "answer without a correlation id is not the one due"),
-            (&[0; 101], "a response of 101 bytes is longer than 100 allowed"),
+            (&versions(1, 0)[..], "the response 1 does not belong to the oldest request"),
+            (&[0, 0], "the response without a correlation id does not belong to the oldest request"),
+            (&[0; 101], "a response of 101 bytes exceeds the limit of 100"),
         ] {
             let (address, _serving) = broker_that_answers(&[answer]).await;
             let error = Connection::connect(&address, &config).await.err().expect("out of order");

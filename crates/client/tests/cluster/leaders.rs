@@ -111,7 +111,7 @@ fn partition_stays_without_a_leader_a_read_to_the_end_gives_it_up() {
     let begun = cursors(&mut cluster, || ());
     let plan = ConsumePlan { to_end: true, ..plan(u64::MAX) };
     let error = consume(&cluster, begun, &plan, |_| true).err().expect("nothing can be read");
-    let reported = "partition 0 of topic 't' has no leader; see whether its brokers are running";
+    let reported = "partition 0 of topic 't' has no leader; check whether the brokers of its replicas are running";
     assert!(matches!(error, ConsumeError::Refusing(_)) && error.to_string() == reported, "{error}");
 }
 

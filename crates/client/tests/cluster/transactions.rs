@@ -87,7 +87,8 @@ fn abort_is_decided_but_not_complete_the_termination_is_ending() {
     assert_eq!(terminated("Ongoing", "CompleteAbort").expect("complete"), Termination::Ended);
     for state in ["PrepareAbort", "PrepareCommit"] {
         let error = terminated(state, state).expect_err("the producer is not fenced").to_string();
-        let reported = format!("cannot end the transaction of 'id': its coordinator is ending it already ({state})");
+        let reported =
+            format!("cannot end the transaction of 'id': the coordinator is already ending the transaction ({state})");
         assert!(error.starts_with(&reported), "{error}");
     }
 }

@@ -20,8 +20,9 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let spread = [(CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")];
     if let Some((name, keys)) = spread.into_iter().find(|(name, _)| topic.name == *name) {
-        let message =
-            format!("The partitions of {name} cannot be changed: {keys} are spread over as many as there are.");
+        let message = format!(
+            "The number of partitions of {name} cannot be changed, since it determines the partitions of {keys}."
+        );
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_count(topic, wanted.count)?;

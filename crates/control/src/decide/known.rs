@@ -25,7 +25,7 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     if total <= PARTITIONS_MAX {
         return Ok(());
     }
-    let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
+    let message = format!("The cluster would have {total} partitions; at most {PARTITIONS_MAX} are allowed.");
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }
 
@@ -39,7 +39,8 @@ pub fn check_requested(partitions: impl Iterator<Item = i32>) -> Result<(), Refu
         return Ok(());
     }
     let message = format!(
-        "Excessively large number of partitions per request: it asks for {requested}, and may for {PARTITIONS_MAX}."
+        "Excessively large number of partitions per request: it requests {requested}; at most {PARTITIONS_MAX} are \
+         allowed."
     );
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }

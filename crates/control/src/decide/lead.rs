@@ -66,8 +66,10 @@ fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
     match (code, kind) {
         (ErrorCode::ELECTION_NOT_NEEDED, ElectionKind::Preferred) => "The partition has its preferred leader.",
         (ErrorCode::ELECTION_NOT_NEEDED, ElectionKind::Unclean) => "The partition has a leader.",
-        (ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE, _) => "The preferred leader is not in sync, or is not there.",
-        (ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE, _) => "No replica of the partition is there.",
+        (ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE, _) => {
+            "The preferred leader is not in sync, or its broker is not running."
+        }
+        (ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE, _) => "No broker with a replica of the partition is running.",
         _ => code.message(),
     }
 }

@@ -95,7 +95,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
 }
 
 fn already_there(id: i32) -> String {
-    format!("A broker with node.id={id} lives, and has another data directory, or a newer state of this one.")
+    format!("A broker with node.id={id} is running with another data directory, or with a newer state of this one.")
 }
 
 /// Returns the change of a broker's state; `None` if the broker already has that state. The caller must then decide

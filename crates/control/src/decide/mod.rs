@@ -132,12 +132,14 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     let resource = wanted.resource;
     let before = image.resource(resource, &wanted.name);
     if before.is_none() && image.resource_count() >= CONFIGURED_RESOURCES_MAX {
-        let message = format!("{CONFIGURED_RESOURCES_MAX} groups and subscriptions have settings; that is the limit.");
+        let message =
+            format!("{CONFIGURED_RESOURCES_MAX} groups and subscriptions have settings already; that is the limit.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let is_subscription = resource == Resource::ClientMetrics;
     if before.is_none() && is_subscription && image.resource_names(resource).count() >= SUBSCRIPTIONS_MAX {
-        let message = format!("There are {SUBSCRIPTIONS_MAX} subscriptions to clients' metrics; that is the limit.");
+        let message =
+            format!("There are {SUBSCRIPTIONS_MAX} subscriptions to clients' metrics already; that is the limit.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let mut overrides = before.map(|before| before.overrides.clone()).unwrap_or_default();
@@ -346,7 +348,8 @@ fn apply(
         }
     };
     if value.len() > VALUE_BYTES_MAX {
-        let message = format!("The value of {name} would have {} bytes; it may have {VALUE_BYTES_MAX}.", value.len());
+        let message =
+            format!("The value of {name} would have {} bytes; at most {VALUE_BYTES_MAX} are allowed.", value.len());
         return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
     }
     values.insert(name.to_owned(), value);

@@ -23,11 +23,11 @@ pub enum Inapplicable {
     Broker(ConfigError),
     #[error("settings of a group or of client metrics: {0}")]
     Resource(ConfigError),
-    #[error("version {found} was returned after version {known}")]
+    #[error("the database returned metadata version {found} after version {known}")]
     Skipped { known: u64, found: u64 },
-    #[error("there is no topic {0}")]
+    #[error("a change names the topic id {0}, which no topic has")]
     NoTopic(Uuid),
-    #[error("topic {topic} has {count} partitions, and a change continues at {first}")]
+    #[error("topic {topic} has {count} partitions, but a change adds more from number {first} on")]
     Gap { topic: String, count: usize, first: usize },
 }
 
@@ -258,7 +258,8 @@ fn resolved(
     let config = TopicConfig::resolve(broker, dynamic, overrides)
         .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
     if let Some(error) = config.contradiction() {
-        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker: here the lower compaction lag counts, and a diskless topic is not compacted");
+        tracing::warn!(topic, %error, "a setting of the topic contradicts a default of this broker: this broker uses \
+             the lower of the two compaction lags, and does not compact a diskless topic");
     }
     Ok(config.without_contradiction())
 }

@@ -3,8 +3,14 @@
 //! The data directories of the brokers name versions and numbers that the copy lacks. Therefore the copy skips all
 //! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
 //! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes,
-//! and no partition of a topic is in the same leader epoch twice. The copy keeps the acceptance ([`CopyAcceptance`]),
+//! and no classic partition is in the same leader epoch twice. The copy keeps the acceptance ([`CopyAcceptance`]),
 //! since partitions that are added or created later must begin above the skipped epochs as well.
+//!
+//! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the
+//! copy: its process is not registered, so it ends. Until then the index refuses it because of the skipped numbers.
+//!
+//! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
+//! all their records again.
 //!
 //! The copy does not know which replicas were in sync at the end, so none counts as such. Every data directory counts
 //! as an older copy, and the longest log of a partition leads it.
@@ -14,6 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::offline::IS_CLASSIC;
 use super::write::copy_acceptance;
 use super::{LOCK, UnusableDatabase};
 use crate::change::{ACCEPTANCE_RESOURCE, CopyAcceptance};
@@ -21,15 +28,15 @@ use crate::image::FIRST_LEADER_EPOCH_MAX;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{next, number, optional, optional_number};
-use fullbore_db::postgres::schema::{self, Found, check_schema};
+use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
 use fullbore_db::postgres::statements::Statements;
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
 /// How many versions are skipped. A cluster that commits ten times a second needs four months for as many. Leader
 /// epochs of topics that are created again come from versions and have only 32 bits, so no more can be skipped.
 const VERSIONS_SKIPPED: i64 = 100_000_000;
-/// How many ids and numbers are skipped. Brokers need decades for as many changes.
-const SKIPPED: i64 = 1_000_000_000;
+/// How many ids of producers are skipped.
+const IDS_SKIPPED: i64 = 1_000_000_000;
 /// How many leader epochs are skipped at least. In the first billion versions, many more are skipped.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker runs if its last heartbeat is not older than this.
@@ -77,7 +84,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     let mut answers = answers.into_iter();
     let locked = next(&mut answers)?;
     check_schema(&locked)?;
-    let before = number(locked.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    let before = number(locked.first().ok_or_else(|| damaged("the row of the cluster is missing"))?, 0)?;
     if let Some(row) = next(&mut answers)?.first() {
         return Err(UnusableDatabase::InUse(number(row, 0)?));
     }
@@ -95,7 +102,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     Ok(AcceptedCopy { before, now })
 }
 
-/// Returns the leader epoch from which all partitions continue at version `now`. `newest` is the newest epoch that the
+/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that the
 /// copy knows. An epoch is at most twice the version of the metadata, so the result is above all epochs that the copy
 /// lacks. After very many versions epochs no longer come from versions, and a fixed number is skipped.
 fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
@@ -111,17 +118,18 @@ fn skipping(now: i64, accepted: CopyAcceptance) -> String {
     let (keep, first) = (keep.text(), accepted.first_leader_epoch);
     format!(
         "UPDATE fullbore.partitions
-           SET leader_epoch = {first}, partition_epoch = partition_epoch + {EPOCHS_SKIPPED};
+           SET leader_epoch = {first}, partition_epoch = partition_epoch + {EPOCHS_SKIPPED}
+           FROM fullbore.topics WHERE topics.id = topic_id AND {IS_CLASSIC};
          UPDATE fullbore.brokers SET process =
            translate(rtrim(encode(decode(md5(random()::text || broker_id), 'hex'), 'base64'), '='), '+/', '-_');
          DELETE FROM fullbore.log_ends;
          INSERT INTO fullbore.diskless_brokers (broker_id, counter) SELECT broker_id, 0 FROM fullbore.brokers
            ON CONFLICT DO NOTHING;
-         UPDATE fullbore.diskless_brokers SET counter = counter + {SKIPPED};
+         UPDATE fullbore.diskless_brokers SET counter = counter + {CHANGES_SKIPPED};
          DELETE FROM fullbore.versions;
          INSERT INTO fullbore.versions (version, mark, at) VALUES
            ({now}, ('x' || left(md5(random()::text || clock_timestamp()::text), 16))::bit(64)::bigint, clock_timestamp());
-         UPDATE fullbore.cluster SET version = {now}, next_producer_id = next_producer_id + {SKIPPED};
+         UPDATE fullbore.cluster SET version = {now}, next_producer_id = next_producer_id + {IDS_SKIPPED};
          {keep}
          COMMIT"
     )

@@ -122,33 +122,46 @@ impl fmt::Display for Finding {
             Self::Setting(reason) => write!(f, "control.plane: {reason}"),
             Self::Unreachable(reason) => write!(f, "no connection: {reason}"),
             Self::Refused(reason) => write!(f, "the server refuses the role: {reason}"),
-            Self::Encryption(reason) => write!(f, "no TLS as sslmode requires it: {reason}"),
+            Self::Encryption(reason) => write!(f, "the connection has no TLS, which sslmode requires: {reason}"),
             Self::NoDatabase(reason) => write!(f, "{reason}; create it"),
-            Self::TooOld(version) => write!(f, "PostgreSQL {version} is too old; 13 is the oldest that will do"),
-            Self::ReadOnly(why) => write!(f, "it cannot be written to: {why}"),
-            Self::NotDurable(setting) => write!(f, "{setting}=off: a crash of its machine loses what was committed"),
-            Self::Empty { may_create: true } => f.write_str("it is empty; the first start of a broker fills it"),
-            Self::Empty { may_create: false } => {
-                f.write_str("it is empty, and the role may not create a schema in it (GRANT CREATE ON DATABASE)")
+            Self::TooOld(version) => write!(f, "PostgreSQL {version} is too old; version 13 or later is needed"),
+            Self::ReadOnly(why) => write!(f, "the database cannot be written to: {why}"),
+            Self::NotDurable(setting) => {
+                write!(f, "{setting}=off: a crash of the database's machine loses committed changes")
             }
-            Self::ForeignSchema => f.write_str("it has a schema named fullbore that another program created"),
+            Self::Empty { may_create: true } => {
+                f.write_str("the database is empty; the first start of a broker fills it")
+            }
+            Self::Empty { may_create: false } => f.write_str(
+                "the database is empty, and the role may not create a schema in it (GRANT CREATE ON DATABASE)",
+            ),
+            Self::ForeignSchema => f.write_str("the database has a schema named fullbore that another program created"),
             Self::UnreleasedSchema(found) => write!(
                 f,
-                "it has schema {found} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
+                "the database has schema {found} of a build before the first release, which this Fullbore neither \
+                 reads nor upgrades; use another database"
             ),
             Self::OlderSchema(found) => {
-                write!(f, "it has schema {found}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")
+                write!(
+                    f,
+                    "the database has schema {found}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin \
+                     migrate"
+                )
             }
-            Self::NewerSchema(found) => write!(f, "it has schema {found}, and this Fullbore knows {SCHEMA_VERSION}"),
+            Self::NewerSchema(found) => {
+                write!(f, "the database has schema {found}, and this Fullbore knows schemas up to {SCHEMA_VERSION}")
+            }
             Self::Missing { privilege, on } => write!(f, "the role has no privilege {privilege} on {on}"),
             Self::Pooler { is_shared: true } => f.write_str(
-                "a pooler in transaction mode is in between: settings are set in each transaction, and commits of other brokers \
-                 arrive with the next heartbeat instead of at once",
+                "a pooler in transaction mode is between this machine and the database: brokers set their session \
+                 settings in each transaction, and learn of each other's commits with the next heartbeat instead of \
+                 at once",
             ),
-            Self::Pooler { is_shared: false } => {
-                f.write_str("a pooler in between does not pass on the settings of a session: they are set in each transaction")
-            }
-            Self::Clock(ms) => write!(f, "its clock is {ms} ms ahead of this machine's"),
+            Self::Pooler { is_shared: false } => f.write_str(
+                "a pooler between this machine and the database does not pass on session settings: brokers set them \
+                 in each transaction",
+            ),
+            Self::Clock(ms) => write!(f, "the clock of the database is {ms} ms ahead of this machine's"),
             Self::Damaged(reason) => write!(f, "it is damaged: {reason}"),
             Self::Cluster { id, version, topics } => write!(f, "cluster {id}, version {version}, {topics} topics"),
             Self::Broker(broker) => broker.fmt(f),
@@ -267,7 +280,7 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
         findings.push(Finding::TooOld(text(&row, 1)?.to_owned()));
     }
     if flag(&row, 2)? {
-        findings.push(Finding::ReadOnly("it is a standby, which follows another server"));
+        findings.push(Finding::ReadOnly("the server is a standby, which follows another server"));
     }
     for (column, setting) in [(3, "fsync"), (4, "full_page_writes")] {
         if text(&row, column)? == "off" {
@@ -320,9 +333,12 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     }
     let mut answers = session.query(OF_CLUSTER, server.call_max).await?.into_iter();
     let rows = next(&mut answers)?;
-    let row = rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?;
+    let row = rows.first().ok_or_else(|| Finding::Damaged("the row of the cluster is missing".to_owned()))?;
     if optional(row, 1)?.is_none() {
-        return Err(Finding::Damaged(format!("it has nothing of its newest version, {}", text(row, 0)?)));
+        return Err(Finding::Damaged(format!(
+            "the changes of its newest metadata version, {}, are missing",
+            text(row, 0)?
+        )));
     }
     let newest = version(row)?;
     findings.push(Finding::Cluster { id: id(row, 2)?.to_string(), version: newest.number, topics: number(row, 3)? });

@@ -211,7 +211,7 @@ fn log_failure(kind: &LogRateLimit, reason: &str) {
         tracing::warn!(
             reason,
             left_out,
-            "cannot send heartbeats to the database: other brokers fence this one once its session expires; retrying"
+            "cannot send heartbeats to the database: other brokers fence this broker once its session expires; retrying"
         );
     }
 }
@@ -241,7 +241,8 @@ impl Answer {
                 version,
             });
         }
-        let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
+        let newest =
+            version(next(&mut answers)?.first().ok_or_else(|| damaged("the row of the newest version is missing"))?)?;
         let same = next(&mut answers)?.first().map(version).transpose()?;
         Ok(Self { heartbeat_answer: HeartbeatAnswer { peers }, newest, same })
     }

@@ -69,17 +69,20 @@ pub struct PostgresTransaction<'a> {
 pub enum UnusableDatabase {
     #[error("{0}")]
     Away(String),
-    #[error("it has a schema named fullbore that another program created; use another database")]
+    #[error("the database has a schema named fullbore that another program created; use another database")]
     Foreign,
-    #[error("it is empty, so that there is nothing to upgrade; the first start of a broker fills it")]
+    #[error("the database is empty, so there is nothing to upgrade; the first start of a broker fills it")]
     Empty,
     #[error(
-        "it has schema {0} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
+        "the database has schema {0} of a build before the first release, which this Fullbore neither reads nor \
+         upgrades; use another database"
     )]
     Unreleased(i64),
-    #[error("it has schema {0}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")]
+    #[error("the database has schema {0}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")]
     Older(i64),
-    #[error("it was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version")]
+    #[error(
+        "the database was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version"
+    )]
     Newer(i64),
     #[error("broker {0} sent a heartbeat within the last seconds; stop all brokers, and try again after 10 s")]
     InUse(i32),

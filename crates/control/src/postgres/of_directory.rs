@@ -87,7 +87,8 @@ async fn look_up(
     let requested = questions(node_id, seen.map_or(0, |seen| seen.number));
     let mut answers = session.query(&requested, server.call_max).await?.into_iter();
     let rows = next(&mut answers)?;
-    let cluster_id = id(rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?, 0)?;
+    let cluster_id =
+        id(rows.first().ok_or_else(|| Finding::Damaged("the row of the cluster is missing".to_owned()))?, 0)?;
     let versions = next(&mut answers)?;
     let knows_seen = match seen {
         Some(seen) => !matches!(since(seen, &versions)?, Since::WentBack),

@@ -68,7 +68,8 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     for row in later {
         let Some(changes) = optional(row, 2)? else { return Ok(Since::TooMuch) };
         let version = version(row)?;
-        let unreadable = |reason| damaged(format!("what version {} changed: {reason}", version.number));
+        let unreadable =
+            |reason| damaged(format!("the changes of metadata version {} cannot be read: {reason}", version.number));
         commits.push(Commit { version, changes: record::read(changes).map_err(unreadable)? });
     }
     Ok(Since::Commits(commits))
@@ -109,12 +110,12 @@ pub fn query_everything() -> String {
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
-    let version = version(newest.first().ok_or_else(|| damaged("it has no version"))?)?;
+    let version = version(newest.first().ok_or_else(|| damaged("the row of the newest version is missing"))?)?;
     let mut changes = Vec::new();
     brokers(answers, &mut changes)?;
     let next_producer_id: i64 = match next(answers)?.first() {
         Some(row) => number(row, 0)?,
-        None => return Err(damaged("it has no cluster")),
+        None => return Err(damaged("the row of the cluster is missing")),
     };
     if next_producer_id > 0 {
         changes.push(Change::ProducerIdsTaken { next: next_producer_id });

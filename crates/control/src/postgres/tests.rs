@@ -135,7 +135,8 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     let next = SCHEMA_VERSION + 1;
     database.run(&format!("UPDATE fullbore.schema_version SET version = {next}"));
     let newer = format!(
-        "it was written by a newer Fullbore (schema {next}, this one knows {SCHEMA_VERSION}); run that version"
+        "the database was written by a newer Fullbore (schema {next}, this one knows {SCHEMA_VERSION}); run that \
+         version"
     );
     assert_eq!(open(&of).err().expect("newer"), newer);
     assert!(migrate(&of).is_err() && check(&of).contains(&Finding::NewerSchema(next)));
@@ -143,7 +144,8 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     let unreleased = FIRST_VERSION - 1;
     database.run(&format!("UPDATE fullbore.schema_version SET version = {unreleased}"));
     let refused = format!(
-        "it has schema {unreleased} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
+        "the database has schema {unreleased} of a build before the first release, which this Fullbore neither reads \
+         nor upgrades; use another database"
     );
     assert_eq!(open(&of).err().expect("unreleased"), refused);
     assert_eq!(migrate(&of).expect_err("unreleased").to_string(), refused);
@@ -355,7 +357,7 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
         ("gssencmode=require", "gssencmode: must be disable or prefer"),
         ("target_session_attrs=standby", "target_session_attrs: must be"),
         ("sslcrl=/x.pem", "sslcrl: is not supported"),
-        ("pgbouncer=true", "pgbouncer: is not known"),
+        ("pgbouncer=true", "pgbouncer: is not a parameter"),
     ] {
         let reported = open(&url(bad)).err().expect(bad);
         assert!(reported.contains(expected), "{bad}: {reported}");

@@ -106,7 +106,7 @@ async fn directory_belongs_to_one_broker_of_one_cluster() {
     let (first, opened) = brokers.remove(0);
     let epoch = opened.control.broker_epoch();
     let live = tempfile::tempdir().expect("tempdir");
-    let lives = "A broker with node.id=1 lives, and has another data directory, or a newer state of this one.";
+    let lives = "A broker with node.id=1 is running with another data directory, or with a newer state of this one.";
     assert_eq!(refused(live.path(), 1, &database.url()), lives);
     assert!(!live.path().join(FILE).exists(), "it may be another broker's yet");
     drop(opened);
@@ -115,7 +115,7 @@ async fn directory_belongs_to_one_broker_of_one_cluster() {
     assert_eq!(reported, format!("{} belongs to node.id=1, but node.id=3 is set", file.display()));
     let reported = refused(first.path(), 1, &another.url());
     assert!(
-        reported.starts_with(&format!("{} is of cluster ", file.display())) && reported.contains(another.name()),
+        reported.starts_with(&format!("{} belongs to cluster ", file.display())) && reported.contains(another.name()),
         "{reported}"
     );
     let reported = refusal(first.path(), "");

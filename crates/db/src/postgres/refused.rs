@@ -52,29 +52,30 @@ fn is_of_password_file(error: &QueryError) -> bool {
 fn to_do(server: &Server, error: &QueryError) -> &'static str {
     match &error.code {
         Some(code) if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            "see the user in control.plane, control.plane.password.file, and pg_hba.conf of the server"
+            "check the user in control.plane, the password in control.plane.password.file, and pg_hba.conf of the \
+             server"
         }
-        Some(code) if *code == SqlState::INVALID_CATALOG_NAME => "create it, or correct control.plane",
-        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            "fullbore admin check says which privileges it lacks"
-        }
+        Some(code) if *code == SqlState::INVALID_CATALOG_NAME => "create the database, or correct control.plane",
+        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => "fullbore admin check lists the missing privileges",
         Some(code) if *code == SqlState::CANNOT_CONNECT_NOW => {
-            "it starts or stops: start the broker again once it takes connections"
+            "the server is starting or stopping: start the broker again once the server accepts connections"
         }
         Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => "raise max_connections of the server",
         Some(code) if *code == SqlState::QUERY_CANCELED => {
-            "see whether host and port in control.plane are right and nothing is in between, or raise control.plane.timeout.ms"
+            "check host and port in control.plane, and that no firewall blocks the connection, or raise \
+             control.plane.timeout.ms"
         }
         None if is_of_password_file(error) => "the user that runs the broker must be able to read that file",
-        None if error.words == "password missing" => "name a file with it in control.plane.password.file",
+        None if error.words == "password missing" => "name a file with the password in control.plane.password.file",
         None if ["TLS", "certificate"].iter().any(|word| error.words.contains(word)) => {
-            "see sslmode and sslrootcert in control.plane"
+            "check sslmode and sslrootcert in control.plane"
         }
         None if error.words.contains("lookup address") => "correct the host in control.plane",
         None if is_of_system(error) && sockets(server).is_some() => {
-            "start PostgreSQL, or correct the folder of its socket (unix_socket_directories) and its port in control.plane"
+            "start PostgreSQL, or correct the socket's directory (unix_socket_directories of the server) and the port \
+             in control.plane"
         }
         None if is_of_system(error) => "start PostgreSQL there, or correct host and port in control.plane",
-        _ => "fullbore admin check says more",
+        _ => "fullbore admin check gives more details",
     }
 }

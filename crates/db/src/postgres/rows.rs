@@ -17,7 +17,7 @@ pub type Rows = Vec<DatabaseRow>;
 
 /// Returns the text in a column, or an error if it is null.
 pub fn text(row: &DatabaseRow, column: usize) -> Result<&str, StoreError> {
-    optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
+    optional(row, column)?.ok_or_else(|| damaged(format!("column {column} of a row is null")))
 }
 
 /// Returns the text in a column; `None` if it is null.
@@ -47,7 +47,7 @@ pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
 /// Returns the rows of the next statement, or an error if there are none left. Statements that return no rows are not
 /// counted.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
-    answers.next().ok_or_else(|| damaged("an answer is missing"))
+    answers.next().ok_or_else(|| damaged("the server has not answered each of the statements"))
 }
 
 /// Returns the id in a column.

@@ -20,6 +20,9 @@ const MIGRATIONS: &[&str] = &[TRANSACTIONS];
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
 /// The version of the schema that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
+/// How much `fullbore admin accept-copy` adds to each broker's count of changes to the index. Brokers need decades for
+/// as many changes.
+pub const CHANGES_SKIPPED: i64 = 1_000_000_000;
 /// The advisory lock that is held while the schema is created or upgraded ("fullbore" in ASCII).
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
@@ -102,7 +105,7 @@ pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_i
         _ => return Err(SchemaError::Foreign),
     }
     let rows = one(session.query("SELECT cluster_id FROM fullbore.cluster", call_max).await?)?;
-    let id = text(rows.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    let id = text(rows.first().ok_or_else(|| damaged("the row of the cluster is missing"))?, 0)?;
     Ok(Uuid::parse(id).ok_or_else(|| damaged(format!("'{id}' is not a cluster id")))?)
 }
 
@@ -147,10 +150,12 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
 
 /// Checks that the second column of the only row is `SCHEMA_VERSION`.
 pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
-    let row = rows.first().ok_or_else(|| damaged("it has no cluster"))?;
+    let row = rows.first().ok_or_else(|| damaged("the row of the cluster is missing"))?;
     match number::<i64>(row, 1)? {
         SCHEMA_VERSION => Ok(()),
-        found => Err(StoreError::Away(format!("it has schema {found} now, and this Fullbore knows {SCHEMA_VERSION}"))),
+        found => Err(StoreError::Away(format!(
+            "the database has schema {found} now, but this Fullbore knows only {SCHEMA_VERSION}"
+        ))),
     }
 }
 

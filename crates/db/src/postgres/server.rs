@@ -52,7 +52,7 @@ impl Server {
             // quote the URL.
             let words = error.to_string();
             let words = words.split(':').next().unwrap_or("invalid");
-            BadServer(format!("{words}; control.plane is as postgres://user@host:{PORT}/database"))
+            BadServer(format!("{words}; control.plane must have the form postgres://user@host:{PORT}/database"))
         })?;
         if config.get_hosts().is_empty() {
             config.host("localhost");

@@ -64,7 +64,8 @@ impl PostgresSession {
             tracing::info!(
                 database = server.name(),
                 left_out,
-                "a pooler is between this broker and its database: settings are set in each transaction"
+                "a pooler is between this broker and its database: the broker sets its session settings in each \
+                 transaction"
             );
         }
         Ok(session)

@@ -76,7 +76,8 @@ impl SessionSettings {
             }
             if OF_SESSION.contains(&name.as_str()) {
                 return Err(format!(
-                    "{name} is not {value}, and a pooler in between does not let it be set: ALTER ROLE ... SET {name} = '{value}'"
+                    "{name} is not {value}, and a pooler in front of the database keeps the broker from setting it; \
+                     set it with ALTER ROLE ... SET {name} = '{value}'"
                 ));
             }
             are_all = false;

@@ -67,9 +67,7 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };
-            return Err(BadServer(format!(
-                "{shown}: is not known of PostgreSQL's parameters; leave it out of the URL"
-            )));
+            return Err(BadServer(format!("{shown}: is not a parameter of PostgreSQL; leave it out of the URL")));
         }
     }
     let rest = if left.is_empty() { address.to_owned() } else { format!("{address}?{}", left.join("&")) };
@@ -92,12 +90,12 @@ impl TlsParameters {
             ("gssencmode", "disable" | "prefer") | ("sslsni", "1") | ("sslnegotiation", "postgres") => {}
             ("client_encoding", "UTF8" | "utf8" | "auto") | ("sslcompression", "0") => {}
             ("target_session_attrs", "any" | "primary" | "read-write") | ("fallback_application_name", _) => {}
-            ("gssencmode", _) => return must("disable or prefer: there is no Kerberos here"),
-            ("sslsni", _) => return must("1: TLS says the server's name"),
+            ("gssencmode", _) => return must("disable or prefer, since Kerberos is not supported"),
+            ("sslsni", _) => return must("1, since TLS always sends the server's name"),
             ("sslnegotiation", _) => return must("postgres"),
             ("client_encoding", _) => return must("UTF8"),
             ("sslcompression", _) => return must("0"),
-            ("target_session_attrs", _) => return must("any, primary or read-write: metadata is written"),
+            ("target_session_attrs", _) => return must("any, primary or read-write, since brokers write metadata"),
             (
                 "gssdelegation"
                 | "gsslib"

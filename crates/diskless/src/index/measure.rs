@@ -51,7 +51,7 @@ impl Commits {
                 stamp,
                 max_timestamp: NOW,
                 kind: BatchKind::Plain,
-                verified: None,
+                confirmation: None,
             }
         };
         let batches = (0..).step_by(1000).zip(&self.partitions).map(batch).collect();

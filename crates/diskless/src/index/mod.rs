@@ -42,7 +42,7 @@ mod trimming;
 use std::collections::{BTreeSet, HashMap};
 
 use fullbore_rules::commit::{
-    AppendedBatch, BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
+    AppendedBatch, BatchRun, CommitState, CommitVerdict, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
     ObjectNumbers, ObjectState, PartitionState, commit,
 };
 
@@ -51,7 +51,7 @@ use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, TailsBefore};
+pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueueSlot, TailsBefore};
 pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
     AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
@@ -351,8 +351,8 @@ impl<S: IndexStore> Index<S> {
         let objects = with_states(objects, found.objects);
         let deleted = self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
-        let mut coordinator = Coordinator { partitions: known, deleted: &deleted, now_ms };
-        let mut decision = commit(&mut coordinator, &objects);
+        let mut commit_state = CommitState { partitions: known, deleted: &deleted, now_ms };
+        let mut decision = commit(&mut commit_state, &objects);
         let verdicts = std::mem::take(&mut decision.verdicts);
         let row = |id: &DisklessPartitionId| self.known.get(id).map(|state| PartitionRow::of(*id, state));
         let partitions: Vec<_> = touched.iter().filter_map(row).collect();

@@ -1,5 +1,6 @@
 //! Counts the changes that each broker has committed to the index, in memory and in a file of the data directory. If an
-//! index has fewer changes of a broker than were counted, it is an older copy.
+//! index has fewer changes of a broker than were counted, it is an older copy. If it suddenly has very many more, an
+//! older copy was accepted while this process ran, so the state that this process has in memory may be lost.
 //!
 //! The file is written in place and not flushed. It may count too few changes, but never too many.
 //!
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
+use fullbore_db::postgres::schema::CHANGES_SKIPPED;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The name of the file in the data directory.
@@ -72,6 +74,8 @@ struct SharedNotes {
 #[derive(Default)]
 struct Noted {
     counts: ChangeCounts,
+    /// True once this process has read the counts of all brokers in the index.
+    has_read: bool,
     /// The next work of the writer thread.
     next: NextWrite,
     /// When the current write started. `None` if no write is under way.
@@ -128,6 +132,24 @@ impl NotedChanges {
         while (noted.next == NextWrite::Own || noted.began.is_some()) && !is_late {
             is_late = self.shared.written.wait_until(&mut noted, until).timed_out();
         }
+    }
+
+    /// Records the counts of all brokers, which were found in the index.
+    pub fn raise_all(&self, found: &ChangeCounts) {
+        self.raise(found);
+        self.shared.noted.lock().has_read = true;
+    }
+
+    /// Returns true if an older copy of the index was accepted since this process has read the counts of all brokers.
+    /// Counts that were only read from the file may be older than the copy.
+    pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
+        let noted = self.shared.noted.lock();
+        let is_skipped = |(broker_id, found): (&i32, &i64)| {
+            let known = noted.counts.get(broker_id).copied().unwrap_or(0);
+            // The copy may lack some changes, so the count may have risen a little less.
+            found.saturating_sub(known) > CHANGES_SKIPPED / 2
+        };
+        noted.has_read && found.iter().any(is_skipped)
     }
 
     /// Records counts that were found in the index. Those of other brokers are written within a second.

@@ -55,15 +55,15 @@ pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 /// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
-/// A permit that a queued request holds until it is carried out, even if its caller gives up.
-pub type QueuePlace = Option<OwnedSemaphorePermit>;
+/// A slot that a queued request holds until it is carried out, even if its caller gives up.
+pub type QueueSlot = Option<OwnedSemaphorePermit>;
 
 pub(super) enum IndexRequest {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
     Refresh(
         Vec<(DisklessPartitionId, i64)>,
         oneshot::Sender<Result<Vec<Option<RefreshedPartition>>, StoreError>>,
-        QueuePlace,
+        QueueSlot,
     ),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
@@ -79,7 +79,7 @@ pub(super) enum IndexRequest {
     MoveLogStarts(
         Vec<(DisklessPartitionId, i64)>,
         oneshot::Sender<Result<Vec<Option<PartitionRow>>, CommitError>>,
-        QueuePlace,
+        QueueSlot,
     ),
     Unused(usize, u64, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     DeleteFailed(Vec<ObjectId>),
@@ -98,7 +98,7 @@ pub struct IndexOwner {
     /// How many changes of topics are queued. A partition to be created and a topic to be deleted count as one change
     /// each.
     pub(super) changes: Arc<watch::Sender<usize>>,
-    /// The permits for queued requests that move log starts.
+    /// The slots for queued requests that move log starts.
     moves: Arc<Semaphore>,
     /// Gets true if the thread has panicked.
     panicked: watch::Receiver<bool>,
@@ -195,10 +195,10 @@ impl IndexOwner {
     pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
-        place: QueuePlace,
+        slot: QueueSlot,
     ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.request(IndexRequest::Refresh(partitions, answer, place));
+        self.request(IndexRequest::Refresh(partitions, answer, slot));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -212,8 +212,8 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Waits for a permit to move log starts, of which there are few.
-    pub async fn place_to_move(&self) -> QueuePlace {
+    /// Waits for a slot to move log starts, of which there are few.
+    pub async fn slot_to_move(&self) -> QueueSlot {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
@@ -225,10 +225,10 @@ impl IndexOwner {
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
-        place: QueuePlace,
+        slot: QueueSlot,
     ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        self.request(IndexRequest::MoveLogStarts(moves, answer, place));
+        self.request(IndexRequest::MoveLogStarts(moves, answer, slot));
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
@@ -342,7 +342,8 @@ fn run_guarded<S: IndexStore>(
 ) {
     if catch_unwind(AssertUnwindSafe(|| run(index, received, progress))).is_err() {
         tracing::error!(
-            "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no records of diskless topics; restart it, and report the lines before this one"
+            "cannot change the index of diskless topics, since its thread has panicked: this broker accepts no \
+             records of diskless topics. Restart the broker, and report the log lines before this one"
         );
         failure.send_replace(true);
     }
@@ -388,9 +389,9 @@ pub(super) fn carry_out<S: IndexStore>(
         }
         // If the caller has given up, the read is skipped. It would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
-        IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
+        IndexRequest::Refresh(partitions, answer, _slot) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
-        IndexRequest::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
+        IndexRequest::MoveLogStarts(moves, answer, _slot) => drop(answer.send(index.store.move_log_starts(&moves))),
         IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
         IndexRequest::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
         IndexRequest::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
@@ -435,7 +436,8 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
                 if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(
                         ?error,
-                        "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
+                        "cannot record a created, changed or deleted topic in the index of diskless topics: the \
+                         broker retries each second; check the index"
                     );
                 }
                 thread::sleep(RETRY);
@@ -470,7 +472,7 @@ mod tests {
             stamp,
             max_timestamp: 7,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
         }];
         let mut index = Index::new(store, 5);
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");

@@ -115,7 +115,7 @@ pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].
 pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
-    bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
+    bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset does not have eight bytes"))
 }
 
 /// Unpacks the batches of one producer.
@@ -152,7 +152,7 @@ fn unpack_stamp(producer_id: i64, epoch: u16, sequence: i32, count: i32) -> (Sta
 
 fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<Vec<T>, StoreError> {
     if packed.is_empty() || !packed.len().is_multiple_of(width) {
-        return Err(damaged(format!("{} bytes are no batches of {width} each", packed.len())));
+        return Err(damaged(format!("{} bytes are not a list of batches of {width} bytes each", packed.len())));
     }
     Ok(packed.chunks_exact(width).map(unpack).collect())
 }

@@ -41,7 +41,7 @@ impl TempIndex {
             stamp,
             max_timestamp: 0,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
         }];
         Index::new(store, 5).commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         object

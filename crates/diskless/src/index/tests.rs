@@ -122,7 +122,15 @@ impl<B: BackEnd> Opened<B> {
 /// Returns a batch of ten records. The first of them has the sequence `base_sequence`.
 pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
     let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 10 };
-    ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW, kind: BatchKind::Plain, verified: None }
+    ObjectBatch {
+        partition,
+        position,
+        size: 100,
+        stamp,
+        max_timestamp: NOW,
+        kind: BatchKind::Plain,
+        confirmation: None,
+    }
 }
 
 /// Returns `batch` with the producer id `producer_id`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fullbore_rules::commit::{BatchKind, CommitVerdict, DisklessPartitionId, ObjectBatch, Refusal, Verified};
+use fullbore_rules::commit::{BatchKind, CommitVerdict, Confirmation, DisklessPartitionId, ObjectBatch, Refusal};
 use fullbore_rules::sequence::{AbortedTransaction, Marker, PRODUCERS_MAX, ProducerState, SequenceRefusal, Stamp};
 use fullbore_schedules::Random;
 use fullbore_wire::Uuid;
@@ -27,8 +27,8 @@ on_each_back_end! {
 /// Returns a batch of ten records in a transaction. The coordinator confirmed the transaction when the partition's next
 /// offset was `next_offset`.
 fn verified(batch: ObjectBatch, next_offset: i64) -> ObjectBatch {
-    let verified = Some(Verified { next_offset, is_added: false });
-    ObjectBatch { kind: BatchKind::Transactional, verified, ..batch }
+    let confirmation = Some(Confirmation { next_offset, is_added: false });
+    ObjectBatch { kind: BatchKind::Transactional, confirmation, ..batch }
 }
 
 fn of_epoch(producer_epoch: i16, batch: ObjectBatch) -> ObjectBatch {
@@ -112,12 +112,12 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
         other.commit(&[object], NOW).expect("committed").verdicts.remove(0)
     };
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 0), 0)]).verdicts, [[appended(0)]]);
-    let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
+    let ongoing = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
     // The first broker has not read the marker yet. It refuses to open a transaction if the coordinator has not
     // confirmed it, or has confirmed it before the marker was written.
-    let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
+    let late = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 21)]).verdicts, [[appended(21)]]);
@@ -351,7 +351,7 @@ fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() 
     opened.tidy();
     let batches = |id| {
         [
-            ObjectBatch { verified: None, ..verified(batch(id, 0, 10), 0) },
+            ObjectBatch { confirmation: None, ..verified(batch(id, 0, 10), 0) },
             by(8, batch(id, 100, 20)),
             by(9, batch(id, 200, 10)),
         ]

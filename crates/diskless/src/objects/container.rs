@@ -29,7 +29,7 @@ const SERVICES: [IpAddr; 3] = [
 pub fn token() -> Result<Option<HeaderValue>, String> {
     let Some(token) = std::env::var(TOKEN).ok().filter(|token| !token.trim().is_empty()) else { return Ok(None) };
     let mut header = HeaderValue::from_str(token.trim())
-        .map_err(|_| format!("{TOKEN} has a character that no header of HTTP may have"))?;
+        .map_err(|_| format!("{TOKEN} has a character that is not allowed in an HTTP header"))?;
     header.set_sensitive(true);
     Ok(Some(header))
 }
@@ -48,7 +48,7 @@ pub fn without_token_file(builder: AmazonS3Builder) -> Result<AmazonS3Builder, S
             true => Ok(builder.with_config(File, EMPTY_FILE)),
             false => Err(format!(
                 "{URI}={uri}: must begin with https://, or have an address of this host or of the services of ECS and \
-                 EKS; else name the token's file with AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+                 EKS; to use another address, name the token's file with AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
             )),
         },
         _ => Ok(builder),

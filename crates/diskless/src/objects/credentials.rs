@@ -74,7 +74,8 @@ impl KeptCredentials {
         match request.join_next().await {
             Some(Ok(given)) => given,
             Some(Err(_)) | None => {
-                let why = "the service of credentials, or the setting that names it, returns no valid credentials";
+                let why = "the service that issues credentials returned no valid credentials, or the setting that \
+                     names the service is wrong";
                 Err(object_store::Error::Generic { store: "S3", source: why.into() })
             }
         }
@@ -88,7 +89,8 @@ impl KeptCredentials {
             tracing::warn!(
                 error,
                 left_out,
-                "cannot renew the credentials of the object store: the last ones stay in use for up to 5 min; check the service that issues them"
+                "cannot renew the credentials of the object store: the last credentials stay in use for up to 5 min; \
+                 check the service that issues them"
             );
         }
     }

@@ -25,7 +25,7 @@ pub enum ObjectError {
     #[error("the object store refuses: {0}")]
     Denied(String),
     /// The store has objects of another cluster.
-    #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
+    #[error("the store has objects of the cluster {owner}, and this broker belongs to {cluster_id}")]
     OtherCluster {
         /// The cluster that owns the store.
         owner: String,
@@ -34,14 +34,15 @@ pub enum ObjectError {
     },
     /// The index knows objects in a different store.
     #[error(
-        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
-         (nothing was deleted)"
+        "this store does not have this cluster's records; set diskless.storage back to the store that has them, the \
+         same for all brokers (nothing was deleted)"
     )]
     OtherStore,
     /// The store has no ownership marker, although the index knows objects in it.
     #[error(
-        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
-         (nothing was deleted). If the records are there and only the object {key} is gone, put that object again with the text {text}"
+        "this store does not have this cluster's records; set diskless.storage back to the store that has them, the \
+         same for all brokers (nothing was deleted). If the records are there and only the object {key} is gone, put \
+         that object again with the text {text}"
     )]
     MarkerGone {
         /// The key of the ownership marker.
@@ -51,9 +52,9 @@ pub enum ObjectError {
     },
     /// The store has objects that the index does not know.
     #[error(
-        "it has objects of this cluster that the index does not know: the index (diskless.db, or the cluster's database) was lost, or the \
-         objects belong to another data directory. Restore the index, or set diskless.storage to another directory or prefix (nothing was \
-         deleted)"
+        "the store has objects of this cluster that the index does not know: the index (diskless.db, or the cluster's \
+         database) was lost, or the objects belong to another data directory. Restore the index, or set \
+         diskless.storage to another directory or prefix (nothing was deleted)"
     )]
     UnknownObjects,
     /// The index has failed, so the store cannot be verified.

@@ -197,7 +197,7 @@ impl HttpService for StoreClient {
 
 /// The store returned success before the whole body was sent, so it cannot have the object.
 #[derive(Debug, thiserror::Error)]
-#[error("the store answered before it had the whole body")]
+#[error("the store answered before it had received the whole body of the request")]
 struct AnsweredEarly;
 
 /// The body of a request, which is sent in chunks.

@@ -124,7 +124,7 @@ impl Objects {
                 if error.is_retriable()
                     && !(is_directory && matches!(error, ObjectError::Unavailable(_) | ObjectError::Full(_))) =>
             {
-                tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
+                tracing::warn!(%storage, %error, "cannot open the object store: this broker's diskless topics accept no records until a retry succeeds; see the error");
                 Ok(objects)
             }
             Err(error) => Err(failed(&error)),
@@ -282,7 +282,7 @@ impl Objects {
             progress.moved(chunk.len());
             if chunk.len() > len - bytes.len() {
                 return Err(ObjectError::Unavailable(format!(
-                    "it returns more than the requested part of object {id}"
+                    "the store returned more than the requested part of object {id}"
                 )));
             }
             bytes.extend_from_slice(&chunk);

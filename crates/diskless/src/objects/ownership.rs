@@ -169,7 +169,8 @@ impl Ownership {
                 Ok(())
             }
             None => {
-                let why = "its ownership marker is gone: the directory is not mounted, or the bucket was emptied";
+                let why =
+                    "the store's ownership marker is gone: the directory is not mounted, or the bucket was emptied";
                 Err(ObjectError::Unavailable(why.into()))
             }
         }
@@ -265,7 +266,7 @@ fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = text.split_once(' ').unwrap_or((text, ""));
     match owner == cluster_id {
         true if store_id.is_empty() => {
-            Err(ObjectError::Denied(format!("its ownership marker '{text}' has no id of the store")))
+            Err(ObjectError::Denied(format!("the store's ownership marker '{text}' lacks the id of the store")))
         }
         true => Ok(store_id.to_owned()),
         false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
@@ -302,12 +303,15 @@ async fn probe_range(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectErro
         }
     };
     let part = &PROBE.as_bytes()[PROBE_RANGE.start as usize..PROBE_RANGE.end as usize];
-    if found == part { Ok(()) } else { Err(no_ranges("other bytes than those requested")) }
+    if found == part { Ok(()) } else { Err(no_ranges("the store returned other bytes than those requested")) }
 }
 
 /// The message of `object_store` if a server returns the whole object although a part was requested.
 const WHOLE_ANSWER: &str = "non-partial response";
 
 fn no_ranges(why: &str) -> ObjectError {
-    ObjectError::Denied(format!("it does not answer requests for a part of an object (Range), which reads need: {why}"))
+    ObjectError::Denied(format!(
+        "the store does not return a requested part of an object (HTTP header Range), which the broker needs to read \
+         records: {why}"
+    ))
 }

@@ -93,12 +93,14 @@ impl ProfileCredentials {
             Ok(None) => tracing::warn!(
                 %file,
                 profile,
-                "cannot find the profile's keys: the last credentials stay in use; write both keys into its section"
+                "cannot find the keys of a profile: the last credentials stay in use; write aws_access_key_id and \
+                 aws_secret_access_key into the profile's section of the file"
             ),
             Err(error) => tracing::warn!(
                 %file,
                 %error,
-                "cannot read the credentials: the last ones stay in use; let the broker's user read the file"
+                "cannot read the credentials file: the last credentials stay in use; give the broker's user \
+                 permission to read the file"
             ),
         }
     }

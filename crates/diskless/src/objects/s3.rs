@@ -116,7 +116,8 @@ fn address(endpoint: &str, bucket: &str, is_path_style: bool) -> Result<String, 
     match url.domain() {
         Some(_) => Ok(with_bucket(endpoint, bucket)),
         None => Err(failed(
-            &"an address has no host for each bucket; set diskless.storage.s3.path.style.access.enabled=true",
+            &"an IP address cannot have a host name for each bucket; set \
+                 diskless.storage.s3.path.style.access.enabled=true",
         )),
     }
 }

@@ -80,12 +80,16 @@ async fn another_clusters_store_is_refused() {
     let [one, two] = [TempIndex::empty(), TempIndex::empty()];
     directory(temporary.path(), "one", &one).await.expect("opened");
     let refused = directory(temporary.path(), "other", &two).await.err().expect("refused");
-    assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
+    assert!(
+        refused.ends_with(": the store has objects of the cluster one, and this broker belongs to other"),
+        "{refused}"
+    );
 
     let s3 = S3::start();
     open(storage(&s3), "one", &one).await.expect("opened");
     let refused = open(storage(&s3), "other", &two).await.err().expect("refused");
-    let expected = "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this is other";
+    let expected = "diskless.storage=s3://objects/some/where: the store has objects of the cluster one, and this \
+         broker belongs to other";
     assert_eq!(refused, expected);
     let elsewhere = S3Storage { prefix: String::new(), ..storage(&s3) };
     open(elsewhere, "other", &two).await.expect("another prefix");
@@ -103,15 +107,15 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
     let index = TempIndex::empty();
     write(here.path(), &index).await;
     let refused = directory(elsewhere.path(), "one", &index).await.err().expect("refused");
-    assert!(
-        refused.contains(": it is not the store in which this cluster's records are; set diskless.storage"),
-        "{refused}"
-    );
+    assert!(refused.contains(": this store does not have this cluster's records; set diskless.storage"), "{refused}");
     assert!(elsewhere.path().read_dir().expect("a directory").next().is_none(), "nothing is left there");
     let other = TempIndex::empty();
     directory(elsewhere.path(), "one", &other).await.expect("opened");
     let refused = directory(elsewhere.path(), "one", &index).await.err().expect("refused");
-    assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
+    assert!(
+        refused.contains("this store does not have this cluster's records"),
+        "of the same cluster, with another number: {refused}"
+    );
     directory(here.path(), "one", &index).await.expect("opened");
     // If a store is moved with its contents, it remains the same store.
     let moved = elsewhere.path().join("moved");
@@ -127,7 +131,7 @@ async fn a_store_without_objects_may_be_left_for_another() {
     directory(stores[1].path(), "one", &index).await.expect("nothing is in the first");
     write(stores[2].path(), &other).await;
     let refused = directory(stores[2].path(), "one", &index).await.err().expect("refused");
-    assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
+    assert!(refused.contains("the store has objects of this cluster that the index does not know"), "{refused}");
 }
 
 #[tokio::test]
@@ -136,7 +140,7 @@ async fn objects_without_their_index_are_left_alone() {
     write(at.path(), &TempIndex::empty()).await;
     for _ in 0..2 {
         let refused = directory(at.path(), "one", &TempIndex::empty()).await.err().expect("refused");
-        assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
+        assert!(refused.contains("the store has objects of this cluster that the index does not know"), "{refused}");
     }
     let s3 = S3::start();
     let index = TempIndex::empty();
@@ -190,7 +194,10 @@ async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back()
             fs::create_dir(&at).expect("made");
         }
         let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it is not there");
-        assert!(refused.is_retriable() && refused.to_string().contains("its ownership marker is gone"), "{refused}");
+        assert!(
+            refused.is_retriable() && refused.to_string().contains("the store's ownership marker is gone"),
+            "{refused}"
+        );
         assert_eq!(objects.delete(1).await, Err(refused));
     }
     fs::remove_dir(&at).expect("nothing is in it");
@@ -207,7 +214,10 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     let (place, aside) = (s3.directory().join("some"), s3.directory().join("aside"));
     fs::rename(&place, &aside).expect("moved");
     let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it was emptied");
-    assert!(refused.is_retriable() && refused.to_string().contains("its ownership marker is gone"), "{refused}");
+    assert!(
+        refused.is_retriable() && refused.to_string().contains("the store's ownership marker is gone"),
+        "{refused}"
+    );
     assert_eq!(objects.delete(1).await, Err(refused));
     assert!(!place.exists(), "nothing was put");
     fs::rename(&aside, &place).expect("moved back");
@@ -304,7 +314,7 @@ async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     s3.every("GET", S3Fault::NoRanges);
     let refused = open(storage(&s3), "one", &index).await.err().expect("refused");
-    assert!(refused.contains("a part of an object (Range)"), "{refused}");
+    assert!(refused.contains("part of an object (HTTP header Range)"), "{refused}");
     s3.heal();
     open(storage(&s3), "one", &index).await.expect("opened");
 }

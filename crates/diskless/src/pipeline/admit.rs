@@ -7,16 +7,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening, TicketId};
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
+use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId, PartitionState};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::answer::{PendingAnswer, PendingBatch};
+use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::queue::UnconfirmedBatch;
 use super::{Pipeline, PipelineState, Shared};
-use crate::assemble::LEADER_EPOCH;
+use crate::assemble::STORED_EPOCH;
 use crate::partition_view::PartitionView;
 use fullbore_config::TimestampType;
 use fullbore_host::task;
@@ -40,7 +40,7 @@ pub struct IndexedPartition<'a> {
 }
 
 /// The memory for a batch, and what its admission depends on.
-pub struct Grant<'a> {
+pub struct AdmissionTerms<'a> {
     /// The producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Shows whether this broker's state of the producer is current or may be stale.
@@ -62,7 +62,7 @@ pub struct Candidate {
     /// True if the batch belongs to a transaction.
     pub is_transactional: bool,
     /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
-    pub verified: Option<Verified>,
+    pub confirmation: Option<Confirmation>,
     /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
     /// transaction, because the epoch then shows whether the transaction is new.
     pub known_to: i64,
@@ -74,20 +74,20 @@ impl Candidate {
     fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
         let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
         let known_to = if epoch_stays { partition.offsets().log_end } else { 0 };
-        let confirmation = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
-        let verified = match verification {
+        let confirmed = |is_added| Some(Confirmation { next_offset: verified_at.next_offset, is_added });
+        let confirmation = match verification {
             Verification::Unknown => None,
-            Verification::Verified => confirmation(false),
-            Verification::Added => confirmation(true),
+            Verification::Verified => confirmed(false),
+            Verification::Added => confirmed(true),
         };
-        Candidate { verified, known_to, ..Candidate::unverified(batch, ends_transaction) }
+        Candidate { confirmation, known_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
     /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
-        Candidate { stamp, is_transactional, verified: None, known_to: 0, ends_transaction }
+        Candidate { stamp, is_transactional, confirmation: None, known_to: 0, ends_transaction }
     }
 
     fn kind(&self) -> BatchKind {
@@ -126,7 +126,7 @@ impl Offered {
         now_ms: i64,
     ) -> Offered {
         let clock = partition.view.config().message_timestamp_type;
-        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
+        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, STORED_EPOCH);
         let log_append_time_ms = match clock {
             TimestampType::CreateTime => -1,
             TimestampType::LogAppendTime => now_ms,
@@ -154,19 +154,24 @@ impl Pipeline {
         partition: IndexedPartition<'_>,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        grant: Grant<'_>,
+        admission_terms: AdmissionTerms<'_>,
     ) -> Result<AppendStep, AppendError> {
         let candidate = Candidate::of(batch, &terms, partition.view);
-        let grant = match self.park_or_pass(partition, batch, candidate, terms, grant)? {
+        let admission_terms = match self.park_or_pass(partition, batch, candidate, terms, admission_terms)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered =
-            Offered::new(partition, grant.producer, batch, candidate, self.shared.index.clock().at(terms.now_ms));
-        self.admit(offered, grant)
+        let offered = Offered::new(
+            partition,
+            admission_terms.producer,
+            batch,
+            candidate,
+            self.shared.index.clock().at(terms.now_ms),
+        );
+        self.admit(offered, admission_terms)
     }
 
-    fn admit(&self, offered: Offered, mut grant: Grant<'_>) -> Result<AppendStep, AppendError> {
+    fn admit(&self, offered: Offered, mut admission_terms: AdmissionTerms<'_>) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         if state.is_closed || offered.partition.is_gone() {
@@ -174,11 +179,11 @@ impl Pipeline {
         }
         let stamp = offered.candidate.stamp;
         // Only the first batch of a transaction waits for the confirmation.
-        let confirmation = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
-        if confirmation.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
+        let awaited = admission_terms.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        if awaited.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
             return Ok(AppendStep::Blocked(Blocker::Verification));
         }
-        let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
+        let answer = match state.check(offered.number, &offered.candidate, admission_terms.freshness) {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
@@ -189,18 +194,18 @@ impl Pipeline {
             Ok(Admission::Duplicate { base_offset, timestamp }) => {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
-            Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
+            Ok(Admission::Shares(batch_number)) => match state.unanswered.get_mut(&batch_number) {
                 // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
                 // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
                 // errors as fatal.
-                Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
+                Some(UnansweredBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, confirmation),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, admission_terms.room, awaited),
         };
-        Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, admission_terms.left_out.clone())))
     }
 
     /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if the producer must wait for
@@ -232,15 +237,15 @@ impl Shared {
         state: &mut PipelineState,
         offered: Offered,
         room: MemoryPermit,
-        confirmation: Option<AwaitedConfirmation>,
+        awaited_confirmation: Option<AwaitedConfirmation>,
     ) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
         let (number, stamp) = (offered.number, offered.candidate.stamp);
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
-        let ticket = self.enqueue(state, offered, answer, Some(room));
-        if let Some(confirmation) = confirmation {
-            let batch = UnconfirmedBatch { partition: number, stamp, ticket };
+        let batch_number = self.enqueue(state, offered, answer, Some(room));
+        if let Some(confirmation) = awaited_confirmation {
+            let batch = UnconfirmedBatch { partition: number, stamp, batch_number };
             state.queue.await_confirmation(batch);
             task::spawn(Arc::clone(self).take_confirmation(batch, confirmation));
         }
@@ -258,9 +263,10 @@ impl Shared {
         offered: Offered,
         answer: AppendAnswer,
         room: Option<MemoryPermit>,
-    ) -> TicketId {
+    ) -> BatchNumber {
         let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
-        let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
+        let (stamp, kind, confirmation) =
+            (candidate.stamp, candidate.kind(), state.confirmation_of(number, &candidate));
         let ends_transaction = candidate.ends_transaction;
         let batch = NewBatch {
             partition: number,
@@ -269,14 +275,16 @@ impl Shared {
             stamp,
             max_timestamp,
             kind,
-            verified,
+            confirmation,
             ends_transaction,
             room,
         };
-        let ticket = state.queue.admit(batch, self.now());
+        let batch_number = state.queue.admit(batch, self.now());
         let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
-        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
-        ticket
+        state
+            .unanswered
+            .insert(batch_number, UnansweredBatch { partition, number, log_append_time_ms, producer_id, answer });
+        batch_number
     }
 }
 
@@ -298,8 +306,8 @@ impl PipelineState {
         match self.opening(number, &candidate.stamp) {
             // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
             // next transaction.
-            Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
-            Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
+            Opening::Open { confirmation: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
+            Opening::Unverified if candidate.confirmation.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
@@ -324,12 +332,12 @@ impl PipelineState {
 
     /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
     /// pending one.
-    fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
+    fn confirmation_of(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Confirmation> {
         if !candidate.is_transactional {
             return None;
         }
-        candidate.verified.or_else(|| match self.opening(number, &candidate.stamp) {
-            Opening::Open { verified } => verified,
+        candidate.confirmation.or_else(|| match self.opening(number, &candidate.stamp) {
+            Opening::Open { confirmation } => confirmation,
             Opening::Unverified => None,
         })
     }

@@ -1,30 +1,53 @@
-//! Commits the finished objects at the head of the queue, one commit at a time, and applies each answer.
+//! Commits the finished objects at the head of the queue, one commit at a time, applies each answer of the index, and
+//! answers the batches and markers.
 //!
 //! The decision on a commit is in [`fullbore_rules::commit`]; the index makes it.
 //!
-//! Invariant: an answer is sent after the reader has the committed records, and without holding the lock.
+//! Invariant: a batch is answered when the outcome of its commit is known, after its records can be read, and without
+//! holding the lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use fullbore_host::task;
-use fullbore_rules::commit::admission::TicketId;
-use fullbore_rules::commit::{CommitVerdict, Refusal};
+use fullbore_rules::commit::admission::BatchNumber;
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, Refusal};
 use parking_lot::MutexGuard;
 
-use super::queue::{CommitResult, UnconfirmedBatch};
+use super::markers::MarkerAnswer;
+use super::queue::{CommitResult, Committed, UnconfirmedBatch};
 use super::{PipelineState, Released, Shared};
 use crate::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
+use crate::partition_view::PartitionView;
 use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 use fullbore_log::partition::terms::AwaitedConfirmation;
 
 /// How long to wait before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
 /// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
 /// The coordinator confirms after the marker in an earlier object is committed, which takes less time.
-const WORD_GRACE: Duration = Duration::from_millis(50);
+const CONFIRMATION_GRACE: Duration = Duration::from_millis(50);
+
+/// An admitted batch or marker that was not answered yet.
+pub(super) struct UnansweredBatch {
+    pub partition: Arc<PartitionView>,
+    pub number: DisklessPartitionId,
+    pub log_append_time_ms: i64,
+    pub producer_id: i64,
+    pub answer: PendingAnswer,
+}
+
+/// The sender of an answer.
+pub(super) enum PendingAnswer {
+    /// Answers the requests that have sent the batch.
+    Batch(AppendAnswer),
+    /// Answers the coordinators that wait for the marker.
+    Marker(MarkerAnswer),
+}
 
 impl Shared {
     /// Starts the next commit if none is under way, and answers the batches of failed uploads. If the first object
@@ -45,12 +68,12 @@ impl Shared {
     }
 
     /// Answers failed batches and refuses those that are parked behind them. The lock is released first.
-    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
+    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(BatchNumber, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
         drop(state);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        answers.into_iter().for_each(|(unanswered, answer)| unanswered.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
@@ -71,7 +94,7 @@ impl Shared {
     /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
     /// refused.
     async fn give_up_confirmations(self: Arc<Self>, number: u64) {
-        tokio::time::sleep(WORD_GRACE).await;
+        tokio::time::sleep(CONFIRMATION_GRACE).await;
         let mut state = self.state.lock();
         let failed = state.queue.give_up_confirmations(number, self.now());
         if failed.is_empty() {
@@ -101,7 +124,7 @@ impl Shared {
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
-            self.keys.forget();
+            self.object_ids.forget();
         }
         let mut state = self.state.lock();
         let mut released = self.take_over(&mut state, &partitions, &producers);
@@ -112,7 +135,7 @@ impl Shared {
             // Batches that are parked behind the duplicate must also be released, because the duplicate has left the
             // queue.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
-            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
+            let of = committed.map(|(unanswered, _)| (unanswered.number, unanswered.producer_id));
             released.extend(self.release(&mut state, of));
         }
         let given_up = state.give_up_parked(&answers);
@@ -121,7 +144,7 @@ impl Shared {
         let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
         self.reader.committed(objects, &rows, runs);
         self.answer_released(released);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        answers.into_iter().for_each(|(unanswered, answer)| unanswered.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
@@ -142,12 +165,48 @@ impl Shared {
 
     pub(super) fn log_commit_failure(&self, error: &StoreError) {
         if let Some(left_out) = self.commit_failures.due(&error.to_string()) {
-            tracing::error!(%error, left_out, "cannot use the index of diskless topics: producers wait, and commits are retried; check the index");
+            tracing::error!(%error, left_out, "cannot commit records to the index of diskless topics: their producers wait, and the broker retries; check the index");
         }
     }
 }
 
 impl PipelineState {
+    /// Removes the pending batches that have an outcome. Returns each of them with its answer.
+    pub(super) fn answers(
+        &mut self,
+        outcomes: Vec<(BatchNumber, CommitResult)>,
+    ) -> Vec<(UnansweredBatch, Result<Appended, AppendError>)> {
+        let answer = |(batch_number, outcome): (BatchNumber, CommitResult)| {
+            let unanswered = self.unanswered.remove(&batch_number);
+            debug_assert!(unanswered.is_some() || self.is_closed, "a batch in the queue has an answer");
+            let unanswered = unanswered?;
+            if unanswered.partition.is_gone() {
+                self.queue.forget(unanswered.number);
+            }
+            if let PendingAnswer::Marker(_) = unanswered.answer {
+                self.markers.ended(unanswered.number, unanswered.producer_id, batch_number);
+            }
+            let answer = outcome.map(|committed| unanswered.appended(committed));
+            Some((unanswered, answer))
+        };
+        outcomes.into_iter().filter_map(answer).collect()
+    }
+
+    /// Removes and returns the bytes of the objects that have left the queue.
+    pub(super) fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
+        let first = self.queue.first_number();
+        let mut left = Vec::new();
+        while self.stored.front().is_some_and(|(number, ..)| *number < first) {
+            left.extend(self.stored.pop_front().map(|(_, id, parts)| (id, parts)));
+        }
+        left
+    }
+
+    /// Drops the bytes of objects that have left the queue without being committed.
+    pub(super) fn drop_left_behind(&mut self) {
+        drop(self.take_committed());
+    }
+
     /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
     /// `producers` is complete.
     ///
@@ -176,5 +235,26 @@ impl PipelineState {
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }
+    }
+}
+
+impl UnansweredBatch {
+    fn appended(&self, Committed { base_offset, timestamp }: Committed) -> Appended {
+        let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
+        self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms))
+    }
+
+    pub fn answer(self, answer: Result<Appended, AppendError>) {
+        match (self.answer, answer) {
+            (PendingAnswer::Batch(of), Ok(appended)) => of.written(&appended.into()),
+            (PendingAnswer::Batch(of), Err(error)) => of.failed(error),
+            (PendingAnswer::Marker(of), outcome) => of.send(outcome.map(drop)),
+        }
+    }
+
+    /// Returns true for a batch of records and false for a marker. If a batch is refused, the later batches of its
+    /// producer fail. If a marker is refused, they do not.
+    pub fn is_batch(&self) -> bool {
+        matches!(self.answer, PendingAnswer::Batch(_))
     }
 }

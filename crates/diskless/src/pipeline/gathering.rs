@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::fair::FairClock;
 use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId};
 use fullbore_rules::sequence::Stamp;
 
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
@@ -32,7 +32,7 @@ pub struct NewBatch {
     /// The role of the batch in a transaction.
     pub kind: BatchKind,
     /// The confirmation of the transaction; see [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
-    pub verified: Option<Verified>,
+    pub confirmation: Option<Confirmation>,
     /// True if the producer waits for the end of a transaction. This is so for the marker of a transaction and for the
     /// batch with its last records.
     pub ends_transaction: bool,
@@ -43,7 +43,7 @@ pub struct NewBatch {
 /// A batch with its position in the fair order.
 #[derive(Debug)]
 pub struct GatheredBatch {
-    pub ticket: TicketId,
+    pub batch_number: BatchNumber,
     pub batch: NewBatch,
     /// The start time that the fair clock assigned, and the number of bytes that it counted for the batch.
     order: (u64, usize),
@@ -75,7 +75,7 @@ impl Gathering {
     }
 
     /// Adds a batch.
-    pub fn push(&mut self, ticket: TicketId, batch: NewBatch, now: Duration) {
+    pub fn push(&mut self, batch_number: BatchNumber, batch: NewBatch, now: Duration) {
         if self.batches.is_empty() {
             self.first_at = now;
         }
@@ -84,7 +84,7 @@ impl Gathering {
         self.ends += usize::from(batch.ends_transaction);
         let cost = batch.bytes.len() + BATCH_COST;
         let order = (self.clock.begin(batch.producer, cost), cost);
-        self.batches.push(GatheredBatch { ticket, batch, order, at: now });
+        self.batches.push(GatheredBatch { batch_number, batch, order, at: now });
     }
 
     /// Returns the size and the times of an object with all gathered batches.
@@ -102,7 +102,7 @@ impl Gathering {
             self.clock.reset();
             return std::mem::take(&mut self.batches);
         }
-        self.batches.sort_by_key(|gathered| (gathered.order, gathered.ticket));
+        self.batches.sort_by_key(|gathered| (gathered.order, gathered.batch_number));
         let mut bytes = 0;
         let fills = |gathered: &GatheredBatch| {
             bytes += gathered.len();
@@ -121,9 +121,9 @@ impl Gathering {
     }
 
     /// Removes the batches in `dead`. Returns how many bytes they had.
-    pub fn drop_dead(&mut self, dead: &HashSet<TicketId>) -> usize {
+    pub fn drop_dead(&mut self, dead: &HashSet<BatchNumber>) -> usize {
         let before = self.bytes;
-        self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
+        self.batches.retain(|gathered| !dead.contains(&gathered.batch_number));
         self.bytes = self.batches.iter().map(GatheredBatch::len).sum();
         self.ends = self.batches.iter().filter(|gathered| gathered.batch.ends_transaction).count();
         before - self.bytes
@@ -150,19 +150,19 @@ mod tests {
     }
 
     fn push(gathering: &mut Gathering, producer_id: i64, bytes: usize) {
-        let ticket = gathering.last_at.as_millis() as TicketId + 1;
+        let batch_number = gathering.last_at.as_millis() as BatchNumber + 1;
         let batch = NewBatch {
             partition: 1,
             producer: ProducerKey::Id(producer_id),
             bytes: Bytes::from(vec![0; bytes]),
-            stamp: Stamp { producer_id, producer_epoch: 0, base_sequence: ticket as i32, record_count: 1 },
+            stamp: Stamp { producer_id, producer_epoch: 0, base_sequence: batch_number as i32, record_count: 1 },
             max_timestamp: 0,
             kind: BatchKind::Plain,
-            verified: None,
+            confirmation: None,
             ends_transaction: false,
             room: None,
         };
-        gathering.push(ticket, batch, AT(ticket));
+        gathering.push(batch_number, batch, AT(batch_number));
     }
 
     /// Takes the next object. Returns how many batches of each producer it has.
@@ -170,7 +170,7 @@ mod tests {
         let taken = gathering.take(1_000_000);
         for producer in producers {
             let of_it = taken.iter().filter(|gathered| gathered.batch.stamp.producer_id == producer);
-            assert!(of_it.map(|gathered| gathered.ticket).is_sorted(), "producer {producer}");
+            assert!(of_it.map(|gathered| gathered.batch_number).is_sorted(), "producer {producer}");
         }
         producers.map(|producer| taken.iter().filter(|of| of.batch.stamp.producer_id == producer).count())
     }

@@ -12,23 +12,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fullbore_host::files::now_ms;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
+use fullbore_rules::commit::{BatchKind, Confirmation, DisklessPartitionId};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::admit::IndexedPartition;
-use super::answer::{PendingAnswer, PendingBatch};
+use super::commit::{PendingAnswer, UnansweredBatch};
 use super::gathering::NewBatch;
 use super::{Pipeline, Shared};
-use crate::assemble::LEADER_EPOCH;
+use crate::assemble::STORED_EPOCH;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a permit.
+/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a slot.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
 /// Maximum number of requests that wait for the same marker. A coordinator sends the request again if it has lost the
 /// answer.
@@ -36,17 +36,17 @@ const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
 
-/// The permits for queued markers.
-pub(super) struct MarkerPlaces(Arc<Semaphore>);
+/// The slots for queued markers.
+pub(super) struct MarkerSlots(Arc<Semaphore>);
 
-impl Default for MarkerPlaces {
-    fn default() -> MarkerPlaces {
-        MarkerPlaces(Arc::new(Semaphore::new(MARKERS_MAX)))
+impl Default for MarkerSlots {
+    fn default() -> MarkerSlots {
+        MarkerSlots(Arc::new(Semaphore::new(MARKERS_MAX)))
     }
 }
 
-impl MarkerPlaces {
-    /// Stops giving out permits.
+impl MarkerSlots {
+    /// Stops giving out slots.
     pub fn close(&self) {
         self.0.close();
     }
@@ -55,7 +55,7 @@ impl MarkerPlaces {
 /// Answers the requests that wait for a marker.
 pub(super) struct MarkerAnswer {
     waiting: Vec<oneshot::Sender<MarkerOutcome>>,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl MarkerAnswer {
@@ -79,23 +79,23 @@ impl MarkerAnswer {
 
 /// The queued markers by partition and producer.
 #[derive(Default)]
-pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
+pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, BatchNumber)>>);
 
 impl QueuedMarkers {
-    /// Returns the ticket of a queued marker that equals this one, if there is any.
-    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
+    /// Returns the number of a queued marker that equals this one, if there is any.
+    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<BatchNumber> {
         let queued = self.0.get(&(number, marker.producer_id))?;
-        queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
+        queued.iter().find(|(of, _)| of == marker).map(|(_, batch_number)| *batch_number)
     }
 
-    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, ticket: TicketId) {
-        self.0.entry((number, marker.producer_id)).or_default().push((*marker, ticket));
+    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, batch_number: BatchNumber) {
+        self.0.entry((number, marker.producer_id)).or_default().push((*marker, batch_number));
     }
 
     /// Removes a marker that has an outcome.
-    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, ticket: TicketId) {
+    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, batch_number: BatchNumber) {
         if let Some(queued) = self.0.get_mut(&(number, producer_id)) {
-            queued.retain(|(_, of)| *of != ticket);
+            queued.retain(|(_, of)| *of != batch_number);
             if queued.is_empty() {
                 self.0.remove(&(number, producer_id));
             }
@@ -104,7 +104,7 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns when it has an outcome. If there is a permit, the first poll of the future queues
+    /// Writes a marker, and returns when it has an outcome. If there is a slot, the first poll of the future queues
     /// the marker. An equal marker that is already queued shares its outcome. Once the marker is queued, it is written
     /// even if the future is dropped.
     ///
@@ -118,8 +118,8 @@ impl Pipeline {
         marker: &Marker,
         transaction_version: i8,
     ) -> Result<(), AppendError> {
-        let place = Arc::clone(&self.shared.marker_places.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
-        let awaited = self.shared.queue_marker(partition, marker, transaction_version, place)?;
+        let slot = Arc::clone(&self.shared.marker_slots.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
+        let awaited = self.shared.queue_marker(partition, marker, transaction_version, slot)?;
         awaited.await.unwrap_or(Err(AppendError::Gone))
     }
 }
@@ -132,7 +132,7 @@ impl Shared {
         partition: IndexedPartition<'_>,
         marker: &Marker,
         transaction_version: i8,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
     ) -> Result<oneshot::Receiver<MarkerOutcome>, AppendError> {
         let IndexedPartition { view, number } = partition;
         let mut batch = batch_of(partition, marker, self.index.clock().at(now_ms()))?;
@@ -142,25 +142,25 @@ impl Shared {
             return Err(view.gone());
         }
         let queued = state.markers.find(number, marker);
-        if let Some(pending) = queued.and_then(|ticket| state.pending.get_mut(&ticket))
-            && let PendingAnswer::Marker(answer) = &mut pending.answer
+        if let Some(unanswered) = queued.and_then(|batch_number| state.unanswered.get_mut(&batch_number))
+            && let PendingAnswer::Marker(answer) = &mut unanswered.answer
         {
             return Ok(answer.join());
         }
         let was_idle = state.queue.is_closed_up();
         let stamp = batch.stamp;
-        let ticket = state.queue.admit(batch, self.now());
-        let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
+        let batch_number = state.queue.admit(batch, self.now());
+        let mut answer = MarkerAnswer { waiting: Vec::new(), _slot: slot };
         let awaited = answer.join();
-        let pending = PendingBatch {
+        let unanswered = UnansweredBatch {
             partition: Arc::clone(view),
             number,
             log_append_time_ms: -1,
             producer_id: stamp.producer_id,
             answer: PendingAnswer::Marker(answer),
         };
-        state.pending.insert(ticket, pending);
-        state.markers.push(number, marker, ticket);
+        state.unanswered.insert(batch_number, unanswered);
+        state.markers.push(number, marker, batch_number);
         // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
         // of the marker's epoch.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
@@ -178,7 +178,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Re
     let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
     let view = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
     let clock = partition.view.config().message_timestamp_type;
-    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, LEADER_EPOCH);
+    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, STORED_EPOCH);
     Ok(NewBatch {
         partition: partition.number,
         producer: ProducerKey::Id(producer_id),
@@ -186,7 +186,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Re
         stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
         max_timestamp,
         kind: BatchKind::Plain,
-        verified: Some(Verified { next_offset: partition.view.offsets().log_end, is_added: false }),
+        confirmation: Some(Confirmation { next_offset: partition.view.offsets().log_end, is_added: false }),
         ends_transaction: true,
         room: None,
     })

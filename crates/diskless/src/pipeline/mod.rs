@@ -10,7 +10,6 @@
 //! Invariant: an answer is sent when the outcome of its commit is known and its records can be read.
 
 mod admit;
-mod answer;
 mod commit;
 mod gathering;
 mod markers;
@@ -26,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::commit::rotation::RotationSettings;
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
 use parking_lot::Mutex;
@@ -42,11 +41,11 @@ use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
-pub use admit::{Grant, IndexedPartition};
+pub use admit::{AdmissionTerms, IndexedPartition};
 pub use refresh::Refreshed;
 
-use answer::PendingBatch;
-use markers::{MarkerPlaces, QueuedMarkers};
+use commit::UnansweredBatch;
+use markers::{MarkerSlots, QueuedMarkers};
 use object_ids::ObjectIds;
 use queue::CommitQueue;
 use refresh::RefreshLimit;
@@ -67,9 +66,9 @@ struct Shared {
     changed: Notify,
     budget: Arc<MemoryBudget>,
     refreshes: RefreshLimit,
-    marker_places: MarkerPlaces,
+    marker_slots: MarkerSlots,
     index: IndexOwner,
-    keys: ObjectIds,
+    object_ids: ObjectIds,
     uploader: Uploader,
     reader: Reader,
     /// The start of the queue's clock.
@@ -86,7 +85,7 @@ struct PipelineState {
     /// The committed state of partitions, as far as this broker knows it. A refresh adds a partition, and later commits
     /// update its state.
     known: HashMap<DisklessPartitionId, PartitionState>,
-    pending: HashMap<TicketId, PendingBatch>,
+    unanswered: HashMap<BatchNumber, UnansweredBatch>,
     /// The bytes of objects that are in the store but not committed yet, ordered by object number.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// The batches that arrived out of order.
@@ -117,7 +116,7 @@ impl Pipeline {
             queue,
             started,
             known: HashMap::new(),
-            pending: HashMap::new(),
+            unanswered: HashMap::new(),
             stored: VecDeque::new(),
             parked: HashMap::new(),
             markers: QueuedMarkers::default(),
@@ -131,8 +130,8 @@ impl Pipeline {
             changed: Notify::new(),
             budget,
             refreshes: RefreshLimit::default(),
-            marker_places: MarkerPlaces::default(),
-            keys: ObjectIds::new(index.clone()),
+            marker_slots: MarkerSlots::default(),
+            object_ids: ObjectIds::new(index.clone()),
             index,
             uploader,
             reader,
@@ -226,14 +225,14 @@ impl Shared {
     fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        let pending = std::mem::take(&mut state.pending);
+        let unanswered = std::mem::take(&mut state.unanswered);
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.budget.close();
-        self.marker_places.close();
+        self.marker_slots.close();
         self.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
-        pending.into_values().for_each(|pending| pending.answer(Err(AppendError::Gone)));
+        unanswered.into_values().for_each(|unanswered| unanswered.answer(Err(AppendError::Gone)));
     }
 
     fn now(&self) -> Duration {

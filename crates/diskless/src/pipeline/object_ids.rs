@@ -27,10 +27,10 @@ const FRESH: Duration = Duration::from_secs(30 * 60);
 /// A handle of the pool.
 #[derive(Clone)]
 pub struct ObjectIds {
-    shared: Arc<KeyPool>,
+    shared: Arc<IdPool>,
 }
 
-struct KeyPool {
+struct IdPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
     /// The permit to register more ids.
@@ -40,7 +40,7 @@ struct KeyPool {
 impl ObjectIds {
     /// Creates an empty pool.
     pub fn new(index: IndexOwner) -> ObjectIds {
-        let shared = KeyPool { index, registered: Mutex::default(), fetching: Semaphore::new(1) };
+        let shared = IdPool { index, registered: Mutex::default(), fetching: Semaphore::new(1) };
         ObjectIds { shared: Arc::new(shared) }
     }
 
@@ -65,11 +65,11 @@ impl ObjectIds {
             // If this fails, the next call that finds the pool empty returns the error.
             task::spawn(async move { drop(shared.fetch().await) });
         }
-        taken.ok_or_else(|| CommitError::Unknown("no number for an object".into()))
+        taken.ok_or_else(|| CommitError::Unknown("the index assigned no id to a new object".into()))
     }
 }
 
-impl KeyPool {
+impl IdPool {
     /// Takes the next id, or `None` if the pool is empty. Also returns how many ids are left.
     fn take(&self) -> (Option<ObjectId>, usize) {
         let mut registered = self.registered.lock();

@@ -20,8 +20,8 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::admit::{Candidate, Grant, IndexedPartition, Offered, Unverified};
-use super::answer::PendingBatch;
+use super::admit::{AdmissionTerms, Candidate, IndexedPartition, Offered, Unverified};
+use super::commit::UnansweredBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
 use crate::partition_view::PartitionView;
@@ -40,7 +40,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
     /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
-    /// `Continue` with `grant` if it can be admitted or refused now.
+    /// `Continue` with `admission_terms` if it can be admitted or refused now.
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
@@ -50,17 +50,17 @@ impl Pipeline {
         batch: &ValidBatch<'_>,
         candidate: Candidate,
         terms: AppendTerms<'_>,
-        grant: Grant<'a>,
-    ) -> Result<ControlFlow<AppendStep, Grant<'a>>, AppendError> {
+        admission_terms: AdmissionTerms<'a>,
+    ) -> Result<ControlFlow<AppendStep, AdmissionTerms<'a>>, AppendError> {
         let IndexedPartition { view: partition, number } = of;
-        let (early, freshness) = (terms.early, grant.freshness);
+        let (early, freshness) = (terms.early, admission_terms.freshness);
         let mut state = self.shared.state.lock();
         if state.is_closed || partition.is_gone() {
             return Err(partition.gone());
         }
         let stamp = candidate.stamp;
         if !stamp.is_idempotent() {
-            return Ok(ControlFlow::Continue(grant));
+            return Ok(ControlFlow::Continue(admission_terms));
         }
         let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
         let may_wait = early.are_sent || state.others_commit;
@@ -68,7 +68,7 @@ impl Pipeline {
             None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
-        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
+        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, admission_terms)) };
         // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
         // this broker over another connection. A refresh would not find it.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
@@ -77,7 +77,7 @@ impl Pipeline {
         }
         let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
         if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
-            return Ok(ControlFlow::Continue(grant));
+            return Ok(ControlFlow::Continue(admission_terms));
         }
         let out_of_turn =
             |state: &PipelineState| AppendError::Sequence(state.queue.of_early(number, &stamp, self.shared.now()));
@@ -93,7 +93,7 @@ impl Pipeline {
                 false => out_of_turn(&state),
             });
         }
-        let later = LaterRoom { room: grant.room, early_bytes_max: self.shared.budget.max() / 2 };
+        let later = LaterRoom { room: admission_terms.room, early_bytes_max: self.shared.budget.max() / 2 };
         let answer = parked.park(batch, &terms, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
@@ -107,7 +107,8 @@ impl Pipeline {
         match answer {
             Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
             answer => answer.map(|answer| {
-                let ticket = AppendTicket::out_of_order_commit(answer, reordering.until(), grant.left_out.clone());
+                let ticket =
+                    AppendTicket::out_of_order_commit(answer, reordering.until(), admission_terms.left_out.clone());
                 ControlFlow::Break(AppendStep::Pending(ticket))
             }),
         }
@@ -250,20 +251,25 @@ impl PipelineState {
         &self,
         number: DisklessPartitionId,
         candidate: &Candidate,
-        grant: Grant<'a>,
-    ) -> ControlFlow<AppendStep, Grant<'a>> {
-        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
+        admission_terms: AdmissionTerms<'a>,
+    ) -> ControlFlow<AppendStep, AdmissionTerms<'a>> {
+        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, admission_terms.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
             // The batch would be in the same object as the marker of its producer's previous transaction. That object
             // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
-            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
-            Ok(_) => return ControlFlow::Continue(grant),
+            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &admission_terms) => Blocker::Verification,
+            Ok(_) => return ControlFlow::Continue(admission_terms),
         }))
     }
 
-    fn is_beside_marker(&self, number: DisklessPartitionId, candidate: &Candidate, grant: &Grant<'_>) -> bool {
-        let is_ahead = grant.awaited.is_some() && self.opens(number, candidate);
+    fn is_beside_marker(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        admission_terms: &AdmissionTerms<'_>,
+    ) -> bool {
+        let is_ahead = admission_terms.awaited.is_some() && self.opens(number, candidate);
         is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
     }
 
@@ -277,10 +283,10 @@ impl PipelineState {
     /// Removes and returns the batches that are parked behind failed ones. Their producer sends all of them again.
     pub(super) fn give_up_parked(
         &mut self,
-        answers: &[(PendingBatch, Result<Appended, AppendError>)],
+        answers: &[(UnansweredBatch, Result<Appended, AppendError>)],
     ) -> Vec<OutOfOrderBatch> {
-        let failed = answers.iter().filter(|(pending, answer)| answer.is_err() && pending.is_batch());
-        let failed = failed.map(|(pending, _)| pending);
+        let failed = answers.iter().filter(|(unanswered, answer)| answer.is_err() && unanswered.is_batch());
+        let failed = failed.map(|(unanswered, _)| unanswered);
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }
@@ -306,7 +312,7 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
         // The next refresh follows after a commit in the change feed, when the wait of a parked batch ends, or after
         // the interval. It follows even if the present refresh is not answered in time.
         let refresh = async {
-            let _place = pipeline.shared.refreshes.acquire_for_watch().await;
+            let _slot = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
         };
         let _ = timeout(REFRESH_INTERVAL, refresh).await;

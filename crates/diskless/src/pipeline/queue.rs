@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
+use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
 use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -61,7 +61,7 @@ pub struct ClosedObject {
 struct QueuedObject {
     number: u64,
     /// The batches in the order in which the object has them.
-    batches: Vec<(TicketId, ObjectBatch)>,
+    batches: Vec<(BatchNumber, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
     /// The memory of the batches.
@@ -86,8 +86,8 @@ pub struct CommitQueue {
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
     /// Bytes of the batches that are admitted but not answered yet.
     bytes: usize,
-    next_ticket: TicketId,
-    next_number: u64,
+    next_batch_number: BatchNumber,
+    next_object_number: u64,
     /// How many objects the current commit has.
     in_commit: usize,
     unconfirmed: UnconfirmedBatches,
@@ -119,8 +119,8 @@ impl CommitQueue {
             objects: VecDeque::new(),
             admission: HashMap::new(),
             bytes: 0,
-            next_ticket: 0,
-            next_number: 0,
+            next_batch_number: 0,
+            next_object_number: 0,
             in_commit: 0,
             unconfirmed: UnconfirmedBatches::default(),
             hurries: false,
@@ -174,7 +174,7 @@ impl CommitQueue {
     /// Returns the number of the first object in the queue. If there is none, returns the number that the next closed
     /// object will have.
     pub fn first_number(&self) -> u64 {
-        self.objects.front().map_or(self.next_number, |object| object.number)
+        self.objects.front().map_or(self.next_object_number, |object| object.number)
     }
 
     /// Decides on a batch by the known committed state of its partition; see [`PartitionAdmission::check`].
@@ -225,16 +225,16 @@ impl CommitQueue {
     }
 
     /// Queues a marker, or a batch that [`CommitQueue::check`] has admitted.
-    pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+    pub fn admit(&mut self, batch: NewBatch, now: Duration) -> BatchNumber {
+        let batch_number = self.next_batch_number;
+        self.next_batch_number += 1;
         if !batch.kind.is_marker() {
             let admission = self.admission.entry(batch.partition).or_default();
-            admission.admitted(&batch.stamp, ticket, batch.verified);
+            admission.admitted(&batch.stamp, batch_number, batch.confirmation);
         }
         self.bytes += batch.bytes.len();
-        self.gathering.push(ticket, batch, now);
-        ticket
+        self.gathering.push(batch_number, batch, now);
+        batch_number
     }
 
     /// Returns true if no batch is waiting for the next object.
@@ -263,16 +263,16 @@ impl CommitQueue {
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
         // The sort is stable, so the batches of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
-        let number = self.next_number;
-        self.next_number += 1;
+        let number = self.next_object_number;
+        self.next_object_number += 1;
         let (mut position, mut batches, mut parts, mut rooms) = (0, Vec::new(), Vec::new(), Vec::new());
         for gathered in gathered {
-            let (ticket, batch) = (gathered.ticket, gathered.batch);
-            let NewBatch { partition, bytes, stamp, max_timestamp, kind, verified, room, .. } = batch;
+            let (batch_number, batch) = (gathered.batch_number, gathered.batch);
+            let NewBatch { partition, bytes, stamp, max_timestamp, kind, confirmation, room, .. } = batch;
             // A batch is never larger than a request, whose length has 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, verified };
-            batches.push((ticket, placed));
+            let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, confirmation };
+            batches.push((batch_number, placed));
             position += size;
             parts.push(bytes);
             rooms.extend(room);
@@ -300,7 +300,7 @@ impl CommitQueue {
     ///
     /// Objects at the head of the queue whose uploads have failed are removed. The outcomes of their batches are
     /// returned, and those of the later batches that are dead as a consequence.
-    pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
+    pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(BatchNumber, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
             return (commit, outcomes);
@@ -342,12 +342,12 @@ impl CommitQueue {
 
     /// Applies the verdicts on a commit, one for each batch of each object. Returns the outcome of each batch, and of
     /// the dead batches behind refused ones.
-    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
+    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(BatchNumber, CommitResult)> {
         let mut outcomes = Vec::new();
         let objects: Vec<QueuedObject> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
         let mut dead = Vec::new();
-        for ((ticket, batch), verdict) in answered {
+        for ((batch_number, batch), verdict) in answered {
             let mut admission = match batch.kind.is_marker() {
                 true => None,
                 false => Some(self.admission.entry(batch.partition).or_default()),
@@ -358,21 +358,21 @@ impl CommitQueue {
                     Ok(Committed { base_offset, timestamp: Some(timestamp) })
                 }
                 CommitVerdict::Refused(why) => {
-                    let behind = admission.as_mut().map(|of| of.failed(&batch.stamp, *ticket, why.code(), now));
+                    let behind = admission.as_mut().map(|of| of.failed(&batch.stamp, *batch_number, why.code(), now));
                     dead.extend(behind.unwrap_or_default());
                     Err(error_of(why))
                 }
             };
             if let (Some(admission), Ok(_)) = (admission, &outcome) {
-                admission.committed(&batch.stamp, *ticket);
+                admission.committed(&batch.stamp, *batch_number);
             }
-            outcomes.push((*ticket, outcome));
+            outcomes.push((*batch_number, outcome));
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
         if !dead.is_empty() {
             // Dead batches that were in the same commit already have an outcome, because each of them has its own
             // verdict.
-            let own: HashSet<_> = outcomes.iter().map(|(ticket, _)| *ticket).collect();
+            let own: HashSet<_> = outcomes.iter().map(|(batch_number, _)| *batch_number).collect();
             dead.retain(|dead| !own.contains(dead));
         }
         self.drop_dead(&dead, &mut outcomes);
@@ -387,21 +387,21 @@ impl CommitQueue {
 
     /// Fails the batches of the first object, because its upload has failed, and also the later batches of their
     /// producers.
-    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
+    fn fail_first(&mut self, outcomes: &mut Vec<(BatchNumber, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
         let mut dead = BTreeSet::new();
-        for (ticket, batch) in &object.batches {
+        for (batch_number, batch) in &object.batches {
             if batch.kind.is_marker() {
-                outcomes.push((*ticket, Err(AppendError::Storage)));
+                outcomes.push((*batch_number, Err(AppendError::Storage)));
                 continue;
             }
             let admission = self.admission.entry(batch.partition).or_default();
-            if admission.is_pending(&batch.stamp, *ticket) || !batch.is_sequenced() {
-                dead.extend(admission.failed(&batch.stamp, *ticket, ErrorCode::KAFKA_STORAGE_ERROR, now));
-                outcomes.push((*ticket, Err(AppendError::Storage)));
-            } else if dead.remove(ticket) {
-                outcomes.push((*ticket, Err(AppendError::Storage)));
+            if admission.is_pending(&batch.stamp, *batch_number) || !batch.is_sequenced() {
+                dead.extend(admission.failed(&batch.stamp, *batch_number, ErrorCode::KAFKA_STORAGE_ERROR, now));
+                outcomes.push((*batch_number, Err(AppendError::Storage)));
+            } else if dead.remove(batch_number) {
+                outcomes.push((*batch_number, Err(AppendError::Storage)));
             }
         }
         self.drop_dead(&dead.into_iter().collect::<Vec<_>>(), outcomes);
@@ -409,11 +409,11 @@ impl CommitQueue {
     }
 
     /// Adds the outcomes of dead batches to `outcomes`, and removes these batches from the object that is being filled.
-    fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
+    fn drop_dead(&mut self, dead: &[BatchNumber], outcomes: &mut Vec<(BatchNumber, CommitResult)>) {
         if dead.is_empty() {
             return;
         }
-        outcomes.extend(dead.iter().map(|ticket| (*ticket, Err(AppendError::Again))));
+        outcomes.extend(dead.iter().map(|batch_number| (*batch_number, Err(AppendError::Again))));
         self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
@@ -424,9 +424,9 @@ impl CommitQueue {
             return;
         }
         let admission = &self.admission;
-        self.objects[at].batches.retain(|(ticket, batch)| {
+        self.objects[at].batches.retain(|(batch_number, batch)| {
             let of_partition = admission.get(&batch.partition);
-            !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
+            !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *batch_number))
         });
     }
 }

@@ -13,7 +13,7 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Pipeline, Released, Shared};
-use crate::index::{QueuePlace, RefreshedPartition, UNKNOWN_AT_ONCE};
+use crate::index::{QueueSlot, RefreshedPartition, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
 /// The outcome of a refresh for each partition.
@@ -24,24 +24,24 @@ const REFRESHES_MAX: usize = 2;
 
 /// Limits how many refreshes are queued at the index.
 pub struct RefreshLimit {
-    places: Arc<Semaphore>,
-    /// A single permit for all periodic refreshes of parked batches.
+    slots: Arc<Semaphore>,
+    /// A single slot for all periodic refreshes of parked batches.
     watches: Semaphore,
 }
 
 impl Default for RefreshLimit {
     fn default() -> RefreshLimit {
-        RefreshLimit { places: Arc::new(Semaphore::new(REFRESHES_MAX)), watches: Semaphore::new(1) }
+        RefreshLimit { slots: Arc::new(Semaphore::new(REFRESHES_MAX)), watches: Semaphore::new(1) }
     }
 }
 
 impl RefreshLimit {
-    /// Waits for a permit. It is held until the index has answered, even if the caller gives up.
-    async fn acquire(&self) -> QueuePlace {
-        Arc::clone(&self.places).acquire_owned().await.ok()
+    /// Waits for a slot. It is held until the index has answered, even if the caller gives up.
+    async fn acquire(&self) -> QueueSlot {
+        Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 
-    /// Waits for the single permit of the periodic refreshes.
+    /// Waits for the single slot of the periodic refreshes.
     pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }
@@ -58,13 +58,13 @@ impl Pipeline {
     }
 
     async fn refresh_chunk(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
-        let place = self.shared.refreshes.acquire().await;
+        let slot = self.shared.refreshes.acquire().await;
         let from: Vec<_> = {
             let state = self.shared.state.lock();
             let known_to = |number: &DisklessPartitionId| state.known.get(number).map_or(0, |known| known.next_offset);
             numbers.iter().map(|number| (*number, known_to(number))).collect()
         };
-        match self.shared.index.refresh(from.clone(), place).await {
+        match self.shared.index.refresh(from.clone(), slot).await {
             Ok(found) => {
                 let mut released = Vec::new();
                 for ((number, from), found) in from.into_iter().zip(found) {

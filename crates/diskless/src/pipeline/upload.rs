@@ -192,7 +192,7 @@ impl Shared {
     /// Puts one object into the store, records the outcome, and continues the queue.
     async fn upload_object(self: Arc<Self>, object: ClosedObject) {
         let ClosedObject { number, mut parts } = object;
-        let uploaded = match self.keys.next().await {
+        let uploaded = match self.object_ids.next().await {
             Ok(id) => {
                 parts = parts.into_iter().map(|batch| marked(batch, id)).collect();
                 match self.uploader.upload(id, parts.clone()).await {

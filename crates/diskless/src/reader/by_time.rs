@@ -18,7 +18,7 @@ use crate::partition_view::PartitionView;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
-use fullbore_log::times::{self, OpeningAllowance};
+use fullbore_log::times::{self, DecompressionAllowance};
 
 /// Maximum number of extents in a page.
 const RUNS_LOOKED_AT: usize = 64;
@@ -87,7 +87,7 @@ impl Reader {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         let since = Runs::since(&self.shared, partition, isolation, timestamp_ms);
         let Some(mut pages) = since.await? else { return Ok(None) };
-        let (floor, end, mut allowance) = (pages.log_start, pages.end, OpeningAllowance::default());
+        let (floor, end, mut allowance) = (pages.log_start, pages.end, DecompressionAllowance::default());
         loop {
             let runs = pages.next().await?;
             if runs.is_empty() {

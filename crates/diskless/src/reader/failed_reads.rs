@@ -19,7 +19,7 @@ impl ReaderShared {
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {
             return ReadError::Storage;
         }
-        let why = format!("the object {object:016x} has other bytes at {position} than were put");
+        let why = format!("the object {object:016x} does not have the bytes at {position} that a broker put there");
         partition.lost(base_offset..end_offset, &why);
         ReadError::Lost { from: base_offset, next: end_offset }
     }

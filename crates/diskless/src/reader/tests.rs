@@ -20,7 +20,7 @@ use fullbore_log::partition::read::Isolation;
 /// A reader, and a partition with two batches of one record each. The broker knows only the first batch.
 struct TwoBatches {
     reader: Reader,
-    known: Arc<PartitionView>,
+    view: Arc<PartitionView>,
     directory: tempfile::TempDir,
 }
 
@@ -49,7 +49,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
     Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
@@ -61,20 +61,20 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let reader =
         Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(directory.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
-    known.make_ready(&PartitionRow { next_offset: 1, ..row });
-    TwoBatches { reader, known, directory }
+    let view = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
+    view.make_ready(&PartitionRow { next_offset: 1, ..row });
+    TwoBatches { reader, view, directory }
 }
 
 #[tokio::test]
 async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_blocked() {
-    let TwoBatches { reader, known, .. } = two_batches().await;
+    let TwoBatches { reader, view, .. } = two_batches().await;
     let waiter = Arc::default();
-    let _registration = known.register(&waiter);
-    (1..1000).for_each(|offset| reader.request(&known, offset));
+    let _registration = view.register(&waiter);
+    (1..1000).for_each(|offset| reader.request(&view, offset));
     assert_eq!(reader.shared.under_way.lock().len(), 16);
-    while matches!(reader.find(&known, 0..1, 1 << 20, true), Found::Missing) {
-        reader.request(&known, 0);
+    while matches!(reader.find(&view, 0..1, 1 << 20, true), Found::Missing) {
+        reader.request(&view, 0);
         waiter.notified().await;
     }
 }
@@ -84,7 +84,7 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
-    let TwoBatches { known, directory, .. } = two_batches().await;
+    let TwoBatches { view, directory, .. } = two_batches().await;
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let rows = store.create("many", Uuid([2; 16]), PARTITIONS as i32).expect("made");
     let ids = store.register(PARTITIONS, 0).expect("registered");
@@ -98,7 +98,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let (first, last) = (0, PARTITIONS - 1);
     let mut uploaded = vec![UploadedObject { id: ids[0], batches: vec![batch(first, 0), batch(last, size)] }];
@@ -112,7 +112,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let finder = RunFinder::open(directory.path()).expect("opened");
     let reader = Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
-        let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
+        let view = PartitionView::new("many".into(), Uuid([2; 16]), index, view.config());
         view.make_ready(&PartitionRow { next_offset: 1, ..*row });
         Arc::new(view)
     });
@@ -127,23 +127,23 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
 
 #[tokio::test]
 async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
-    let TwoBatches { reader, known, directory } = two_batches().await;
+    let TwoBatches { reader, view, directory } = two_batches().await;
     let before = Instant::now();
     let waiter = Arc::default();
-    let _registration = known.register(&waiter);
+    let _registration = view.register(&waiter);
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
-    store.delete(known.topic_id(), &[]).expect("deleted");
+    store.delete(view.topic_id(), &[]).expect("deleted");
     while store.clear(10, 0).expect("cleared") {}
-    reader.request(&known, 0);
+    reader.request(&view, 0);
     while !reader.shared.under_way.lock().is_empty() {
         waiter.notified().await;
     }
-    assert_eq!(known.failed_since(before), Some(ReadError::Gone));
+    assert_eq!(view.failed_since(before), Some(ReadError::Gone));
 }
 
 #[tokio::test]
 async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() {
-    let TwoBatches { reader, known, directory } = two_batches().await;
+    let TwoBatches { reader, view, directory } = two_batches().await;
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
@@ -154,32 +154,32 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     let uploaded = UploadedObject { id: object, batches: vec![batch] };
     Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
-    known.moved(&store.partitions()[0], Vec::new());
+    view.moved(&store.partitions()[0], Vec::new());
     store.move_log_start(row.id, 2).expect("moved");
     while store.clear(10, 0).expect("cleared") {}
-    assert_eq!((known.offsets().log_start, known.offsets().log_end), (0, 3));
+    assert_eq!((view.offsets().log_start, view.offsets().log_end), (0, 3));
     let waiter = Arc::default();
-    let _registration = known.register(&waiter);
-    reader.request(&known, 0);
+    let _registration = view.register(&waiter);
+    reader.request(&view, 0);
     while !reader.shared.under_way.lock().is_empty() {
         waiter.notified().await;
     }
-    assert!(matches!(reader.find(&known, 0..3, 1 << 20, true), Found::Missing));
-    assert_eq!(known.offsets().log_start, 2, "so that who asks from there is told");
+    assert!(matches!(reader.find(&view, 0..3, 1 << 20, true), Found::Missing));
+    assert_eq!(view.offsets().log_start, 2, "so that who asks from there is told");
 }
 
 #[tokio::test]
 async fn index_has_records_past_the_known_end_they_are_not_read() {
-    let TwoBatches { reader, known, directory: _directory } = two_batches().await;
+    let TwoBatches { reader, view, directory: _directory } = two_batches().await;
     let waiter = Arc::default();
-    let _registration = known.register(&waiter);
-    reader.request(&known, 0);
+    let _registration = view.register(&waiter);
+    reader.request(&view, 0);
     let found = loop {
-        match reader.find(&known, 0..known.offsets().log_end, 1 << 20, true) {
+        match reader.find(&view, 0..view.offsets().log_end, 1 << 20, true) {
             Found::Records(Records::Memory(found), _) => break found,
             _ => waiter.notified().await,
         }
@@ -188,16 +188,16 @@ async fn index_has_records_past_the_known_end_they_are_not_read() {
 }
 
 /// Reads until there are records, or they are known to be lost. Returns the offset after the records.
-async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Result<i64, ReadError> {
+async fn read(reader: &Reader, view: &Arc<PartitionView>, offset: i64) -> Result<i64, ReadError> {
     let (began, waiter) = (Instant::now(), Arc::default());
-    let _registration = known.register(&waiter);
+    let _registration = view.register(&waiter);
     loop {
-        if let Found::Records(_, end) = reader.find(known, offset..known.offsets().log_end, 1 << 20, true) {
+        if let Found::Records(_, end) = reader.find(view, offset..view.offsets().log_end, 1 << 20, true) {
             return Ok(end);
         }
-        match known.failed_since(began).map(|why| why.at(offset)) {
+        match view.failed_since(began).map(|why| why.at(offset)) {
             Some(lost @ ReadError::Lost { .. }) => return Err(lost),
-            _ => reader.request(known, offset),
+            _ => reader.request(view, offset),
         }
         waiter.notified().await;
     }
@@ -206,10 +206,10 @@ async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Resul
 #[tokio::test]
 async fn store_gives_the_bytes_of_another_object_they_are_lost_to_readers() {
     let swapped = |batches: [Bytes; 2], object| batches.map(|batch| marked(batch, object + 1)).into();
-    let TwoBatches { reader, known, directory } = two_batches_as(b"value", swapped).await;
-    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
-    assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 1 }));
-    assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
+    let TwoBatches { reader, view, directory } = two_batches_as(b"value", swapped).await;
+    view.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &view, 0).await, Err(ReadError::Lost { from: 0, next: 1 }));
+    assert_eq!(read(&reader, &view, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
 }
 
 #[tokio::test]
@@ -218,17 +218,17 @@ async fn object_ends_within_a_batch_those_before_it_are_read() {
         let [first, second] = batches.map(|batch| marked(batch, object));
         vec![first, second.slice(..second.len() - 1)]
     };
-    let TwoBatches { reader, known, directory } = two_batches_as(b"value", cut).await;
-    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
-    assert_eq!(read(&reader, &known, 0).await, Ok(1));
-    assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
+    let TwoBatches { reader, view, directory } = two_batches_as(b"value", cut).await;
+    view.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &view, 0).await, Ok(1));
+    assert_eq!(read(&reader, &view, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
 }
 
 #[tokio::test]
 async fn object_is_empty_its_records_are_lost() {
-    let TwoBatches { reader, known, directory } = two_batches_as(b"value", |_, _| Vec::new()).await;
-    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
-    assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
+    let TwoBatches { reader, view, directory } = two_batches_as(b"value", |_, _| Vec::new()).await;
+    view.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &view, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
 /// Regression test: a life-cycle rule had deleted all objects of a day. A reader then sent three GETs with pauses for
@@ -236,7 +236,7 @@ async fn object_is_empty_its_records_are_lost() {
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
-    let TwoBatches { reader, known, directory } = two_batches().await;
+    let TwoBatches { reader, view, directory } = two_batches().await;
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let row = store.partitions()[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
@@ -247,17 +247,17 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         stamp,
         max_timestamp: 7,
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     };
     for _ in 0..GONE {
         let uploaded = UploadedObject { id: store.register(1, 0).expect("registered")[0], batches: vec![batch] };
         let own = SqliteIndex::open(directory.path()).expect("opened");
         Index::new(own, 5).commit(&[uploaded], 0).expect("committed");
     }
-    known.moved(&store.partitions()[0], Vec::new());
+    view.moved(&store.partitions()[0], Vec::new());
     let (mut at, mut losses) = (0, 0);
     while at < 2 + GONE {
-        at = match read(&reader, &known, at).await {
+        at = match read(&reader, &view, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
                 // The loss may have been found by a read-ahead from an earlier offset.
@@ -284,15 +284,15 @@ fn losses_adjoin_they_are_one_up_to_the_first_record_that_is_there() {
 
 #[tokio::test]
 async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
-    let TwoBatches { reader, known, directory } = two_batches_of(&[0; 300_000]).await;
-    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
+    let TwoBatches { reader, view, directory } = two_batches_of(&[0; 300_000]).await;
+    view.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     let waiter = Arc::default();
-    let _registration = known.register(&waiter);
-    let read = |at_least_one| match reader.find(&known, 0..2, 1 << 20, at_least_one) {
+    let _registration = view.register(&waiter);
+    let read = |at_least_one| match reader.find(&view, 0..2, 1 << 20, at_least_one) {
         Found::Records(records, _) => Some(records.len()),
         Found::Missing => None,
     };
-    reader.request(&known, 0);
+    reader.request(&view, 0);
     while read(true).is_none_or(|len| len < 600_000) {
         waiter.notified().await;
     }
@@ -305,41 +305,41 @@ async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
 
 #[tokio::test]
 async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_them_together() {
-    let TwoBatches { reader, known, directory } = two_batches().await;
+    let TwoBatches { reader, view, directory } = two_batches().await;
     let rows = SqliteIndex::open(directory.path()).expect("opened").create("many", Uuid([2; 16]), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
-        let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
-        known.make_ready(row);
-        Arc::new(known)
+        let view = PartitionView::new("many".into(), Uuid([2; 16]), index, view.config());
+        view.make_ready(row);
+        Arc::new(view)
     });
     let many: Vec<_> = many.collect();
-    many.iter().chain([&many[0]]).for_each(|known| reader.request_refresh(known));
+    many.iter().chain([&many[0]]).for_each(|view| reader.request_refresh(view));
     let requested = reader.shared.next_to_refresh().expect("asked for");
     assert_eq!(requested.len(), 20, "nobody was asked yet, and each is there once");
     reader.refresh(&requested).await.expect("refreshed");
-    assert!(many.iter().all(|known| known.was_refreshed()));
+    assert!(many.iter().all(|view| view.was_refreshed()));
 }
 
 #[tokio::test]
 async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
-    let TwoBatches { reader, known, directory: _directory } = two_batches().await;
-    let long = LongWork::without_places();
-    let mut search = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
+    let TwoBatches { reader, view, directory: _directory } = two_batches().await;
+    let long = LongWork::without_slots();
+    let mut search = Box::pin(reader.offset_for_timestamp(&view, Isolation::ReadUncommitted, 7, &long));
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut search).await;
     assert!(waits.is_err(), "{waits:?} on the thread of a connection");
-    long.add_places(1);
+    long.add_slots(1);
     assert_eq!(search.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
 }
 
 #[tokio::test]
 async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     for (value, is_held) in [(vec![0; 5_000], false), (vec![0; 600_000], true)] {
-        let TwoBatches { reader, known, directory: _directory } = two_batches_of(&value).await;
+        let TwoBatches { reader, view, directory: _directory } = two_batches_of(&value).await;
         let waiter = Arc::default();
-        let _registration = known.register(&waiter);
-        reader.request(&known, 0);
+        let _registration = view.register(&waiter);
+        reader.request(&view, 0);
         let pieces = loop {
-            match reader.find(&known, 0..1, 1 << 20, true) {
+            match reader.find(&view, 0..1, 1 << 20, true) {
                 Found::Records(Records::Memory(found), _) => break vec![found],
                 Found::Records(Records::Pieces(found), _) => break found,
                 _ => waiter.notified().await,

@@ -25,11 +25,11 @@ const DAY_MS: i64 = 90_000_000;
 impl Life {
     /// Checks a batch that is about to be acknowledged at `offset`. Its row and its object must exist.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
-        let Some(number) = partition.known.number() else { return };
+        let Some(number) = partition.view.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
         // If the record was deleted, they need not exist.
-        let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
-        let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
+        let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.view.index())).copied();
+        let log_start = partition.view.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
         let run = found.first().filter(|run| run.placed().any(|(_, base, _)| base == offset));
         let Some(run) = run else {
@@ -70,10 +70,10 @@ pub async fn check(world: &Arc<World>) {
             let replica = |broker: &Arc<Life>| broker.diskless.find(&topic, index).expect("it was put");
             let replicas: Vec<_> = brokers.iter().map(replica).collect();
             for replica in &replicas {
-                replica.known.opened().await;
+                replica.view.opened().await;
             }
             let begin = read_on(world, &replicas, topic, 1 << 20, true).await;
-            let end = replicas[0].known.offsets().log_end;
+            let end = replicas[0].view.offsets().log_end;
             let logged = check_log(world, (topic, index), begin, end);
             brokers[0].check_transactions(&replicas[0], topic, &logged, end).await;
         }

@@ -37,7 +37,7 @@ pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
             |id: Uuid| brokers.iter().map(|broker| broker.diskless.find(&id, partition)).collect::<Option<Vec<_>>>();
         if let Some((id, replicas)) = current.and_then(|id| Some((id, at(id)?))) {
             for replica in &replicas {
-                replica.known.opened().await;
+                replica.view.opened().await;
             }
             read_on(world, &replicas, id, max_bytes, false).await;
         }
@@ -55,8 +55,8 @@ pub async fn read_on(
     to_end: bool,
 ) -> i64 {
     let mut at_broker = 0;
-    let index = replicas[0].known.index();
-    let begin = replicas[0].known.offsets().log_start;
+    let index = replicas[0].view.index();
+    let begin = replicas[0].view.offsets().log_start;
     // The first batch is always returned whole, so its base offset may be before the log start.
     let (mut offset, mut end) = (begin, 0);
     let (mut since, mut began) = (std::time::Instant::now(), world.now());
@@ -69,7 +69,7 @@ pub async fn read_on(
         }
         let partition = &replicas[at_broker];
         let waiter = Arc::new(Notify::new());
-        let _registration = partition.known.register(&waiter);
+        let _registration = partition.view.register(&waiter);
         match partition.try_read(ReadUncommitted, offset, max_bytes, true, since) {
             Ok(Some(read)) => {
                 if read.high_watermark < end {
@@ -100,7 +100,7 @@ pub async fn read_on(
                 }
             }
             Err(ReadError::OffsetOutOfRange) => {
-                let offsets = partition.known.offsets();
+                let offsets = partition.view.offsets();
                 if offset > offsets.log_end {
                     world.wrong(|| format!("offset {offset} of {index} is past {offsets:?}"));
                 }

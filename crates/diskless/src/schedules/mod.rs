@@ -205,10 +205,10 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
                 let partition = by.below(world.setup.partitions as usize) as i32;
                 let broker = if brokers.len() > 1 { by.below(brokers.len()) } else { 0 };
                 let Some(partition) = brokers[broker].diskless.find(&id, partition) else { continue };
-                let to = by.below(partition.known.offsets().log_end as usize + 1) as i64;
+                let to = by.below(partition.view.offsets().log_end as usize + 1) as i64;
                 {
                     let mut deleted_to = world.deleted_to.lock();
-                    let most = deleted_to.entry((id, partition.known.index())).or_default();
+                    let most = deleted_to.entry((id, partition.view.index())).or_default();
                     *most = to.max(*most);
                 }
                 let moved = partition.delete_records_before(to).await;

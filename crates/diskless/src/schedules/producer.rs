@@ -156,8 +156,8 @@ async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client
 
 async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Request) -> Answer {
     let deadline = Instant::now() + TIMEOUT;
-    let _ = timeout(OPENED_WITHIN, partition.known.opened()).await;
-    if !partition.known.is_ready() {
+    let _ = timeout(OPENED_WITHIN, partition.view.opened()).await;
+    if !partition.view.is_ready() {
         return Answer::Known(Err(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
     }
     let batch = ValidBatch::unchecked(&request.sent.bytes);

@@ -167,7 +167,7 @@ fn any(brokers: &Brokers, client: &Mutex<Transactional>) -> Arc<Life> {
 
 async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -> Option<Arc<DisklessPartition>> {
     let partition = life.diskless.find(&topic, client.lock().partition)?;
-    let _ = timeout(OPENED_WITHIN, partition.known.opened()).await;
+    let _ = timeout(OPENED_WITHIN, partition.view.opened()).await;
     Some(partition)
 }
 
@@ -187,7 +187,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
         };
         let gives_up = world.strikes(&mut client.lock().by, world.setup.client_trouble);
         let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
-        let confirmation = Confirmation::draw(&mut client.lock().by);
+        let confirmation = PlannedConfirmation::draw(&mut client.lock().by);
         let answer = timeout(patience, offer(&life, &partition, &bytes, confirmation)).await;
         world.report(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
         match answer {
@@ -215,17 +215,17 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
-struct Confirmation {
+struct PlannedConfirmation {
     /// The time from the offer of the batch to the answer. `None` if the coordinator has already confirmed the
     /// transaction.
     after: Option<Duration>,
     is_given: bool,
 }
 
-impl Confirmation {
-    fn draw(by: &mut Random) -> Confirmation {
+impl PlannedConfirmation {
+    fn draw(by: &mut Random) -> PlannedConfirmation {
         let after = (by.below(2) == 0).then(|| ms(by.below(300)));
-        Confirmation { after, is_given: by.below(6) > 0 }
+        PlannedConfirmation { after, is_given: by.below(6) > 0 }
     }
 }
 
@@ -234,14 +234,14 @@ async fn offer(
     life: &Life,
     partition: &Arc<DisklessPartition>,
     bytes: &Bytes,
-    confirmation: Confirmation,
+    confirmation: PlannedConfirmation,
 ) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut verification = Verification::Unknown;
     let (given, mut awaited) = (Arc::new(AtomicBool::new(false)), None);
     loop {
-        let verified_at = VerificationTime { next_offset: partition.known.offsets().log_end, ..Default::default() };
+        let verified_at = VerificationTime { next_offset: partition.view.offsets().log_end, ..Default::default() };
         let in_turn = AppendTerms::in_turn(Acks::All, life.world.wall_ms());
         let terms = AppendTerms { verification, verified_at, awaited: awaited.as_ref(), ..in_turn };
         match waited.append(partition, &batch, terms, peer)? {
@@ -376,12 +376,12 @@ impl Life {
     /// Checks that every transaction in a partition has ended. Also checks the batches that were read from the log of
     /// the partition.
     pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
-        let Some(number) = partition.known.number() else { return };
+        let Some(number) = partition.view.number() else { return };
         let row = self.finder.partitions(vec![number]).await.expect("found").pop();
         if let Some(row) = row.filter(|row| row.first_unstable.is_some()) {
             self.world.wrong(|| format!("a transaction never ends: {row:?}"));
         }
         let aborted = self.finder.aborted(number, 0..end, PRODUCERS_MAX + 1).await.expect("found").transactions;
-        logged.check(&self.world, (topic, partition.known.index()), &aborted);
+        logged.check(&self.world, (topic, partition.view.index()), &aborted);
     }
 }

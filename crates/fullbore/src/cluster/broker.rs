@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The first line of a broker's file.
-const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
+const HEAD: &str = "# A broker of `fullbore cluster`. Changes take effect at the broker's next start; comments are \
+ lost when `cluster up` writes this file again.\n";
 
 /// The key of the address at which a broker serves its metrics.
 pub const ADMIN_LISTENER: &str = "fullbore.admin.listener";
@@ -74,7 +75,7 @@ impl BrokerFile {
         }
         let lacks = match address {
             None => "has no `listeners`".to_owned(),
-            Some(address) => format!("has no host:port in `listeners`, but {address:?}"),
+            Some(address) => format!("has {address:?} in `listeners`, which is not host:port"),
         };
         Err(Failure::new(format!(
             "cannot use {}: it {lacks}; restore the file, or remove it and let `fullbore cluster up --brokers COUNT` write it again",

@@ -74,7 +74,8 @@ impl ClusterDirectory {
         let none = || {
             let shown = path.display();
             Failure::new(format!(
-                "there is no cluster in {shown}; `fullbore cluster up` makes one, --data-dir names another"
+                "there is no cluster in {shown}; create one with `fullbore cluster up`, or name another directory \
+                 with --data-dir"
             ))
         };
         if !path.is_dir() {
@@ -126,7 +127,10 @@ mod tests {
         assert!(!path.exists());
         let reported = ClusterDirectory::existing(&path).err().expect("none").to_string();
         assert!(
-            reported.starts_with(&format!("there is no cluster in {}; `fullbore cluster up` makes", path.display()))
+            reported.starts_with(&format!(
+                "there is no cluster in {}; create one with `fullbore cluster up`",
+                path.display()
+            ))
         );
         ClusterDirectory::made(&path).expect("made again");
         assert!(ClusterDirectory::existing(&path).is_err(), "no broker");

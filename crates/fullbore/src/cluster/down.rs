@@ -62,7 +62,8 @@ fn end(daemons: &[&Daemon], within: Duration) -> Result<(), Failure> {
 
 fn runs_elsewhere(daemon: &Daemon) -> String {
     format!(
-        "{} may run from another directory, as after a move of this one; move it back to stop it (its pid is in {})",
+        "{} may be running in another directory, because this directory was moved; move the directory back to stop \
+         the process (its pid is in {})",
         daemon.name,
         daemon.pid_file.display()
     )

@@ -44,8 +44,8 @@ enum ClusterCommand {
     ///
     /// In a new directory, the brokers share the machine's cores equally (fullbore.worker.threads). Topics get one
     /// replica per broker, at most three (default.replication.factor; with three, min.insync.replicas=2). Diskless
-    /// topics are in DIR/diskless, unless diskless.storage is set. Metrics of broker N are at the port of the first
-    /// broker's plus N-1 (fullbore.admin.listener).
+    /// topics are in DIR/diskless, unless diskless.storage is set. Broker N has its metrics at the metrics port of the
+    /// first broker plus N-1 (fullbore.admin.listener).
     ///
     /// In an existing directory, the command starts the brokers that do not run; a larger --brokers adds brokers.
     /// --json prints {"directory", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "state", "pid",

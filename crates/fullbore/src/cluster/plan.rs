@@ -139,7 +139,8 @@ impl Plan {
             Some(broker) => {
                 let directory = shell_word(&present.directory.display().to_string());
                 Err(Failure::new(format!(
-                    "broker {} runs without these settings; `fullbore cluster down --data-dir {directory}` first",
+                    "broker {} is running with other settings; stop the cluster first with `fullbore cluster down \
+                     --data-dir {directory}`",
                     broker.file.id
                 )))
             }
@@ -188,7 +189,7 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
     match (wanted, there) {
         (None, there) => Ok(there.unwrap_or(BROKERS_DEFAULT)),
         (Some(wanted), Some(there)) if wanted < there => Err(Failure::new(format!(
-            "{} has {there} brokers, which hold replicas; --brokers can only add brokers",
+            "{} has {there} brokers, which have replicas; --brokers can add brokers but not remove any",
             present.directory.display()
         ))),
         (Some(wanted), _) => Ok(wanted),
@@ -235,7 +236,7 @@ fn first_port(present: &Present<'_>, wanted: Option<u16>) -> Result<u16, Failure
 fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failure> {
     let behind = |first: u16| first.checked_add(u16::try_from(id - 1).ok()?);
     let port = behind(first).ok_or_else(|| {
-        Failure::new(format!("--port {first}: there is no port for broker {id} after it; give a smaller one"))
+        Failure::new(format!("--port {first}: broker {id} would need a port above 65535; give a smaller port"))
     })?;
     properties.set("listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
     Ok(())
@@ -275,7 +276,9 @@ fn settings(pairs: &[String]) -> Result<Vec<(String, String)>, Failure> {
     }
     let own = OWN.iter().find(|(key, _)| settings.get(key).is_some());
     match own {
-        Some((key, flag)) => Err(Failure::new(format!("--set {key}: each broker has its own; {flag} sets it"))),
+        Some((key, flag)) => {
+            Err(Failure::new(format!("--set {key}: each broker has its own value, which {flag} sets")))
+        }
         None => Ok(settings.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
     }
 }
@@ -426,7 +429,10 @@ mod tests {
         assert!(changed.brokers.iter().all(|broker| broker.is_changed && !broker.is_new));
         let running = Present { running: [2].into(), ..present(&there) };
         let refused = plan(&running, set).expect_err("one runs");
-        assert_eq!(refused, "broker 2 runs without these settings; `fullbore cluster down --data-dir /c` first");
+        assert_eq!(
+            refused,
+            "broker 2 is running with other settings; stop the cluster first with `fullbore cluster down --data-dir /c`"
+        );
         let moved =
             Present { directory: Path::new("/d"), has_postgres: true, postgres_url: "new".into(), ..present(&there) };
         let moved = plan(&moved, |_| {}).expect("possible");
@@ -486,14 +492,14 @@ mod tests {
         // If there are no brokers, the directory's own PostgreSQL may be replaced by another control plane.
         plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
         let cases: Vec<(Present<'_>, Change, &str)> = vec![
-            (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which hold replicas"),
+            (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which have replicas"),
             (own.clone(), Box::new(|wanted| wanted.port = Some(1)), "listen on 9092 and the ports after it"),
             (own.clone(), Box::new(url), "have a PostgreSQL of their own"),
             (present(&given), Box::new(other), "the brokers of /c have another control plane"),
-            (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "no port for broker 2"),
+            (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "broker 2 would need a port above 65535"),
             (present(&[]), setting("x"), "--set x: must be key=value"),
-            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers sets it"),
-            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane sets it"),
+            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own value, which --brokers sets"),
+            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "which --control-plane sets"),
         ];
         for (present, change, reported) in cases {
             let refused = plan(&present, change).expect_err(reported);
@@ -505,8 +511,8 @@ mod tests {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
         for (listeners, says) in [
             (None, "has no `listeners`"),
-            (Some(""), "has no host:port in `listeners`, but \"\""),
-            (Some("PLAINTEXT://:9093"), "has no host:port in `listeners`, but \":9093\""),
+            (Some(""), "has \"\" in `listeners`, which is not host:port"),
+            (Some("PLAINTEXT://:9093"), "has \":9093\" in `listeners`, which is not host:port"),
         ] {
             there[1].properties = Properties::default();
             listeners.iter().for_each(|listeners| there[1].properties.set("listeners", *listeners));

@@ -138,7 +138,8 @@ impl<'a> Startup<'a> {
                 let what = first.missing.as_deref().unwrap_or_default();
                 let (id, log) = (first.id, log.display());
                 return Err(Failure::new(format!(
-                    "broker {id} is not ready after {within:?}: {what}; its log is {log}, and --timeout waits longer"
+                    "broker {id} is not ready after {within:?}: {what}; read its log {log}, or wait longer with \
+                     --timeout"
                 )));
             }
             let (left, all) = (missing.len(), brokers.len());

@@ -40,7 +40,10 @@ pub fn run(status: &StatusArgs) -> Result<(), Failure> {
 fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> Result<(), Failure> {
     if conditions.brokers.iter().all(|condition| *condition == Condition::Stopped) {
         let directory = directory.display();
-        return Err(Failure::new(format!("no broker runs in {directory}; `fullbore cluster up` starts them")));
+        return Err(Failure::new(format!(
+            "no broker is running in {directory}; `fullbore cluster up` starts the \
+             brokers"
+        )));
     }
     // A broker whose file has no address got no request.
     brokers.iter().try_for_each(|file| file.check_address(directory))?;

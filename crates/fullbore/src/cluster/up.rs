@@ -109,14 +109,14 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
         }
         let address = broker.file.address().unwrap_or_default();
         TcpListener::bind(&address).map_err(|error| {
-            let next = if has_choice { "; --port takes another first port" } else { "" };
+            let next = if has_choice { "; choose another first port with --port" } else { "" };
             Failure::new(format!("broker {} cannot listen on {address}: {error}{next}", broker.file.id))
         })?;
         let Some(metrics) = broker.file.admin_address() else { continue };
         TcpListener::bind(metrics).map_err(|error| {
             Failure::new(format!(
-                "broker {} cannot listen on {metrics} for its metrics: {error}; \
-                 --set {ADMIN_LISTENER}=127.0.0.1:PORT takes another first port, and --set {ADMIN_LISTENER}= none",
+                "broker {} cannot listen on {metrics} for its metrics: {error}; choose another first port with --set \
+                 {ADMIN_LISTENER}=127.0.0.1:PORT, or turn the metrics off with --set {ADMIN_LISTENER}=",
                 broker.file.id
             ))
         })?;

@@ -95,7 +95,7 @@ impl Alter {
         let deleted = self.delete_config.iter().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         let deleted: Vec<String> = deleted.collect();
         if let Some(both) = deleted.iter().find(|key| set.contains_key(*key)) {
-            return Err(Failure::new(format!("{both} is both set and deleted; leave one of them out")));
+            return Err(Failure::new(format!("{both} is both set and deleted; leave one of the two out")));
         }
         if set.is_empty() && deleted.is_empty() {
             return Err(Failure::new(

@@ -98,7 +98,7 @@ impl Entity {
         if let (ResourceKind::Broker | ResourceKind::BrokerLogger, Some(Whose::Named(name))) = (kind, &whose)
             && name.parse::<i32>().is_err()
         {
-            return Err(Failure::new(format!("a broker is named by its id, a number, but this is '{name}'")));
+            return Err(Failure::new(format!("the name of a broker is its id, a number, and not '{name}'")));
         }
         Ok(Meant { kind, whose })
     }

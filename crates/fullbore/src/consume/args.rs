@@ -53,7 +53,8 @@ pub struct Consume {
     /// The id of a static member, which keeps its partitions while it is away for less than its session timeout.
     #[arg(long, value_name = "ID", requires = "group")]
     pub(super) group_instance_id: Option<String>,
-    /// The group's protocol: classic, in which a member assigns, or consumer, in which the broker assigns (KIP-848).
+    /// The group's protocol: classic, in which a member assigns the partitions, or consumer, in which the broker does
+    /// (KIP-848).
     #[arg(long, value_name = "PROTOCOL", requires = "group")]
     pub(super) group_protocol: Option<String>,
     /// Only this partition; may be repeated.
@@ -69,9 +70,10 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End at the ends that the partitions had at the start; a partition without a leader, or that its broker refuses,
-    /// is retried for --timeout. A member without partitions ends once it can get none. That is at once if a member
-    /// assigns eagerly, otherwise after a minute without a change, or after max.poll.interval.ms if that is shorter.
+    /// End at the log ends that the partitions had at the start. A partition that has no leader, or whose broker
+    /// refuses to read it, is retried for --timeout. A group member that has no partitions ends once it can get none
+    /// any more. If a member assigns all partitions at once (eager protocol), that is after the first assignment.
+    /// Otherwise it is after a minute without a change, or after max.poll.interval.ms if that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End after this many milliseconds without a record.

@@ -112,7 +112,7 @@ fn token(letter: Option<&u8>) -> Result<FormatPart, String> {
         Some(other) => {
             return Err(format!("%{} must be one of {TOKENS}", char::from(*other).escape_default()));
         }
-        None => return Err(format!("% must not be last; {TOKENS} are known")),
+        None => return Err(format!("a format must not end with a single %; use {TOKENS}")),
     })
 }
 
@@ -287,7 +287,7 @@ mod tests {
     fn a_malformed_format_is_reported_with_its_byte() {
         for (format, expected) in [
             ("ab%q", "at byte 3 of the format: %q must be one of %t %p"),
-            ("%s%", "at byte 3 of the format: % must not be last"),
+            ("%s%", "at byte 3 of the format: a format must not end with a single %"),
             (r"%s\q", r"at byte 3 of the format: \q must be one of"),
             (r"\x4", r"at byte 1 of the format: \x must have two"),
         ] {

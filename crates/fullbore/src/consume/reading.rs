@@ -43,7 +43,8 @@ impl TopicSelection {
         let more = if self.all.len() > NAMED_TOPICS_MAX { ", ..." } else { "" };
         match from_now {
             true => format!(
-                "no record of {names}{more} came since the start; --from-beginning reads those before, Ctrl-C ends"
+                "no record of {names}{more} came since the start; --from-beginning reads older records, too; Ctrl-C \
+                 ends"
             ),
             false => format!("no record of {names}{more} yet; Ctrl-C ends"),
         }

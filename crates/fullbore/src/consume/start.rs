@@ -17,8 +17,7 @@ pub enum Mark {
 /// # Errors
 /// Returns a text with the allowed values if `text` is not one of them.
 pub fn mark(text: &str) -> Result<Mark, String> {
-    let allowed =
-        || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
+    let allowed = || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, or e@MS to end before a time";
     let time = |text: &str| text.parse::<i64>().ok().filter(|ms| *ms >= 0).ok_or_else(|| allowed().to_owned());
     match text {
         "beginning" | "earliest" => Ok(Mark::Start(StartOffset::Earliest)),
@@ -47,7 +46,7 @@ pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOff
             Mark::Start(mark) => start.replace(*mark).is_some(),
         };
         if doubled {
-            return Err(Failure::new("--offset: one place to start and one e@MS to end before, not two of a kind"));
+            return Err(Failure::new("--offset: give at most one start and at most one end (e@MS)"));
         }
     }
     Ok((start.unwrap_or(otherwise), until))

@@ -47,7 +47,8 @@ pub struct CopyArgs {
     /// The id of a static member, which keeps its partitions while it is away for less than its session timeout.
     #[arg(long, value_name = "ID")]
     pub(super) group_instance_id: Option<String>,
-    /// The group's protocol: classic, in which a member assigns, or consumer, in which the broker assigns (KIP-848).
+    /// The group's protocol: classic, in which a member assigns the partitions, or consumer, in which the broker does
+    /// (KIP-848).
     #[arg(long, value_name = "PROTOCOL")]
     pub(super) group_protocol: Option<String>,
     /// The transactional id [default: fullbore-copy-GROUP-INSTANCE].
@@ -62,9 +63,9 @@ pub struct CopyArgs {
     /// Choose the partition by the key, as a producer does, even if the target has as many partitions.
     #[arg(long)]
     pub(super) by_key: bool,
-    /// End at the ends that the partitions had at the start; a partition without a leader, or that its broker refuses,
-    /// is retried for --timeout. The copier also waits until other members have copied their partitions, or for one
-    /// session timeout, after which it gets a dead member's partitions.
+    /// End at the log ends that the partitions had at the start. A partition that has no leader, or whose broker
+    /// refuses to read it, is retried for --timeout. The copier also waits until other members have copied their
+    /// partitions, or for one session timeout, after which it gets the partitions of a dead member.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// Print the counts at the end as a JSON object; {"error": SENTENCE} and {"note": SENTENCE} go to standard error.

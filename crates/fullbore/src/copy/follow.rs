@@ -357,8 +357,8 @@ impl Follow<'_> {
             let is_there = usize::try_from(*partition).is_ok_and(|number| number < count);
             if offset.is_none() && is_there && self.settings.fetch.reset.is_none() {
                 return Err(Failure::new(format!(
-                    "cannot begin to copy partition {partition} of topic '{}': the group has no offset of it; say where to \
-                     start with -X auto.offset.reset=earliest or latest",
+                    "cannot begin to copy partition {partition} of topic '{}': the group has no offset of the \
+                     partition; choose the start with -X auto.offset.reset=earliest or latest",
                     self.args.from
                 )));
             }
@@ -434,8 +434,8 @@ impl Follow<'_> {
 
 fn uncommitted(why: &str) -> Failure {
     Failure::new(format!(
-        "cannot commit the last transaction: {why}; the records in it are copied again at the next start, or are there \
-         already"
+        "cannot commit the last transaction: {why}; the next start copies its records again, unless they are already \
+         in the target"
     ))
 }
 

@@ -38,8 +38,8 @@ impl CopyError {
     /// Creates the failure that ends the command because the producer refused a record.
     pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
         let advice = match error {
-            SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),
-            SendError::NoPartition { .. } => "; leave the partition to the key with --by-key".to_owned(),
+            SendError::RecordTooLarge { size, .. } => format!("; raise the limit with -X max.request.size={size}"),
+            SendError::NoPartition { .. } => "; let the key choose the partition with --by-key".to_owned(),
             _ => String::new(),
         };
         CopyError::Fatal(format!("cannot write {record} to topic '{to}': {error}{advice}"))
@@ -100,10 +100,12 @@ fn advice(error: &TransactionError) -> &'static str {
     };
     match *code {
         ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH => {
-            "; another producer has taken its transactional id over: give each copier one with --transactional-id"
+            "; another producer has taken over the transactional id of this copier: give each copier its own with \
+             --transactional-id"
         }
         ErrorCode::FENCED_INSTANCE_ID => {
-            "; another copier has taken its place in the group: give each one its own --group-instance-id"
+            "; another copier has taken the place of this one in the group: give each copier its own \
+             --group-instance-id"
         }
         ErrorCode::INVALID_TRANSACTION_TIMEOUT => {
             "; lower it with -X transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"

@@ -92,7 +92,10 @@ impl Distances {
             addresses.reader,
             shape.described()
         ));
-        words("They delay bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
+        words(
+            "The relays only delay bytes; `fullbore perf link --namespaces` also shows what TCP itself loses over a \
+             distance.",
+        );
         let [first, second] =
             [listeners.first(), listeners.get(1)].map(|at| at.map(ToString::to_string).unwrap_or_default());
         BothRelayed { addresses, _relays: [producer.relay_to(&first, runtime), reader.relay_to(&second, runtime)] }

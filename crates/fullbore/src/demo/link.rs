@@ -52,7 +52,7 @@ impl LinkOptions {
 /// # Errors
 /// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
-    words("A plain TCP stream over the link, for its measure");
+    words("A plain TCP stream over the link, for comparison");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;
     let played = play.on_a_broker("data", ground)?;
     let kafka = as_kafka(settings, play);
@@ -75,8 +75,8 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     }));
     line(&fullbore_bench::report::table(&rows));
     line(
-        "\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.\n\
-         Kafka's way: 5 batches of 16 KiB of each partition under way on one connection, and 100 KiB of socket buffers.",
+        "\nLatencies count from the time when a record was due; \"read\" ends when the reader has verified the record.\n\
+         Kafka's way: 5 batches of 16 KiB of each partition in flight on one connection, and 100 KiB of socket buffers.",
     );
     Ok(())
 }

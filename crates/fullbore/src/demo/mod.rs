@@ -147,7 +147,9 @@ fn classic(demo: &Demo, ground: &Ground<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     played.print(&play);
-    line("\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.");
+    line(
+        "\nLatencies count from the time when a record was due; \"read\" ends when the reader has verified the record.",
+    );
     Ok(())
 }
 

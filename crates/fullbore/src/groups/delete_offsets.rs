@@ -51,8 +51,11 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
         None => Ok(()),
         Some(((topic, partition), code)) => {
             let next = match *code {
-                ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC => " Stop the consumers that read it first.",
-                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => " `fullbore groups describe` lists those it has offsets of.",
+                ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC => " Stop the group's consumers of this topic first.",
+                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
+                    " `fullbore groups describe` lists the partitions for which \
+                     the group has offsets."
+                }
                 _ => "",
             };
             let what = format!("cannot delete the offset of {topic}-{partition} of group '{id}'");

@@ -72,7 +72,7 @@ pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]
             let Ok(at) = places.binary_search_by_key(&partition, |place| place.partition) else {
                 let (name, count) = (&topic.name, places.len());
                 return Err(Failure::new(format!(
-                    "partition {partition} of topic '{name}' does not exist; it has {count}, from 0 on"
+                    "partition {partition} of topic '{name}' does not exist; the topic has {count}, numbered from 0"
                 )));
             };
             if places[at].leader.is_none() {

@@ -39,9 +39,9 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 ///
 /// With --namespaces it is a link with all of these effects on the kernel's TCP: two network namespaces, a TUN device
 /// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
-/// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
-/// (TSO). They are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
-/// of a killed link are removed when a link of the same name starts.
+/// --loss drops some packets at random. TCP passes up to 64 KB at once to the device, as to a network card that splits
+/// such data into packets (TSO). The link splits the data only if packets are lost or wait for the bandwidth. The
+/// namespaces are removed at the end. The namespaces of a killed link are removed when a link of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -77,8 +77,8 @@ pub struct Link {
     /// The largest additional random delay, which keeps the order: 5 or 5ms.
     #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
-    /// For a relay: the probability, for each 1,460 bytes, that a direction of a connection stalls as after a lost
-    /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
+    /// For a relay: the probability, for each 1,460 bytes, that one direction of a connection stalls, as after a lost
+    /// packet: 0.1%. 0.1%:300ms also sets how long it stalls [default: the round trip, at least 10 ms].
     #[arg(long, allow_hyphen_values = true, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
     /// For a relay: the limit of bytes in flight in each direction of a connection, at which it stops to read from the
@@ -205,7 +205,7 @@ fn document(totals: &Totals) -> String {
 
 fn summary(totals: &Totals) -> String {
     format!(
-        "{} connections, {} of them refused; {} bytes there, {} back; {} losses played",
+        "{} connections, {} of them refused; {} bytes to the server, {} bytes back; {} losses imitated",
         grouped(totals.connections),
         grouped(totals.refused),
         grouped(totals.bytes_there),

@@ -40,9 +40,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// record for a full buffer or a late sender (no coordinated omission); Kafka's tool counts from the actual send.
 /// Percentiles are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
 ///
-/// Random values are slices of one megabyte of letters that is made at the start, so that they take no time of the
-/// sender. With compression each value is generated separately, as in Kafka's tool, so that the codec finds no
-/// repetition.
+/// Random values are slices of one megabyte of letters that is generated at the start, so that generating them does not
+/// slow down the sender. With compression each value is generated separately, as in Kafka's tool, so that the codec
+/// finds no repetition.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example:\n  fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \\\n    \
@@ -160,8 +160,8 @@ fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let BrokerStatus { id, window, .. } = broker;
     (share >= WINDOW_BOUND_MIN).then(|| {
         format!(
-            "the rate was limited by the window of {window} batches of broker {id}, full {:.0} % of the time: \
-             max.idempotence.batches.to.retain at the broker opens it",
+            "the rate was limited by the window of {window} batches of broker {id}, which was full {:.0} % of the \
+             time; raise max.idempotence.batches.to.retain of the broker",
             share * 100.0
         )
     })
@@ -177,7 +177,7 @@ fn refusal(
     let next = match error {
         ProduceFailure::Transaction(error) => return transaction_refusal(error, transactions, transaction_duration),
         ProduceFailure::Send(SendError::Timeout { .. }) => {
-            format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
+            format!("; check whether the topic exists and has leaders with `fullbore topics describe --topic {topic}`")
         }
         _ => String::new(),
     };
@@ -205,8 +205,8 @@ fn transaction_refusal(
 /// their commit.
 fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
     format!(
-        "transaction.timeout.ms={} ends transactions before --transaction-duration-ms={} does; raise the first or \
-         lower the second",
+        "transaction.timeout.ms={} aborts transactions before --transaction-duration-ms={} commits them; raise the \
+         first or lower the second",
         settings.timeout().as_millis(),
         duration.as_millis()
     )
@@ -410,7 +410,7 @@ mod tests {
         };
         assert_eq!(window_bound(&full(4_900), Duration::from_secs(10)), None);
         let named = window_bound(&full(9_320), Duration::from_secs(10)).expect("it limits");
-        let expected = "the rate was limited by the window of 5 batches of broker 1, full 93 % of the time: ";
+        let expected = "the rate was limited by the window of 5 batches of broker 1, which was full 93 % of the time; ";
         assert!(named.starts_with(expected), "{named}");
     }
 
@@ -469,8 +469,8 @@ mod tests {
             possibly_committed: false,
         };
         let refusal = |ms| transaction_refusal(&fenced, Some(&settings), Duration::from_millis(ms)).to_string();
-        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 ends"));
-        assert!(refusal(100).starts_with("cannot send in transactions: another producer has begun"));
+        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 aborts"));
+        assert!(refusal(100).starts_with("cannot send in transactions: another producer has started"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
         Some(other) => {
             Err(format!("\\{} must be one of \\n \\r \\t \\0 \\\\ \\xHH", char::from(*other).escape_default()))
         }
-        None => Err("a backslash must not be last; \\\\ is one".to_owned()),
+        None => Err("a single backslash must not be last; write \\\\".to_owned()),
     }
 }
 

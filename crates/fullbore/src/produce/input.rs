@@ -71,7 +71,7 @@ pub enum InputError {
         is_all: bool,
     },
     /// The input ends within a length.
-    #[error("cut short: the input ends after {0} of the four bytes of its length")]
+    #[error("cut short: the input ends after {0} of the four bytes of a record's length")]
     CutLength(usize),
     /// The input ends within a record.
     #[error("cut short: the length field has the value {wanted}, but only {found} bytes follow it")]
@@ -183,7 +183,7 @@ impl Input {
 }
 
 fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
-    let timeout = Timespec::try_from(patience).map_err(|_| io::Error::other("a time that is none"))?;
+    let timeout = Timespec::try_from(patience).map_err(|_| io::Error::other("the time to wait is not valid"))?;
     match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(all(framed, Framing::Length, 9), Ok(records));
         for (cut, expected) in [
             (&b"\0\0\0\x05ab"[..], "has the value 5, but only 2 bytes follow it"),
-            (b"\0\0", "the input ends after 2 of the four bytes of its length"),
+            (b"\0\0", "the input ends after 2 of the four bytes of a record's length"),
             (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {
             let refused = all(cut, Framing::Length, 9).expect_err(expected);

@@ -142,14 +142,29 @@ fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> 
     Some((&bytes[..at], &bytes[at + separator.len()..]))
 }
 
+/// The parts of a record, each with the names of its members. A record has each part at most once.
+const PARTS: [&[&str]; 6] = [
+    &["topic"],
+    &["partition"],
+    &["timestamp", "ts"],
+    &["key", "key_base64"],
+    &["value", "value_base64", "payload"],
+    &["headers"],
+];
+
 /// Parses an object of `fullbore consume --json`. Kcat's names and forms are accepted as well.
 fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
     let Value::Object(members, _) = json::parse(text).map_err(|wrong| wrong.to_string())? else {
         return Err("not a JSON object".to_owned());
     };
-    let mut fields = Fields::default();
+    let (mut fields, mut seen) = (Fields::default(), [false; PARTS.len()]);
     for (name, value) in members {
+        if let Some(part) = PARTS.iter().position(|names| names.contains(&&*name))
+            && std::mem::replace(&mut seen[part], true)
+        {
+            return Err(format!("{name}: the record has its {} already", PARTS[part][0]));
+        }
         match (&*name, value) {
             (_, Value::Null) => {}
             ("topic", Value::String(topic)) => fields.topic = Some(topic),
@@ -222,13 +237,19 @@ fn header(value: Value<'_>) -> Result<FieldHeader<'_>, String> {
     let (mut key, mut bytes) = (None, None);
     for (name, value) in members {
         match (&*name, value) {
+            ("key" | "key_base64", _) if key.is_some() => {
+                return Err(format!("headers: {name}: the header has its key already"));
+            }
+            ("value" | "value_base64", _) if bytes.is_some() => {
+                return Err(format!("headers: {name}: the header has its value already"));
+            }
             ("key", Value::String(text)) => key = Some(bytes_of(text)),
             ("key_base64", value) => key = Some(content(&name, value)?),
-            ("value" | "value_base64", value) => bytes = nullable(&name, value)?,
+            ("value" | "value_base64", value) => bytes = Some(nullable(&name, value)?),
             (other, _) => return Err(format!("headers: {other}: must be key, key_base64, value or value_base64")),
         }
     }
-    Ok((key.ok_or("headers: one has no key")?, bytes))
+    Ok((key.ok_or("headers: a header has no key")?, bytes.flatten()))
 }
 
 fn nullable<'a>(name: &str, value: Value<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
@@ -310,9 +331,19 @@ mod tests {
             (r#"{"valeu":"x"}"#, "valeu: must be one of topic, partition"),
             (r#"{"value_base64":"x"}"#, "value_base64: must be base64"),
             (r#"{"headers":["a"]}"#, "headers: must be an object, or an array"),
-            (r#"{"headers":[{"value":"a"}]}"#, "headers: one has no key"),
+            (r#"{"headers":[{"value":"a"}]}"#, "headers: a header has no key"),
             (r#"{"headers":[{"key_base64":"x"}]}"#, "key_base64: must be base64"),
             (r#"{"topic":1}"#, "topic: must be a string"),
+            (r#"{"value":"x","value_base64":"eA=="}"#, "value_base64: the record has its value already"),
+            (r#"{"payload":"x","value":null}"#, "value: the record has its value already"),
+            (r#"{"key":"x","key":"x"}"#, "key: the record has its key already"),
+            (r#"{"ts":1,"timestamp":1}"#, "timestamp: the record has its timestamp already"),
+            (r#"{"partition":1,"partition":2}"#, "partition: the record has its partition already"),
+            (r#"{"headers":[{"key":"a","key_base64":"eA=="}]}"#, "headers: key_base64: the header has its key already"),
+            (
+                r#"{"headers":[{"key":"a","value":null,"value":"b"}]}"#,
+                "headers: value: the header has its value already",
+            ),
         ] {
             let refused = of(line).expect_err(line);
             assert!(refused.starts_with(expected), "{refused}");

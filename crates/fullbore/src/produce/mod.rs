@@ -318,7 +318,10 @@ impl<'a> ProduceJob<'a> {
             }
             let next = match &error {
                 Refusal::Send(SendError::Timeout { .. }) => {
-                    format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
+                    format!(
+                        "; check whether the topic exists and has leaders with `fullbore topics describe --topic \
+                         {topic}`"
+                    )
                 }
                 Refusal::Send(SendError::RecordTooLarge { size, .. }) => too_large::for_producer(Some(*size)),
                 _ => String::new(),

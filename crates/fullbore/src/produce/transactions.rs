@@ -140,7 +140,10 @@ impl<'a> Transactions<'a> {
             Ok(()) => format!("the open transaction of {records} was aborted"),
             Err(error) => {
                 let cause = self.settings.cause(&error, self.begun.elapsed());
-                format!("the open transaction of {records} is left to its coordinator: {cause}")
+                format!(
+                    "the open transaction of {records} was not ended here, so the coordinator aborts it at its \
+                     timeout: {cause}"
+                )
             }
         })
     }

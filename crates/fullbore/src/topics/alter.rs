@@ -17,7 +17,7 @@ use fullbore_wire::{ErrorCode, Text};
 pub struct Alter {
     #[command(flatten)]
     target: TopicTarget,
-    /// The number of all partitions that the topic then has.
+    /// The new number of partitions of the topic.
     #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
     /// The brokers of every partition, including existing ones, the preferred leader first: 1:2,2:3 is two partitions.
@@ -77,8 +77,8 @@ fn check_assigned(alter: &Alter) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "--replica-assignment is for {assigned} partitions and --partitions says {}; list the brokers of every partition, \
-         those that exist too",
+        "--replica-assignment is for {assigned} partitions and --partitions is {}; list the brokers of every \
+         partition, including the existing ones",
         alter.partitions
     )))
 }

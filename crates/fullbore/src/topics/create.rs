@@ -61,7 +61,7 @@ pub fn run(create: Create) -> Result<(), Failure> {
         Ok(()) => vec![topic],
         Err(error) if is_topic_exists(&error) && create.if_not_exists => vec![],
         Err(error) if is_topic_exists(&error) => {
-            let hint = "add --if-not-exists to accept that, or delete it first";
+            let hint = "add --if-not-exists to accept that, or delete the topic first";
             return Err(Failure::new(format!("Topic '{topic}' already exists; {hint}")));
         }
         Err(error) => return Err(error.into()),

@@ -31,7 +31,8 @@ pub struct Abort {
     /// The epoch of the producer.
     #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i16).range(0..))]
     producer_epoch: Option<i16>,
-    /// The epoch of the coordinator; -1, as describe-producers shows it, if none has ended a transaction here.
+    /// The epoch of the coordinator; -1, as describe-producers shows it, if no coordinator has ended a transaction of
+    /// the producer in this partition.
     #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i32).range(-1..))]
     coordinator_epoch: Option<i32>,
     /// Abort even if the transaction is open at its coordinator, or the coordinator does not respond: the producer then
@@ -96,8 +97,8 @@ fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id:
         .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
         .map_err(|error| {
             Failure::new(format!(
-                "cannot find out whether a coordinator has the transaction of producer {producer_id} open: {error}; --force \
-                 aborts it all the same"
+                "cannot find out whether the transaction of producer {producer_id} is open at a coordinator: {error}; \
+                 --force aborts the transaction without this check"
             ))
         })?;
     found.map_or(Ok(()), |open| Err(coordinated_refusal(&open, now_ms())))
@@ -110,9 +111,10 @@ fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
         format!(" for {:.1} s of transaction.timeout.ms={}", (now_ms - start).max(0) as f64 / 1e3, open.timeout_ms)
     });
     Failure::new(format!(
-        "the transaction does not hang: the coordinator of transactional id '{id}' has it ({}{age}), and its producer \
-         would go on and commit the rest; end it with `fullbore transactions forceTerminateTransaction \
-         --transactional-id {id}`, or abort it in this partition alone with --force",
+        "the transaction does not hang: the coordinator of transactional id '{id}' knows it ({}{age}), and after an \
+         abort in this partition the producer could still commit its other records; end the whole transaction with \
+         `fullbore transactions forceTerminateTransaction --transactional-id {id}`, or abort it in this partition \
+         alone with --force",
         open.state
     ))
 }
@@ -150,10 +152,10 @@ mod tests {
         };
         let refusal = coordinated_refusal(&open, 12_500).to_string();
         assert!(
-            refusal.contains("transactional id 'billing' has it (Ongoing for 2.5 s of transaction.timeout.ms=60000)")
+            refusal.contains("transactional id 'billing' knows it (Ongoing for 2.5 s of transaction.timeout.ms=60000)")
         );
         assert!(refusal.contains("--transactional-id billing`") && refusal.ends_with("with --force"), "{refusal}");
         let refusal = coordinated_refusal(&TransactionDescription { start_ms: None, ..open }, 0).to_string();
-        assert!(refusal.contains("has it (Ongoing), and"), "{refusal}");
+        assert!(refusal.contains("knows it (Ongoing), and"), "{refusal}");
     }
 }

@@ -15,7 +15,7 @@ const ALL: i64 = -1;
 
 #[derive(Args, Debug)]
 pub struct List {
-    /// Only transactions open for longer than this many ms; all if negative.
+    /// Only transactions that have been open for more than this many milliseconds; all if negative.
     #[arg(long, value_name = "MS", default_value_t = ALL, hide_default_value = true)]
     duration_filter: i64,
     /// Only ids whose whole text matches this regular expression.

@@ -54,7 +54,7 @@ fn partitions_can_be_added_and_not_removed() {
     assert_eq!(place.ok("topics alter --topic b --partitions 2 --if-exists --json"), "{\"altered\":[]}\n");
     place.ok("topics alter --topic a --partitions 5 --replica-assignment 1,1,1,1,1");
     let reported = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
-    assert!(reported.contains("is for 5 partitions and --partitions says 6"), "{reported}");
+    assert!(reported.contains("is for 5 partitions and --partitions is 6"), "{reported}");
     let (status, stdout, stderr) = place.run("topics alter --topic a --partitions 6 --json");
     assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
     assert!(
@@ -167,7 +167,7 @@ fn internal_topics_are_described_unless_excluded() {
     // The number of this topic's partitions decides which coordinator a group has, so it cannot grow. Deleting the
     // whole topic is permitted, and groups then start over.
     let refused = place.refused("topics alter --topic __consumer_offsets --partitions 60");
-    assert!(refused.contains("groups are spread over as many as there are"), "{refused}");
+    assert!(refused.contains("it determines the partitions of groups"), "{refused}");
     place.ok("topics delete --topic __consumer_offsets");
     place.refused("groups describe --group g");
     assert_eq!(place.ok("groups list"), "");
@@ -387,7 +387,10 @@ fn invalid_offsets_are_refused_with_the_reason() {
     let place = Place::new();
     place.ok("topics create --topic a");
     for (flags, reported) in [
-        ("reset-offsets --group g --topic a:7 --to-earliest", "partition 7 of topic 'a' does not exist; it has 1"),
+        (
+            "reset-offsets --group g --topic a:7 --to-earliest",
+            "partition 7 of topic 'a' does not exist; the topic has 1",
+        ),
         ("reset-offsets --group g --topic b --to-earliest", "topic 'b' does not exist"),
         ("reset-offsets --group g --topic a --shift-by 1", "Cannot shift offset for partition a-0"),
         ("reset-offsets --group g --all-topics --to-earliest", "group 'g' has no offsets"),

@@ -106,7 +106,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
     create(&broker, "t", "1");
     for (command, reported) in [
         ("produce -t t", "waiting: standard input has no line yet; each is a record, and Ctrl-D ends"),
-        ("consume -t t", "waiting: no record of t came since the start; --from-beginning reads those before"),
+        ("consume -t t", "waiting: no record of t came since the start; --from-beginning reads older records"),
         ("consume -t t --from-beginning", "waiting: no record of t yet; Ctrl-C ends"),
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {

@@ -49,7 +49,7 @@ fn standard_output_is_closed_no_record_is_read_or_committed() {
         (output.status.code(), complaints(&String::from_utf8_lossy(&output.stderr)))
     };
     let (status, stderr) = consumed(">&-");
-    assert!(status == Some(1) && stderr.starts_with("fullbore: standard output is closed, and records"), "{stderr}");
+    assert!(status == Some(1) && stderr.starts_with("fullbore: standard output is closed, so records"), "{stderr}");
     let groups = run(&broker, &["groups", "list"], b"").text();
     assert_eq!(groups, "", "the group was not even joined");
     assert_eq!(consumed(">/dev/null"), (Some(0), String::new()), "that is open, and the user's choice");

@@ -6,6 +6,7 @@ mod gone;
 mod groups;
 mod hangs;
 mod rounds;
+mod unread;
 
 use fullbore_tests::{Broker, complaints};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -307,7 +308,7 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"a\n").good();
-    for (name, flags, status) in [("INT", &[][..], 0), ("TERM", &[], 0), ("INT", &["-c", "5"], 130)] {
+    for (name, flags, status) in [("INT", &[][..], 0), ("TERM", &[], 0), ("HUP", &[], 0), ("INT", &["-c", "5"], 130)] {
         let flags = [&["consume", "-t", "t", "-o", "beginning"], flags].concat();
         let mut child = start(&broker, &flags);
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));

@@ -1,6 +1,6 @@
 //! Watches the free space on the data directory's disk, and manages the disk reserve, which allows deletions on a full
 //! disk. `hung` detects writes that do not return. `new_files` detects that no files can be created, which has the same
-//! consequences as a full disk.
+//! consequences as a full disk. `place` detects a directory that is no longer at its path.
 //!
 //! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of it for work that
 //! frees space. Deleting a topic or records is such work, because the deletion must first be recorded. After that, free
@@ -12,6 +12,7 @@
 
 mod hung;
 mod new_files;
+mod place;
 
 use std::fs::{self, File};
 use std::io;
@@ -30,6 +31,7 @@ use crate::log_rate_limit::LogRateLimit;
 use hung::{HungChange, POLL_INTERVAL, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
 pub use new_files::make_file;
+use place::Place;
 
 /// The name of the reserve's file in the data directory.
 const FILE: &str = "disk-reserve";
@@ -55,7 +57,8 @@ const TAKE_EVERY: Duration = Duration::from_millis(100);
 /// The space on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
-    directory: PathBuf,
+    /// The data directory.
+    place: Place,
     /// The size of the complete reserve in bytes.
     wanted: u64,
     /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
@@ -111,13 +114,13 @@ impl DiskSpace {
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
             tracing::warn!(
-                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker keeps {wanted}: whole blocks of {BLOCK} bytes, at most a sixteenth of \
-                 the file system of {}",
+                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker reserves {wanted} bytes instead, since the \
+                 reserve has whole blocks of {BLOCK} bytes and at most a sixteenth of the file system of {}",
                 directory.display()
             );
         }
         let space = DiskSpace {
-            directory: directory.to_owned(),
+            place: Place::open(directory),
             wanted,
             whole: RwLock::new(false),
             releases: AtomicUsize::new(0),
@@ -170,7 +173,7 @@ impl DiskSpace {
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
-                folder = %self.directory.display(),
+                folder = %self.place.path().display(),
                 free_bytes = self.free(),
                 "the disk is full: records are refused until there is room; delete topics or records, set a smaller \
                  retention.ms or retention.bytes, or make room on this file system; no restart is needed"
@@ -184,7 +187,17 @@ impl DiskSpace {
         self.files.doubt();
     }
 
-    /// Returns true if no files can be created in the directory. Appends then fail once they need a new segment.
+    /// Checks that the path of the data directory still leads to it. Files must not be created there otherwise, since
+    /// they would be lost at the next start.
+    ///
+    /// # Errors
+    /// Returns an error that names the cause and the remedy.
+    pub fn check_place(&self) -> io::Result<()> {
+        self.place.check()
+    }
+
+    /// Returns true if no files can be created in the directory, or if it is not at its path. Appends then fail once
+    /// they need a new segment.
     pub fn is_unwritable(&self) -> bool {
         self.files.are_refused()
     }
@@ -209,7 +222,7 @@ impl DiskSpace {
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
             // This is a warning, so that a log that shows the error also shows that the error is over.
-            tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
+            tracing::warn!(folder = %self.place.path().display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
@@ -278,7 +291,7 @@ impl DiskSpace {
 
     /// Completes the reserve if possible, and checks if the disk is still full. Housekeeping calls this regularly.
     pub fn check(&self) {
-        if self.files.probe(&self.directory).is_err() {
+        if self.files.probe(&self.place).is_err() {
             self.note_full();
         }
         let taken = self.make_whole();
@@ -324,7 +337,7 @@ impl DiskSpace {
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            let directory = self.directory.display();
+            let directory = self.place.path().display();
             let changed = self.writes.poll(Instant::now());
             if let Some(change) = changed {
                 self.hangs.send_replace(change == HungChange::Hangs);
@@ -332,7 +345,8 @@ impl DiskSpace {
             match changed {
                 Some(HungChange::Hangs) => tracing::error!(
                     folder = %directory,
-                    "the disk hangs: a write has not returned, and records are refused until it does; check the volume of the data directory"
+                    "the disk hangs: a write has not returned, and records are refused until it returns; check the \
+                     volume of the data directory"
                 ),
                 Some(HungChange::Answers) => {
                     tracing::warn!(folder = %directory, "the disk answers again: each hung write has returned")
@@ -345,7 +359,7 @@ impl DiskSpace {
     /// Returns true if a file of [`FREE_MIN`] bytes can really be written. With a quota, there may be less space than
     /// the system reports.
     fn can_write(&self) -> bool {
-        let probe = self.directory.join(PROBE);
+        let probe = self.place.path().join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
         let _ = fs::remove_file(&probe);
         written.is_ok()
@@ -368,7 +382,7 @@ impl DiskSpace {
         if let Err(error) = released
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::error!(path = %path.display(), %error, "cannot release the reserve for a full disk: topics and records may not be deletable until there is room");
+            tracing::error!(path = %path.display(), %error, "cannot release the disk reserve: deleting topics or records may fail until there is free space");
         }
     }
 
@@ -406,7 +420,7 @@ impl DiskSpace {
             // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as
             // complete, so that writers do not have to wait. The reserve is only useful on a full disk.
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
+                tracing::warn!(path = %path.display(), %error, "cannot allocate the disk reserve: once the disk is full, deleting topics or records may fail as well");
                 let _ = fs::remove_file(&path);
                 true
             }
@@ -414,14 +428,14 @@ impl DiskSpace {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.join(FILE)
+        self.place.path().join(FILE)
     }
 
     /// Returns how many bytes this process can still write; the maximum if the system does not report it.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
-        disk_of(&self.directory).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+        disk_of(self.place.path()).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
     }
 }
 

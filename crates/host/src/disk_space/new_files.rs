@@ -1,5 +1,5 @@
 //! Finds out if files can be created in the data directory. If an append has failed for another reason than a full
-//! disk, the next poll tries to create a file.
+//! disk, the next poll tries to create a file. Each poll checks that the directory is still at its path.
 //!
 //! Full disks and hanging writes are detected elsewhere.
 
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::place::Place;
 use crate::files::{is_full, is_momentary};
 
 /// The name with which the check creates its file.
@@ -38,21 +39,23 @@ impl NewFiles {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last attempt to create a file has failed. A brief shortage or a full disk does not count.
+    /// Returns true if the last poll has failed. A brief shortage or a full disk does not count.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Tries to create a file if [`NewFiles::doubt`] was called, or if the last attempt has failed. Logs when attempts
-    /// begin to fail or to succeed again.
+    /// Checks the directory's path. Then tries to create a file if [`NewFiles::doubt`] was called, or if the last poll
+    /// has failed. Logs when polls begin to fail or to succeed again.
     ///
     /// # Errors
     /// Returns the system's error if the disk is full.
-    pub fn probe(&self, directory: &Path) -> io::Result<()> {
-        if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
+    pub fn probe(&self, place: &Place) -> io::Result<()> {
+        let is_doubted = self.doubted.swap(false, Ordering::Relaxed);
+        let found = place.check();
+        if found.is_ok() && !is_doubted && !self.are_refused() {
             return Ok(());
         }
-        self.note(make_file(directory), Instant::now(), directory)
+        self.note(found.and_then(|()| make_file(place.path())), Instant::now(), place.path())
     }
 
     fn note(&self, made: io::Result<()>, now: Instant, directory: &Path) -> io::Result<()> {
@@ -71,8 +74,9 @@ impl NewFiles {
                     tracing::error!(
                         folder = %directory.display(),
                         %error,
-                        "cannot make files in the data directory: partitions take no records once their segments are full; check its \
-                         permissions and its file system; no restart is needed"
+                        "cannot make files in the data directory: new partitions take no records, and others none once \
+                         their segments are full; check the directory's path, permissions and file system; no restart \
+                         is needed"
                     );
                 }
             }

@@ -109,14 +109,15 @@ fn a_failed_append_makes_the_directory_unwritable_until_a_file_can_be_made() {
     space.note_failed();
     space.check();
     assert_eq!(space.room(), DiskRoom::Ample, "another reason");
-    // No files can be created in a directory that was removed, not even by root.
-    fs::remove_dir_all(&data).expect("removed");
+    // Not even root can create a file under the name of a directory.
+    let obstacle = data.join("new-file-probe");
+    fs::create_dir(&obstacle).expect("made");
     space.check();
     assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");
     space.note_failed();
     space.check();
     assert_eq!((space.room(), space.is_full()), (DiskRoom::Unwritable, false));
-    fs::create_dir(&data).expect("made");
+    fs::remove_dir(&obstacle).expect("removed");
     space.check();
     assert_eq!(space.room(), DiskRoom::Ample);
     assert_eq!(fs::read_dir(&data).expect("read").count(), 0, "no probe is left");
@@ -139,4 +140,28 @@ fn a_reserve_of_zero_bytes_admits_every_writer() {
     let space = DiskSpace::open(directory.path(), 0);
     assert!(space.admit().is_some() && space.freeing(is_full, || Ok::<_, io::Error>(1)).is_ok());
     assert!(!directory.path().join(FILE).exists());
+}
+
+#[test]
+fn data_directory_with_another_at_its_path_takes_no_files_until_it_is_back() {
+    let parent = tempfile::tempdir().expect("temporary directory");
+    let (data, away) = (parent.path().join("data"), parent.path().join("away"));
+    fs::create_dir(&data).expect("made");
+    let space = DiskSpace::open(&data, 0);
+    space.check();
+    assert_eq!(space.room(), DiskRoom::Ample);
+    fs::rename(&data, &away).expect("moved");
+    for is_replaced in [false, true] {
+        if is_replaced {
+            fs::create_dir(&data).expect("made");
+        }
+        space.check();
+        assert!(space.is_unwritable(), "{is_replaced}");
+        assert_eq!(space.room(), DiskRoom::Unwritable);
+    }
+    assert_eq!(fs::read_dir(&data).expect("listed").count(), 0, "the other directory stays as it is");
+    fs::remove_dir(&data).expect("removed");
+    fs::rename(&away, &data).expect("moved back");
+    space.check();
+    assert_eq!(space.room(), DiskRoom::Ample);
 }

@@ -26,7 +26,7 @@ pub enum CleanError {
         why: BatchError,
     },
     /// The new files could not be renamed, which is the last step. The broker's next start repeats this step.
-    #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
+    #[error("cannot rename the compacted files: {0}; the next start renames them")]
     Unsettled(io::Error),
     /// The operating system refused an operation on a file. The cause may be temporary.
     #[error("{0}")]

@@ -11,9 +11,7 @@ use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 
 use super::error::CleanError;
 use crate::direct_io::DirectReads;
-
-/// Maximum size of a batch that is read. A request can have a larger one only if socket.request.max.bytes is raised.
-const BATCH_MAX: usize = 256 << 20;
+use crate::validation::BATCH_BYTES_MAX;
 
 /// Reads the batches of one file.
 pub struct BatchReader<'a> {
@@ -47,8 +45,8 @@ impl<'a> BatchReader<'a> {
         }
         self.fill(HEADER_LEN, before_read)?;
         let len = BatchView::peek_len(&self.buffer[self.start..]).map_err(|why| self.damaged(why))?;
-        if len > BATCH_MAX {
-            return Err(self.damaged(BatchError::TooLarge(BATCH_MAX)));
+        if len > BATCH_BYTES_MAX {
+            return Err(self.damaged(BatchError::TooLarge(BATCH_BYTES_MAX)));
         }
         self.fill(len, before_read)?;
         let start = self.start;
@@ -98,5 +96,36 @@ impl<'a> BatchReader<'a> {
         self.cold.read_exact(&self.file, self.position, &mut self.buffer[have..])?;
         self.position += more as u64;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_of_the_largest_size_is_read_and_a_larger_one_is_damaged() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("0.log");
+        for (size, is_read) in [(BATCH_BYTES_MAX, true), (BATCH_BYTES_MAX + 1, false)] {
+            let mut header = [0; HEADER_LEN];
+            // The length does not include itself and the offset before it.
+            header[8..12].copy_from_slice(&i32::try_from(size - 12).expect("it fits").to_be_bytes());
+            header[16] = 2;
+            std::fs::write(&path, header).expect("written");
+            let cold = DirectReads::default();
+            let mut reader = BatchReader::open(&path, 0, size as u64, HEADER_LEN, &cold).expect("opened");
+            let mut reads = Vec::new();
+            // The rest of the batch is not there, so the compaction ends before it is read.
+            let outcome = reader.next(&mut |bytes| {
+                reads.push(bytes);
+                if reads.len() == 1 { Ok(()) } else { Err(CleanError::Stopping) }
+            });
+            match outcome {
+                Err(CleanError::Stopping) => assert!(is_read, "{size}"),
+                Err(CleanError::Damaged { why, .. }) => assert!(!is_read, "{size}: {why}"),
+                _ => panic!("{size}: a batch of zeros"),
+            }
+        }
     }
 }

@@ -80,7 +80,8 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
         return Ok(());
     }
     let covered = covered(dir, &left.whole)?;
-    tracing::warn!(dir = %dir.display(), ?covered, "a compaction was interrupted; its last step is done now");
+    tracing::warn!(dir = %dir.display(), ?covered, "a compaction was interrupted before its last step: putting the \
+         compacted files in place now");
     for (base_offset, path) in &left.settled {
         if covered.contains(base_offset) && !left.whole.contains(base_offset) {
             step();

@@ -22,7 +22,10 @@ pub enum AppendError {
     Storage,
     /// An earlier batch was not stored or was sent to another broker, so the client must send this batch again. Only
     /// for diskless topics.
-    #[error("cannot store the batch: an earlier one was not stored, or came over another broker; send it again")]
+    #[error(
+        "cannot store the batch: an earlier batch of the producer was not stored, or was sent to another broker; send \
+         the batch again"
+    )]
     Again,
     /// The disk is full.
     #[error("the disk is full")]
@@ -41,10 +44,10 @@ pub enum AppendError {
         log_start_offset: i64,
     },
     /// The batch would open a transaction that has not been verified.
-    #[error("the partition is not known to be in the producer's transaction")]
+    #[error("the coordinator has not confirmed that the partition is in the producer's transaction")]
     Unverified,
     /// The topic was deleted while the batch waited in the reorder buffer.
-    #[error("the topic is deleted")]
+    #[error("the topic was deleted while the batch waited")]
     Deleted,
 }
 

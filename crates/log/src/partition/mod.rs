@@ -5,7 +5,6 @@
 //! each from `append` and `txn_index`.
 
 pub mod dirty_partitions;
-pub mod durability;
 pub mod error;
 pub mod flushed;
 pub mod left_out;

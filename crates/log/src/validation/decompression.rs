@@ -3,42 +3,46 @@
 //! `validate` decides which batches are decompressed. Most are decompressed piece by piece, and only checked. The
 //! records are kept in memory only if they must be compressed again, or if a piece would be large. Because a few bytes
 //! may decompress to gigabytes, each batch has a limit. Large batches are decompressed one at a time, since there is
-//! only one permit for them. A batch that waits for it does not hold a permit for long work, so that other work goes
+//! only one permit for them. A batch that waits for it does not hold a slot for long work, so that other work goes
 //! on.
 //!
-//! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
+//! Invariant: each slot of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
 //! [`SMALL_MAX`] of memory. In addition, there is at most one large batch, which uses at most as much as its topic
 //! allows, up to 256 MiB.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
 use fullbore_config::TopicConfig;
-use fullbore_wire::batch::{BatchError, BatchView, CheckedRecords, Compression, Opener, decompress_sent};
+use fullbore_wire::batch::{
+    BatchError, BatchView, CheckedRecords, Compression, Decompressor, HEADER_LEN, decompress_sent,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Maximum size of a decompressed batch in any topic.
-pub const OPENED_MAX: usize = 256 << 20;
+/// Maximum size of a decompressed batch in any topic, without its header.
+pub const DECOMPRESSED_MAX: usize = 256 << 20;
+/// Maximum size of a batch in any topic, as it is stored. The cleaner reads no larger one.
+pub const BATCH_BYTES_MAX: usize = HEADER_LEN + DECOMPRESSED_MAX;
 /// Maximum size of a decompressed batch in a topic with a small max.message.bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
 /// Maximum size of a decompressed batch that needs no permit.
-const SMALL_MAX: usize = Opener::MEMORY_MAX;
-/// Maximum number of unused openers that are kept.
-const OPENERS_KEPT: usize = 8;
+const SMALL_MAX: usize = Decompressor::MEMORY_MAX;
+/// Maximum number of unused decompressors that are kept.
+const DECOMPRESSORS_KEPT: usize = 8;
 /// How many bytes a request may decompress on a thread that serves connections. They take half a millisecond or less.
 const SHORT_MAX: usize = 512 << 10;
 /// Decompressing a byte of gzip takes as long as this many bytes of other codecs.
 const GZIP: usize = 4;
 
-/// The broker's openers, and the permit for decompressing a large batch.
+/// The broker's decompressors, and the permit for decompressing a large batch.
 pub struct Decompression {
-    turn: Semaphore,
-    openers: Mutex<Vec<Opener>>,
+    permit: Semaphore,
+    decompressors: Mutex<Vec<Decompressor>>,
 }
 
 impl Default for Decompression {
     fn default() -> Self {
-        Decompression { turn: Semaphore::new(1), openers: Mutex::default() }
+        Decompression { permit: Semaphore::new(1), decompressors: Mutex::default() }
     }
 }
 
@@ -65,53 +69,53 @@ impl<E: Into<RefusedBatch>> From<E> for Invalid {
 
 impl Decompression {
     fn check(&self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
-        let mut opener = self.openers.lock().pop().unwrap_or_default();
-        let checked = opener.check(batch, bytes_max);
-        opener.trim();
-        let mut openers = self.openers.lock();
-        if openers.len() < OPENERS_KEPT {
-            openers.push(opener);
+        let mut decompressor = self.decompressors.lock().pop().unwrap_or_default();
+        let checked = decompressor.check(batch, bytes_max);
+        decompressor.trim();
+        let mut decompressors = self.decompressors.lock();
+        if decompressors.len() < DECOMPRESSORS_KEPT {
+            decompressors.push(decompressor);
         }
         checked
     }
 
-    /// Waits for the permit, which is given in the order of the requests. The caller must not hold a permit for long
+    /// Waits for the permit, which is given in the order of the requests. The caller must not hold a slot for long
     /// work.
-    pub async fn turn(&self) -> LargeBatchPermit<'_> {
-        LargeBatchPermit { _permit: self.turn.acquire().await.expect("never closed") }
+    pub async fn permit(&self) -> LargeBatchPermit<'_> {
+        LargeBatchPermit { _permit: self.permit.acquire().await.expect("never closed") }
     }
 }
 
 /// How many bytes a request may still decompress.
-pub struct OpeningBudget {
+pub struct DecompressionBudget {
     /// How many bytes of a fast codec are left; `None` if the request has no limit.
     short_left: Option<usize>,
 }
 
-impl OpeningBudget {
+impl DecompressionBudget {
     /// Returns the budget for a thread that serves connections.
-    pub fn short() -> OpeningBudget {
-        OpeningBudget { short_left: Some(SHORT_MAX) }
+    pub fn short() -> DecompressionBudget {
+        DecompressionBudget { short_left: Some(SHORT_MAX) }
     }
 
     /// Returns a budget without a limit for the request. Only the limit of each batch applies.
-    pub fn long() -> OpeningBudget {
-        OpeningBudget { short_left: None }
+    pub fn long() -> DecompressionBudget {
+        DecompressionBudget { short_left: None }
     }
 }
 
 /// Everything that is needed to decompress a batch.
-pub struct Opening<'a> {
+pub struct Decompressing<'a> {
     pub decompression: &'a Decompression,
     /// The permit for a large batch, if the caller has it.
-    pub turn: Option<&'a LargeBatchPermit<'a>>,
-    pub budget: &'a mut OpeningBudget,
+    pub permit: Option<&'a LargeBatchPermit<'a>>,
+    pub budget: &'a mut DecompressionBudget,
 }
 
-impl Opening<'_> {
+impl Decompressing<'_> {
     /// Checks the records of a batch without keeping them. `most` is the maximum number of bytes after decompression.
-    /// Returns `None` if the caller must use [`Opening::open`] instead, because a piece is too large or the caller
-    /// already has the permit.
+    /// Returns `None` if the caller must use [`Decompressing::decompress`] instead, because a piece is too large or the
+    /// caller already has the permit.
     ///
     /// # Errors
     /// Returns [`Invalid::Long`] if the budget is too small, and [`Invalid::Refused`] if the records are damaged or too
@@ -122,7 +126,7 @@ impl Opening<'_> {
         codec: Compression,
         most: usize,
     ) -> Result<Option<CheckedRecords>, Invalid> {
-        if self.turn.is_some() {
+        if self.permit.is_some() {
             return Ok(None);
         }
         let a_byte = if codec == Compression::Gzip { GZIP } else { 1 };
@@ -145,11 +149,11 @@ impl Opening<'_> {
     /// # Errors
     /// Returns [`Invalid::Long`] on a thread that serves connections, and [`Invalid::Large`] if the permit is missing.
     /// Returns [`Invalid::Refused`] if the records are damaged or too large.
-    pub fn open(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Bytes, Invalid> {
+    pub fn decompress(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Bytes, Invalid> {
         if self.budget.short_left.is_some() {
             return Err(Invalid::Long);
         }
-        let now = if self.turn.is_some() { most } else { most.min(SMALL_MAX) };
+        let now = if self.permit.is_some() { most } else { most.min(SMALL_MAX) };
         decompress_sent(codec, batch.payload(), now).map_err(|error| match error {
             BatchError::TooLarge(_) if now < most => Invalid::Large,
             error => Invalid::Refused(of_decompression(error)),
@@ -159,5 +163,5 @@ impl Opening<'_> {
 
 /// Returns the maximum size of a decompressed batch in this topic.
 pub fn decompressed_max(config: &TopicConfig) -> usize {
-    config.max_message_bytes.saturating_mul(2).clamp(DECOMPRESSED_LEAST, OPENED_MAX)
+    config.max_message_bytes.saturating_mul(2).clamp(DECOMPRESSED_LEAST, DECOMPRESSED_MAX)
 }

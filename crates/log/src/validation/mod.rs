@@ -12,7 +12,9 @@ mod valid;
 mod validate;
 mod wrong_records;
 
-pub use decompression::{Decompression, Invalid, LargeBatchPermit, OPENED_MAX, Opening, OpeningBudget};
+pub use decompression::{
+    BATCH_BYTES_MAX, DECOMPRESSED_MAX, Decompressing, Decompression, DecompressionBudget, Invalid, LargeBatchPermit,
+};
 pub use destination::Destination;
 pub use refused::RefusedBatch;
 pub use valid::{InvalidBatch, ValidBatch, claimed_stamp};

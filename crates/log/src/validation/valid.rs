@@ -1,5 +1,6 @@
 //! A batch that may be appended, and the checks of its header.
 
+use super::decompression::BATCH_BYTES_MAX;
 use bytes::Bytes;
 use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -154,7 +155,7 @@ fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Res
 /// Checks a batch's size. As in Kafka, this is done when the batch arrives, and again if it was compressed with another
 /// codec.
 pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
-    let max = config.max_message_bytes;
+    let max = config.max_message_bytes.min(BATCH_BYTES_MAX);
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
@@ -181,4 +182,21 @@ fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
     let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
     let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());
     stamp.map_err(|_: SequenceRefusal| InvalidBatch::Header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_config::{BrokerConfig, Properties};
+
+    #[test]
+    fn batch_larger_than_the_cleaner_reads_is_refused_whatever_the_topic_allows() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let of = |max_message_bytes| TopicConfig { max_message_bytes, ..broker.topics.defaults.clone() };
+        let checked = |size, max| check_size(size, &of(max));
+        assert_eq!(checked(BATCH_BYTES_MAX, usize::MAX), Ok(()));
+        let (size, max) = (BATCH_BYTES_MAX + 1, BATCH_BYTES_MAX);
+        assert_eq!(checked(size, usize::MAX), Err(InvalidBatch::TooLarge { size, max }));
+        assert_eq!(checked(101, 100), Err(InvalidBatch::TooLarge { size: 101, max: 100 }));
+    }
 }

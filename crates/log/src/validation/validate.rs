@@ -7,7 +7,7 @@
 //! Invariant: after a batch was decompressed or rewritten here, its records are readable, complete and in order, and
 //! their timestamps are in the topic's range. No batch is larger than `max.message.bytes`.
 
-use super::decompression::{Invalid, Opening, decompressed_max};
+use super::decompression::{Decompressing, Invalid, decompressed_max};
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};
 use super::valid::{ValidBatch, check_size};
@@ -31,8 +31,8 @@ const GUNZIP: usize = 3;
 
 /// Estimates how much work it is to validate a batch. The result is a number of bytes that a fast codec compresses in
 /// the same time. Returns usize::MAX if the batch must be decompressed and compressed again. If it must only be
-/// checked, the estimate is based on its compressed size. If the batch decompresses to much more, `Opening` sets the
-/// limit.
+/// checked, the estimate is based on its compressed size. If the batch decompresses to much more, `Decompressing` sets
+/// the limit.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -69,7 +69,7 @@ pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
     to: Destination<'_>,
-    mut opening: Opening<'_>,
+    mut decompressing: Decompressing<'_>,
 ) -> Result<ValidBatch<'r>, Invalid> {
     let batch = one_batch(records, from, to.config)?;
     let codec = batch.compression().map_err(of_batch)?;
@@ -81,7 +81,7 @@ pub fn validate<'r>(
         if believes_header(to.config) {
             return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
         }
-        let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
+        let checked = decompressing.check(&batch, codec, decompressed_max(to.config))?;
         // If records are wrong, decompress the whole batch, so that each of them can be reported.
         if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
             return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
@@ -93,7 +93,7 @@ pub fn validate<'r>(
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
-    let records = opening.open(&batch, codec, most)?;
+    let records = decompressing.decompress(&batch, codec, most)?;
     Ok(of_records(batch, &records, target, to)?)
 }
 
@@ -208,7 +208,7 @@ fn as_sent<'r>(batch: BatchView<'r>, max_timestamp: i64, to: Destination<'_>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::decompression::{Decompression, LargeBatchPermit, OpeningBudget};
+    use super::super::decompression::{Decompression, DecompressionBudget, LargeBatchPermit};
     use super::*;
     use bytes::Bytes;
     use fullbore_config::{BrokerConfig, CleanupPolicy, Properties};
@@ -250,15 +250,15 @@ mod tests {
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();
-        let turn = poll_once(decompression.turn()).expect("nobody else wants it");
-        let mut outcome = in_budget(&records, topic, &decompression, None, OpeningBudget::long());
+        let permit = poll_once(decompression.permit()).expect("nobody else wants it");
+        let mut outcome = in_budget(&records, topic, &decompression, None, DecompressionBudget::long());
         if matches!(outcome, Err(Invalid::Large)) {
-            outcome = in_budget(&records, topic, &decompression, Some(&turn), OpeningBudget::long());
+            outcome = in_budget(&records, topic, &decompression, Some(&permit), DecompressionBudget::long());
         }
         match outcome {
             Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), valid.is_as_sent())),
             Err(Invalid::Refused(why)) => Err(why),
-            Err(Invalid::Large | Invalid::Long) => panic!("it is its turn, and nobody waits"),
+            Err(Invalid::Large | Invalid::Long) => panic!("it has the permit, and no time limit"),
         }
     }
 
@@ -266,10 +266,10 @@ mod tests {
         records: &'r Records,
         topic: &TopicConfig,
         decompression: &Decompression,
-        turn: Option<&LargeBatchPermit<'_>>,
-        mut budget: OpeningBudget,
+        permit: Option<&LargeBatchPermit<'_>>,
+        mut budget: DecompressionBudget,
     ) -> Result<ValidBatch<'r>, Invalid> {
-        validate(Some(records), ANY, to(topic), Opening { decompression, turn, budget: &mut budget })
+        validate(Some(records), ANY, to(topic), Decompressing { decompression, permit, budget: &mut budget })
     }
 
     fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -347,14 +347,15 @@ mod tests {
         let (small, large) = (sealed(3), sealed(20));
         let (small, large) = (sent(&small), sent(&large));
         let decompression = Decompression::default();
-        let validate = |records, turn| in_budget(records, &to_gzip, &decompression, turn, OpeningBudget::long());
+        let validate =
+            |records, permit| in_budget(records, &to_gzip, &decompression, permit, DecompressionBudget::long());
         assert!(validate(&small, None).is_ok());
         assert!(matches!(validate(&large, None), Err(Invalid::Large)));
-        let turn = poll_once(decompression.turn()).expect("nobody has it");
-        assert!(poll_once(decompression.turn()).is_none());
-        assert!(validate(&large, Some(&turn)).is_ok());
-        drop(turn);
-        assert!(poll_once(decompression.turn()).is_some());
+        let permit = poll_once(decompression.permit()).expect("nobody has it");
+        assert!(poll_once(decompression.permit()).is_none());
+        assert!(validate(&large, Some(&permit)).is_ok());
+        drop(permit);
+        assert!(poll_once(decompression.permit()).is_some());
     }
 
     #[test]
@@ -425,14 +426,14 @@ mod tests {
         let (small, large) = (sealed(200), sealed(600));
         let (small, large) = (sent(&small), sent(&large));
         let decompression = Decompression::default();
-        let mut budget = OpeningBudget::short();
+        let mut budget = DecompressionBudget::short();
         let mut validate = |records| {
-            let opening = Opening { decompression: &decompression, turn: None, budget: &mut budget };
-            validate(Some(records), ANY, to(&topic), opening).map(|_| ())
+            let decompressing = Decompressing { decompression: &decompression, permit: None, budget: &mut budget };
+            validate(Some(records), ANY, to(&topic), decompressing).map(|_| ())
         };
         assert!(validate(&small).is_ok() && validate(&small).is_ok());
         assert!(matches!(validate(&small), Err(Invalid::Long)), "the third in one request");
         assert!(matches!(validate(&large), Err(Invalid::Long)));
-        assert!(in_budget(&large, &topic, &decompression, None, OpeningBudget::long()).is_ok());
+        assert!(in_budget(&large, &topic, &decompression, None, DecompressionBudget::long()).is_ok());
     }
 }

@@ -12,11 +12,14 @@ use fullbore_wire::did_you_mean;
 pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
     "acks", "all", "Replicas that must have a batch before it is acknowledged: all (or -1), 1, 0.",
         |c, v| c.acks = acks(v)?;
-    "batch.size", "16384", "A batch of this many bytes is sent at once. One that cannot leave yet keeps growing, up to max.request.size (Kafka's do not). 0: each record is a batch of its own.",
+    "batch.size", "16384", "A batch of this many bytes is sent at once. A batch that cannot be sent yet keeps \
+         growing, up to max.request.size (unlike in Kafka). With 0, each record is a batch of its own.",
         |c, v| c.batch_size = size(v, 0)?;
     "bootstrap.servers", "", "host:port of the brokers to which the client connects first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
-    "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits. Where a topic has several partitions, one of them may use at most four fifths, so that an unreachable partition leaves memory to the others.",
+    "buffer.memory", "33554432", "Memory in bytes for records that are not acknowledged; send waits while this memory \
+         is in use. Where a topic has several partitions, one of them may use at most four fifths, so that an \
+         unreachable partition leaves memory to the others.",
         |c, v| c.buffer_memory = number(v, 1, i64::MAX)? as usize;
     "compression.gzip.level", "", "1 to 9, or -1 for the codec's own; default -1.",
         |_c, v| level(v, 1, 9)?;
@@ -26,11 +29,14 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.compression = codec(v)?;
     "compression.zstd.level", "", "-131072 to 22; default 3.",
         |_c, v| level(v, -131_072, 22)?;
-    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto means one, and more where one limits throughput, if max.in.flight.requests.per.connection is auto too. A partition uses one of them, unless the broker puts batches back in order.",
+    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto begins with one, and \
+         adds connections while they limit throughput, if max.in.flight.requests.per.connection is auto too. A \
+         partition uses only one connection, unless the broker puts batches back in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "Longest time from send to success or failure.",
         |c, v| c.delivery_timeout = ms(v)?;
-    "enable.idempotence", "true", "Each record once and in order, through any number of retries.",
+    "enable.idempotence", "true", "With true, each record is written once and in order, however many retries are \
+         needed.",
         |c, v| c.enable_idempotence = Some(boolean(v)?);
     "linger.ms", "5", "Time for which a batch smaller than batch.size waits for more records.",
         |c, v| c.linger = ms(v)?;
@@ -42,7 +48,8 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.max_request_size = size(v, 1024)?;
     "metadata.max.age.ms", "300000", "Age at which metadata is fetched again.",
         |c, v| c.metadata_max_age = ms(v)?;
-    "partitioner.ignore.keys", "false", "true spreads records with keys like those without.",
+    "partitioner.ignore.keys", "false", "With true, the partition of a record does not depend on its key, as for \
+         records without keys.",
         |c, v| c.partitioner_ignore_keys = boolean(v)?;
     "retries", "2147483647", "Attempts after the first; delivery.timeout.ms is the better bound.",
         |c, v| c.retries = number(v, 0, i64::from(i32::MAX))? as u32;

@@ -128,10 +128,10 @@ impl ProducerConfig {
         }
         let idempotence = || "enable.idempotence=true".to_owned();
         if self.enable_idempotence == Some(true) && self.acks != Acks::All {
-            return conflict(idempotence(), format!("acks={}", self.acks as i16), "it needs acks=all");
+            return conflict(idempotence(), format!("acks={}", self.acks as i16), "idempotence needs acks=all");
         }
         if self.enable_idempotence == Some(true) && self.retries == 0 {
-            return conflict(idempotence(), "retries=0".to_owned(), "it needs retries above 0");
+            return conflict(idempotence(), "retries=0".to_owned(), "idempotence needs retries above 0");
         }
         self.check_transactional()?;
         if self.max_in_flight == InFlight::Requests(0) {
@@ -170,8 +170,10 @@ impl ProducerConfig {
         let Some(id) = &self.transactional_id else { return Ok(()) };
         let (second, why) = match (self.enable_idempotence, self.acks, self.retries) {
             (Some(false), ..) => ("enable.idempotence=false".to_owned(), "transactions need idempotence"),
-            (_, acks @ (Acks::None | Acks::Leader), _) => (format!("acks={}", acks as i16), "it needs acks=all"),
-            (.., 0) => ("retries=0".to_owned(), "it needs retries above 0"),
+            (_, acks @ (Acks::None | Acks::Leader), _) => {
+                (format!("acks={}", acks as i16), "idempotence needs acks=all")
+            }
+            (.., 0) => ("retries=0".to_owned(), "idempotence needs retries above 0"),
             _ => return Ok(()),
         };
         Err(ConfigError::Conflict { first: format!("transactional.id={id}"), second, why })

@@ -133,8 +133,10 @@ impl Coordinator {
             if gives_up() {
                 // The caller gives up only because the transaction is aborted, so the error is not fatal for the
                 // producer.
-                let message =
-                    format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
+                let message = format!(
+                    "the producer stopped trying because the transaction is being aborted; the last error: {}",
+                    answer(code, &message)
+                );
                 return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
             }
             self.note_trouble(&answer(code, &message));
@@ -159,7 +161,7 @@ impl Coordinator {
     /// Remembers why requests fail, for the errors of waiting calls and records.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
-        let why = format!("its transaction waits: {why}");
+        let why = format!("the records wait for their transaction: {why}");
         self.core.partitions().iter().for_each(|partition| partition.hindered(&why));
     }
 

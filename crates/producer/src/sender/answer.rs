@@ -37,7 +37,7 @@ impl Broker {
             tracing::warn!(
                 broker = self.id,
                 batches,
-                "cannot use the broker's window: clamped to {low} to {high} batches"
+                "cannot use the window that the broker reports: the producer limits it to {low} to {high} batches"
             );
         }
     }
@@ -67,12 +67,9 @@ impl Core {
         for outgoing in batches {
             match find(response, &outgoing) {
                 Some((_, answer)) => self.act(outgoing, answer, now),
-                None => self.set_back(
-                    outgoing,
-                    Setback::Retry { maybe: true },
-                    "the response leaves the partition out",
-                    now,
-                ),
+                None => {
+                    self.set_back(outgoing, Setback::Retry { maybe: true }, "the response lacks the partition", now)
+                }
             }
         }
     }

@@ -72,7 +72,7 @@ impl Core {
         };
         let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
         let response = self.cluster.call(request).await.inspect_err(|error| {
-            tracing::debug!(%topic, %error, "cannot read the topic's max.message.bytes: the producer searches for it with smaller batches");
+            tracing::debug!(%topic, %error, "cannot read the topic's max.message.bytes: the producer tries smaller batches until the broker accepts them");
         });
         let result = response.ok()?.results.into_iter().find(|result| !result.error_code.is_err())?;
         let config = result.configs.into_iter().find(|config| config.name == *MAX_MESSAGE_BYTES)?;
@@ -82,8 +82,8 @@ impl Core {
     /// Adds a notice that explains why batches are refused for their size, and how to avoid it.
     fn notice_too_large(&self, topic: &Text, setting: &str, size: usize) {
         self.notices.add(format!(
-            "{setting} of topic {topic} is smaller than batches of {size} bytes: they are split, and later ones stay \
-             smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic"
+            "batches of {size} bytes exceed {setting} of topic {topic}: the producer splits them, and keeps later \
+             batches smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic"
         ));
     }
 }

@@ -1,6 +1,6 @@
 //! Decides which batches of a producer a broker may take for a partition before they are committed.
 //!
-//! Admission fixes the order of the batches, and the coordinator's commit confirms it. A batch is checked against the
+//! Admission fixes the order of the batches, and the commit to the index confirms it. A batch is checked against the
 //! committed state that this broker knows, and against the pending batches. The known state may be stale, because the
 //! producer may have written through another broker. A batch may be accepted by a stale state, but is never refused by
 //! one. So the caller reads the committed state again before a refusal, and at a producer's first batch.
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
-use super::batch::Verified;
+use super::batch::Confirmation;
 use super::state::PartitionState;
 use crate::sequence::{
     HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
 };
 
-/// Identifies an admitted batch. The number is unique to its broker.
-pub type TicketId = u64;
+/// The number of an admitted batch or marker, which its broker uses only once.
+pub type BatchNumber = u64;
 
 /// The decision about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Admission {
     /// The batch is accepted. The caller puts it into an object, and then calls [`PartitionAdmission::admitted`].
     Admit,
     /// A copy of the batch is pending, and this one gets the same outcome.
-    Shares(TicketId),
+    Shares(BatchNumber),
     /// The batch is already committed. The caller repeats the first response.
     Duplicate {
         /// The offset of the first record in the committed copy.
@@ -59,25 +59,26 @@ pub enum Freshness {
 pub enum Opening {
     /// The batch continues a transaction that is open or that a pending batch opens.
     Open {
-        /// The value to use for [`ObjectBatch::verified`](super::ObjectBatch::verified).
-        verified: Option<Verified>,
+        /// The value to use for [`ObjectBatch::confirmation`](super::ObjectBatch::confirmation).
+        confirmation: Option<Confirmation>,
     },
     /// The batch opens a transaction. The coordinator must confirm this first.
     Unverified,
 }
 
+/// An admitted batch that is not committed yet.
 #[derive(Clone, Copy, Debug)]
-struct PendingBatch {
+struct UncommittedBatch {
     stamp: Stamp,
-    ticket: TicketId,
-    /// The coordinator's confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
-    verified: Option<Verified>,
+    batch_number: BatchNumber,
+    /// The coordinator's confirmation, as in [`ObjectBatch::confirmation`](super::ObjectBatch::confirmation).
+    confirmation: Option<Confirmation>,
 }
 
 /// The pending batches of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
-    by_producer: HashMap<i64, VecDeque<PendingBatch>>,
+    by_producer: HashMap<i64, VecDeque<UncommittedBatch>>,
     /// Batches that were refused and that their clients must resend before any other.
     refused: RefusedBatches,
 }
@@ -90,7 +91,7 @@ impl PartitionAdmission {
         }
         let pending = self.by_producer.get(&stamp.producer_id);
         if let Some(same) = pending.and_then(|pending| same(pending, stamp)) {
-            return Admission::Shares(same.ticket);
+            return Admission::Shares(same.batch_number);
         }
         let newest = self.newest(stamp.producer_id, committed);
         if let Some(newest) = newest {
@@ -167,30 +168,30 @@ impl PartitionAdmission {
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
-        if let Some(verified) = pending.and_then(|newest| newest.verified) {
-            return Opening::Open { verified: Some(verified) };
+        if let Some(confirmation) = pending.and_then(|newest| newest.confirmation) {
+            return Opening::Open { confirmation: Some(confirmation) };
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
             // After an error the batch goes on, because the commit checks it again and can still refuse it.
-            Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
+            Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { confirmation: None },
         }
     }
 
-    /// Makes a batch pending, once it is in an object. `verified` is the confirmation in the object's batch. Markers
+    /// Makes a batch pending, once it is in an object. `confirmation` is that of the object's batch. Markers
     /// are not recorded here.
-    pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
+    pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, confirmation: Option<Confirmation>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
-            pending.push_back(PendingBatch { stamp: *stamp, ticket, verified });
+            pending.push_back(UncommittedBatch { stamp: *stamp, batch_number, confirmation });
             self.refused.written(stamp);
         }
     }
 
     /// Removes a pending batch that has been committed by this broker or another one.
-    pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
+    pub fn committed(&mut self, stamp: &Stamp, batch_number: BatchNumber) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
-            if let Some(at) = place(pending, ticket) {
+            if let Some(at) = place(pending, batch_number) {
                 pending.remove(at);
             }
             if pending.is_empty() {
@@ -200,13 +201,19 @@ impl PartitionAdmission {
     }
 
     /// Removes a batch that failed with `code` at the time `now`, and all batches of its producer that were admitted
-    /// after it. Returns the tickets of those later batches, in order. They must not be committed, because the client
+    /// after it. Returns the numbers of those later batches, in order. They must not be committed, because the client
     /// sends all of them again.
     #[must_use = "the waiting requests need a response"]
-    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
+    pub fn failed(
+        &mut self,
+        stamp: &Stamp,
+        batch_number: BatchNumber,
+        code: ErrorCode,
+        now: Duration,
+    ) -> Vec<BatchNumber> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
-        let Some(at) = place(pending, ticket) else { return Vec::new() };
-        let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
+        let Some(at) = place(pending, batch_number) else { return Vec::new() };
+        let dead = pending.drain(at..).skip(1).map(|of| of.batch_number).collect();
         if pending.is_empty() {
             self.by_producer.remove(&stamp.producer_id);
         }
@@ -247,8 +254,8 @@ impl PartitionAdmission {
     }
 
     /// Returns true if the batch is still pending, so its object may commit it.
-    pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
-        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
+    pub fn is_pending(&self, stamp: &Stamp, batch_number: BatchNumber) -> bool {
+        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, batch_number).is_some())
     }
 
     /// Returns true if no batch of an idempotent producer is pending or must be resent.
@@ -257,14 +264,14 @@ impl PartitionAdmission {
     }
 }
 
-/// Returns the index of the pending batch with this ticket. The tickets are in ascending order.
-fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
-    pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
+/// Returns the index of the pending batch with this number. The numbers are in ascending order.
+fn place(pending: &VecDeque<UncommittedBatch>, batch_number: BatchNumber) -> Option<usize> {
+    pending.binary_search_by_key(&batch_number, |of| of.batch_number).ok()
 }
 
 /// Returns the pending copy of a batch, if there is one. The search relies on the sequences of each epoch having no
 /// gap.
-fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
+fn same<'a>(pending: &'a VecDeque<UncommittedBatch>, stamp: &Stamp) -> Option<&'a UncommittedBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
     let ahead = |of: &Stamp| sequence_distance(first, of.base_sequence);

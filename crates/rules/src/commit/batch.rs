@@ -27,12 +27,12 @@ pub struct ObjectBatch {
     /// The coordinator's confirmation that the partition is in the producer's transaction; None if the batch was not
     /// verified. A batch that opens a transaction here can be committed only if it has been verified. For a marker,
     /// this is the state when the marker was requested.
-    pub verified: Option<Verified>,
+    pub confirmation: Option<Confirmation>,
 }
 
 /// A confirmation by the transaction's coordinator that a partition is in the transaction (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct Confirmation {
     /// The partition's next offset, as the broker knew it before the verification. A marker at that offset or later may
     /// have ended the transaction.
     pub next_offset: i64,

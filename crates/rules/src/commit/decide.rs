@@ -10,7 +10,7 @@ use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
 /// The state that a commit is decided on. It has the newest state of every partition in the commit.
 #[derive(Debug)]
-pub struct Coordinator<'a> {
+pub struct CommitState<'a> {
     /// The existing partitions, which the commit changes. A partition that is not in the map was deleted.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
     /// The producer state of deleted partitions, as far as the index still has it. A batch that this state remembers
@@ -51,15 +51,13 @@ pub struct CommittedObject {
 
 /// Decides on objects, in the order in which their broker closed them. The partitions are left in their state after the
 /// commit. Unless the commit is certainly written, the caller must read the partitions again.
-pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
-    let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
+pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
+    let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
     for object in objects {
         let verdicts = match &object.state {
             ObjectState::Registered => deciding.append(object, &mut failed),
-            ObjectState::Live(runs) => {
-                object.batches.iter().map(|batch| again(deciding.coordinator, batch, runs)).collect()
-            }
+            ObjectState::Live(runs) => object.batches.iter().map(|batch| again(deciding.state, batch, runs)).collect(),
             ObjectState::Gone => vec![CommitVerdict::Refused(Refusal::ObjectGone); object.batches.len()],
         };
         if object.state != ObjectState::Registered {
@@ -90,7 +88,7 @@ fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &Com
 
 /// A commit while it is being decided.
 struct Deciding<'a, 'b> {
-    coordinator: &'a mut Coordinator<'b>,
+    state: &'a mut CommitState<'b>,
     decided: CommitDecision,
     /// The index of each producer's row in [`CommitDecision::producers`].
     rows: HashMap<(DisklessPartitionId, i64), usize>,
@@ -106,7 +104,7 @@ impl Deciding<'_, '_> {
         for batch in &object.batches {
             let verdict = self.decide(batch, failed);
             if let CommitVerdict::Appended { base_offset } = verdict {
-                let so_far = self.coordinator.partitions.get(&batch.partition).map_or(-1, |of| of.max_timestamp);
+                let so_far = self.state.partitions.get(&batch.partition).map_or(-1, |of| of.max_timestamp);
                 match self.decided.runs.last_mut().filter(|_| run_end == Some((batch.partition, batch.position))) {
                     Some(run) => run.push(batch, so_far),
                     None => self.decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far)),
@@ -119,7 +117,7 @@ impl Deciding<'_, '_> {
         }
         let appended = &self.decided.runs[first_run..];
         debug_assert!(
-            are_unbroken(appended, self.coordinator.partitions),
+            are_unbroken(appended, self.state.partitions),
             "runs adjoin, and the last one ends at the log end"
         );
         let in_runs: i64 = appended.iter().map(|run| i64::from(run.bytes())).sum();
@@ -130,9 +128,9 @@ impl Deciding<'_, '_> {
 
     /// Decides on a batch, and appends it if it is accepted.
     fn decide(&mut self, batch: &ObjectBatch, failed: &FailedProducers) -> CommitVerdict {
-        let now_ms = self.coordinator.now_ms;
-        let Some(partition) = self.coordinator.partitions.get_mut(&batch.partition) else {
-            return gone(self.coordinator.deleted, batch);
+        let now_ms = self.state.now_ms;
+        let Some(partition) = self.state.partitions.get_mut(&batch.partition) else {
+            return gone(self.state.deleted, batch);
         };
         if let Some(marker) = batch.marker() {
             if let Err(why) = partition.check_marker(&marker) {
@@ -190,12 +188,12 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
 
 /// Decides on a batch whose object was committed before. An extent with the batch shows that the batch was appended.
 /// Without such an extent, the present state decides.
-fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
+fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
         return CommitVerdict::Appended { base_offset };
     }
-    let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
+    let Some(partition) = state.partitions.get(&batch.partition) else { return gone(state.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
             // The marker was refused, or it was appended and its extent is deleted. The coordinator writes it again.

@@ -1,9 +1,9 @@
-//! The batch coordinator of diskless topics. It decides which batches of uploaded objects are appended, and at which
+//! The rules of the index of diskless topics. They decide which batches of uploaded objects are appended, and at which
 //! offsets.
 //!
 //! A broker gathers batches of any partitions into an object, puts the object into the object store, and commits it
-//! here. Until then a batch has no offset. A decision is written in one transaction with the state that it was made on.
-//! So the coordinator alone orders every partition, whichever brokers take its batches.
+//! to the index. Until then a batch has no offset. A decision is written in one transaction with the state that it was
+//! made on. So the index alone orders every partition, whichever brokers take its batches.
 //!
 //! - [`commit`](fn@commit): decides on objects, and returns verdicts and rows to write.
 //! - [`BatchRun`]: an extent, which is a row for the adjacent batches of a partition in an object.
@@ -16,7 +16,7 @@
 //!
 //! Invariants: offsets are dense, and each is assigned once. An object is committed only once, however often that is
 //! requested. Within a producer's epoch, no sequence is appended twice or skipped. A transaction opens only if the
-//! coordinator has confirmed it and no marker has ended it after the confirmation.
+//! transaction coordinator has confirmed it and no marker has ended it after the confirmation.
 
 pub mod admission;
 mod batch;
@@ -37,8 +37,8 @@ mod transaction_model;
 mod transaction_tests;
 mod uploads;
 
-pub use batch::{AppendedBatch, AppendedBatches, BatchKind, DisklessPartitionId, ObjectBatch, ObjectId, Verified};
-pub use decide::{CommitDecision, CommittedObject, Coordinator, PartitionAborted, commit};
+pub use batch::{AppendedBatch, AppendedBatches, BatchKind, Confirmation, DisklessPartitionId, ObjectBatch, ObjectId};
+pub use decide::{CommitDecision, CommitState, CommittedObject, PartitionAborted, commit};
 pub use numbers::ObjectNumbers;
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 pub use run::{BatchRun, PackedBatch};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fullbore_schedules::{Random, each_fault_is_found, run_each};
 use fullbore_wire::ErrorCode;
 
-use super::admission::{Admission, Freshness, PartitionAdmission, TicketId};
+use super::admission::{Admission, BatchNumber, Freshness, PartitionAdmission};
 use super::*;
 use crate::sequence::Stamp;
 
@@ -42,7 +42,7 @@ enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     No,
-    Waits { broker: usize, ticket: TicketId },
+    Waits { broker: usize, batch_number: BatchNumber },
     Acknowledged { base_offset: i64 },
 }
 
@@ -55,7 +55,7 @@ struct Client {
 
 #[derive(Clone)]
 struct Admitted {
-    ticket: TicketId,
+    batch_number: BatchNumber,
     batch: ObjectBatch,
 }
 
@@ -146,7 +146,7 @@ impl World {
         let Some(n) = again.or(next) else { return };
         let (partition, broker) = (self.clients[at].partition, self.clients[at].broker);
         let stamp = Stamp { producer_id: at as i64, producer_epoch: 0, base_sequence: n as i32, record_count: 1 };
-        let ticket = self.next_id() as TicketId;
+        let batch_number = self.next_id() as BatchNumber;
         let here = &mut self.brokers[broker];
         let admission = here.admission.entry(partition).or_default();
         let mut admitted = admission.check(&stamp, &here.known[&partition], Freshness::MayBeStale, Duration::ZERO);
@@ -156,7 +156,7 @@ impl World {
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
-                admission.admitted(&stamp, ticket, None);
+                admission.admitted(&stamp, batch_number, None);
                 let batch = ObjectBatch {
                     partition,
                     position: 0,
@@ -164,12 +164,12 @@ impl World {
                     stamp,
                     max_timestamp: 0,
                     kind: BatchKind::Plain,
-                    verified: None,
+                    confirmation: None,
                 };
-                here.active.push(Admitted { ticket, batch });
-                Sent::Waits { broker, ticket }
+                here.active.push(Admitted { batch_number, batch });
+                Sent::Waits { broker, batch_number }
             }
-            Admission::Shares(ticket) => Sent::Waits { broker, ticket },
+            Admission::Shares(batch_number) => Sent::Waits { broker, batch_number },
             Admission::Duplicate { base_offset, .. } => Sent::Acknowledged { base_offset },
             Admission::Ask | Admission::Refuse(_) => Sent::No,
         };
@@ -202,7 +202,7 @@ impl World {
         object.ended = Some(!failed);
         if self.fault == Some(Fault::AnswersBeforeCommit) && !failed {
             for admitted in object.batches.clone() {
-                self.answer(admitted.ticket, Sent::Acknowledged { base_offset: i64::MAX });
+                self.answer(admitted.batch_number, Sent::Acknowledged { base_offset: i64::MAX });
             }
         }
     }
@@ -237,7 +237,7 @@ impl World {
 
     fn is_waited_for(&self, broker: usize, admitted: &Admitted) -> bool {
         let here = &self.brokers[broker].admission[&admitted.batch.partition];
-        here.is_pending(&admitted.batch.stamp, admitted.ticket)
+        here.is_pending(&admitted.batch.stamp, admitted.batch_number)
     }
 
     /// Commits an object. Returns true if the outcome is known. Every fourth commit gets no response, and half of these
@@ -252,8 +252,8 @@ impl World {
         let state = self.objects[&object.id].clone();
         let finished = FinishedObject { id: object.id, state, batches };
         let deleted = HashMap::new();
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
-        let decided = super::commit(&mut coordinator, &[finished]);
+        let mut commit_state = CommitState { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
+        let decided = super::commit(&mut commit_state, &[finished]);
         if !decided.objects.is_empty() {
             self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));
         }
@@ -286,21 +286,21 @@ impl World {
     fn commits(&mut self, broker: usize, admitted: &Admitted, base_offset: i64) {
         let ObjectBatch { partition, stamp, .. } = admitted.batch;
         let here = &mut self.brokers[broker];
-        here.admission.entry(partition).or_default().committed(&stamp, admitted.ticket);
+        here.admission.entry(partition).or_default().committed(&stamp, admitted.batch_number);
         here.known.insert(partition, self.partitions[&partition].clone());
-        self.answer(admitted.ticket, Sent::Acknowledged { base_offset });
+        self.answer(admitted.batch_number, Sent::Acknowledged { base_offset });
     }
 
     fn fail(&mut self, broker: usize, admitted: &Admitted) {
         let ObjectBatch { partition, stamp, .. } = admitted.batch;
         let admission = self.brokers[broker].admission.entry(partition).or_default();
-        let dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        dead.into_iter().chain([admitted.ticket]).for_each(|ticket| self.answer(ticket, Sent::No));
+        let dead = admission.failed(&stamp, admitted.batch_number, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
+        dead.into_iter().chain([admitted.batch_number]).for_each(|batch_number| self.answer(batch_number, Sent::No));
     }
 
-    fn answer(&mut self, answered: TicketId, outcome: Sent) {
+    fn answer(&mut self, answered: BatchNumber, outcome: Sent) {
         for sent in self.clients.iter_mut().flat_map(|client| &mut client.batches) {
-            if matches!(sent, Sent::Waits { ticket, .. } if *ticket == answered) {
+            if matches!(sent, Sent::Waits { batch_number, .. } if *batch_number == answered) {
                 *sent = outcome;
             }
         }

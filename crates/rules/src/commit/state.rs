@@ -1,8 +1,8 @@
-//! The coordinator's state of a partition: where its records end, and its producers with their open transactions.
+//! The state of a partition in the index: where its records end, and its producers with their open transactions.
 //!
 //! Invariant: the next offset is after every recorded batch.
 
-use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
+use super::batch::{AppendedBatch, BatchKind, Confirmation, ObjectBatch};
 use super::object::Refusal;
 use crate::sequence::{
     self, AbortedTransaction, ProducerTails, Producers, SequenceRefusal, Stamp, TransactionOfBatch, VersionedMarker,
@@ -111,16 +111,18 @@ impl PartitionState {
     /// Returns true if another marker with transaction version 1 was appended after this one was queued. The queued
     /// marker may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
-        let ObjectBatch { stamp, verified, .. } = marker;
-        let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);
-        transaction_version < 2 && self.producers.knows(stamp.producer_id) && verified.as_ref().is_some_and(has_come)
+        let ObjectBatch { stamp, confirmation, .. } = marker;
+        let has_come = |confirmation: &Confirmation| self.producers.has_ended_since(stamp, confirmation.next_offset);
+        transaction_version < 2
+            && self.producers.knows(stamp.producer_id)
+            && confirmation.as_ref().is_some_and(has_come)
     }
 
     /// Checks that a batch may open a transaction. The coordinator must have confirmed the transaction, and no marker
     /// may follow the confirmation. With transaction version 2, the marker's epoch already rules out such a batch,
     /// unless the producer is forgotten.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
-        let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
+        let Confirmation { next_offset, is_added } = batch.confirmation.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {
             return Err(Refusal::Unverified);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
-use super::admission::{Admission, Freshness, PartitionAdmission, TicketId};
+use super::admission::{Admission, BatchNumber, Freshness, PartitionAdmission};
 use super::*;
 use crate::sequence::Verdict as Sequence;
 use crate::sequence::{Producers, SequenceRefusal, Stamp};
@@ -34,8 +34,8 @@ impl Case {
 
     pub fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
         let Case { partitions, deleted } = self;
-        let mut coordinator = Coordinator { partitions, deleted, now_ms: 0 };
-        commit(&mut coordinator, objects)
+        let mut commit_state = CommitState { partitions, deleted, now_ms: 0 };
+        commit(&mut commit_state, objects)
     }
 
     /// Commits an object, and returns the verdicts on its batches.
@@ -69,7 +69,7 @@ pub(super) fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch
         stamp,
         max_timestamp: i64::from(stamp.base_sequence),
         kind: BatchKind::Plain,
-        verified: None,
+        confirmation: None,
     }
 }
 
@@ -222,10 +222,10 @@ fn admitting(committed: &[ObjectBatch]) -> (PartitionState, PartitionAdmission) 
 #[test]
 fn batches_that_follow_pending_ones_are_admitted_at_once() {
     let (state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
-    for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
+    for (batch_number, sequence) in [(1, 2), (2, 4), (3, 6)] {
         let next = stamp(7, sequence, 2);
         assert_eq!(admission.check(&next, &state, Freshness::MayBeStale, AT), Admission::Admit);
-        admission.admitted(&next, ticket, None);
+        admission.admitted(&next, batch_number, None);
     }
     assert_eq!(admission.check(&stamp(7, 4, 2), &state, Freshness::MayBeStale, AT), Admission::Shares(2));
     let duplicate = Admission::Duplicate { base_offset: 0, timestamp: 0 };
@@ -255,7 +255,7 @@ fn batches_admitted_behind_a_failed_one_are_dead() {
     let (state, mut admission) = admitting(&[]);
     let of = |n: i32| stamp(7, n * 2, 2);
     for n in 0..4 {
-        admission.admitted(&of(n), n as TicketId, None);
+        admission.admitted(&of(n), n as BatchNumber, None);
     }
     admission.admitted(&stamp(8, 0, 1), 9, None);
     admission.committed(&of(0), 0);
@@ -283,7 +283,7 @@ fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1, None);
-    assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
+    assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<BatchNumber>::new());
     // The second batch was already in flight when the first one failed.
     assert_eq!(check(&pending, &second), BEHIND);
     let of_next_epoch = |base_sequence| Stamp { producer_epoch: 1, ..stamp(7, base_sequence, 10) };
@@ -321,11 +321,11 @@ fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
     // The batch before it fails as well, and the client resends that one first.
-    assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
+    assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<BatchNumber>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
-    for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
+    for (n, batch_number) in [(1, 2), (2, 3), (3, 4)] {
         assert_eq!(admission.check(&of(n), &committed, Freshness::Current, AT), Admission::Admit);
-        admission.admitted(&of(n), ticket, None);
+        admission.admitted(&of(n), batch_number, None);
     }
     let gap = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
     assert_eq!(admission.check(&of(5), &committed, Freshness::Current, AT), gap);
@@ -368,12 +368,12 @@ fn retry_finds_its_pending_batch_across_sequence_wrap_and_epochs() {
     let first = i32::MAX - 25;
     let mut pending: Vec<_> = (0..5).map(|at| stamp(7, crate::sequence::sequence_add(first, 10 * at), 10)).collect();
     pending.extend((0..3).map(|at| Stamp { producer_epoch: 1, ..stamp(7, 10 * at, 10) }));
-    let tickets = 100..;
-    tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket, None));
-    for (ticket, stamp) in tickets.zip(&pending) {
+    let batch_numbers = 100..;
+    batch_numbers.clone().zip(&pending).for_each(|(batch_number, stamp)| admission.admitted(stamp, batch_number, None));
+    for (batch_number, stamp) in batch_numbers.zip(&pending) {
         let check = admission.check(stamp, &committed, Freshness::MayBeStale, AT);
-        assert_eq!(check, Admission::Shares(ticket), "{stamp:?}");
-        assert!(admission.is_pending(stamp, ticket) && !admission.is_pending(stamp, ticket + 100));
+        assert_eq!(check, Admission::Shares(batch_number), "{stamp:?}");
+        assert!(admission.is_pending(stamp, batch_number) && !admission.is_pending(stamp, batch_number + 100));
         let overlaps = Stamp { record_count: 9, ..*stamp };
         assert!(!matches!(admission.check(&overlaps, &committed, Freshness::Current, AT), Admission::Shares(_)));
     }

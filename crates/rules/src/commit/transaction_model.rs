@@ -19,7 +19,7 @@ use std::time::Duration;
 use fullbore_schedules::{Random, each_fault_is_found, run_each};
 use fullbore_wire::ErrorCode;
 
-use super::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
+use super::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
 use super::*;
 use crate::sequence::{Marker, ProducerState, SequenceRefusal, Stamp};
 use fault::Fault;
@@ -33,7 +33,7 @@ const STEPS: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     No,
-    Waits { broker: usize, ticket: TicketId },
+    Waits { broker: usize, batch_number: BatchNumber },
     Acknowledged,
 }
 
@@ -75,7 +75,7 @@ enum Entry {
 
 #[derive(Clone, Copy)]
 struct Admitted {
-    ticket: TicketId,
+    batch_number: BatchNumber,
     batch: ObjectBatch,
     entry: Entry,
 }
@@ -242,7 +242,7 @@ impl World {
         let Some(transaction) = client.transaction else { return };
         let base_sequence = client.base_sequence + n as i32;
         let stamp = Stamp { producer_id: at as i64, producer_epoch: client.epoch, base_sequence, record_count: 1 };
-        let ticket = self.next_id() as TicketId;
+        let batch_number = self.next_id() as BatchNumber;
         let check = |here: &Broker, freshness| {
             let nothing = PartitionAdmission::default();
             let admission = here.admission.get(&partition).unwrap_or(&nothing);
@@ -255,16 +255,17 @@ impl World {
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
-                let Ok(verified) = self.verified(broker, partition, &stamp, version == 2) else { return };
+                let Ok(confirmation) = self.confirmation_of(broker, partition, &stamp, version == 2) else { return };
                 let here = &mut self.brokers[broker];
-                here.admission.entry(partition).or_default().admitted(&stamp, ticket, verified);
+                here.admission.entry(partition).or_default().admitted(&stamp, batch_number, confirmation);
                 let kind = BatchKind::Transactional;
-                let batch = ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, verified };
+                let batch =
+                    ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, confirmation };
                 let entry = Entry::Record { transaction, sequence: base_sequence };
-                here.active.push(Admitted { ticket, batch, entry });
-                Sent::Waits { broker, ticket }
+                here.active.push(Admitted { batch_number, batch, entry });
+                Sent::Waits { broker, batch_number }
             }
-            Admission::Shares(ticket) => Sent::Waits { broker, ticket },
+            Admission::Shares(batch_number) => Sent::Waits { broker, batch_number },
             Admission::Duplicate { .. } => Sent::Acknowledged,
             Admission::Ask | Admission::Refuse(_) => Sent::No,
         };
@@ -275,27 +276,27 @@ impl World {
     /// # Errors
     ///
     /// Fails if the coordinator no longer has the transaction.
-    fn verified(
+    fn confirmation_of(
         &self,
         broker: usize,
         partition: DisklessPartitionId,
         stamp: &Stamp,
         is_added: bool,
-    ) -> Result<Option<Verified>, ()> {
+    ) -> Result<Option<Confirmation>, ()> {
         let here = &self.brokers[broker];
         let known = &here.known[&partition];
         if self.fault == Some(Fault::SkipsVerification) {
-            return Ok(Some(Verified { next_offset: i64::MAX, is_added }));
+            return Ok(Some(Confirmation { next_offset: i64::MAX, is_added }));
         }
         let nothing = PartitionAdmission::default();
         match here.admission.get(&partition).unwrap_or(&nothing).transaction_of(stamp, known) {
-            Opening::Open { verified } => Ok(verified),
+            Opening::Open { confirmation } => Ok(confirmation),
             Opening::Unverified => {
                 let mut last = self.transactions.iter().rev().filter(|of| of.client as i64 == stamp.producer_id);
                 let is_open = |of: &Transaction| of.decision.is_none() && of.epoch == stamp.producer_epoch;
                 let is_late = self.fault == Some(Fault::BelievesAnOldConfirmation);
                 let next_offset = if is_late { i64::MAX } else { known.next_offset };
-                last.next().is_some_and(is_open).then_some(Some(Verified { next_offset, is_added })).ok_or(())
+                last.next().is_some_and(is_open).then_some(Some(Confirmation { next_offset, is_added })).ok_or(())
             }
         }
     }
@@ -360,7 +361,7 @@ impl World {
 
     fn is_waited_for(&self, broker: usize, admitted: &Admitted) -> bool {
         let Some(here) = self.brokers[broker].admission.get(&admitted.batch.partition) else { return true };
-        !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.ticket)
+        !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.batch_number)
     }
 
     /// Commits an object. Returns false if there is no response. Every fourth commit gets no response, and half of
@@ -374,8 +375,8 @@ impl World {
         let batches: Vec<_> = object.batches.iter().map(|admitted| self.offered(&admitted.batch)).collect();
         let finished = FinishedObject { id: object.id, state: self.objects[&object.id].clone(), batches };
         let deleted = HashMap::new();
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
-        let mut decided = super::commit(&mut coordinator, &[finished]);
+        let mut commit_state = CommitState { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
+        let mut decided = super::commit(&mut commit_state, &[finished]);
         let verdicts = decided.verdicts.remove(0);
         self.write(object, &verdicts, decided)?;
         self.check()?;
@@ -394,8 +395,8 @@ impl World {
                 (Entry::Record { .. }, CommitVerdict::Refused(_)) => self.fail(broker, admitted),
                 (Entry::Record { .. }, _) => {
                     let admission = self.brokers[broker].admission.entry(admitted.batch.partition).or_default();
-                    admission.committed(&admitted.batch.stamp, admitted.ticket);
-                    self.answer(admitted.ticket, Sent::Acknowledged);
+                    admission.committed(&admitted.batch.stamp, admitted.batch_number);
+                    self.answer(admitted.batch_number, Sent::Acknowledged);
                 }
             }
         }
@@ -462,16 +463,16 @@ impl World {
             return;
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
-        let mut dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
+        let mut dead = admission.failed(&stamp, admitted.batch_number, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
         // A dead batch that is not in an object yet must never get into one.
-        self.brokers[broker].active.retain(|of| !dead.contains(&of.ticket));
-        dead.push(admitted.ticket);
-        dead.into_iter().for_each(|ticket| self.answer(ticket, Sent::No));
+        self.brokers[broker].active.retain(|of| !dead.contains(&of.batch_number));
+        dead.push(admitted.batch_number);
+        dead.into_iter().for_each(|batch_number| self.answer(batch_number, Sent::No));
     }
 
-    fn answer(&mut self, answered: TicketId, outcome: Sent) {
+    fn answer(&mut self, answered: BatchNumber, outcome: Sent) {
         for sent in self.clients.iter_mut().flat_map(|client| &mut client.batches) {
-            if matches!(sent, Sent::Waits { ticket, .. } if *ticket == answered) {
+            if matches!(sent, Sent::Waits { batch_number, .. } if *batch_number == answered) {
                 *sent = outcome;
             }
         }

@@ -27,11 +27,11 @@ fn ongoing(stamp: Stamp) -> ObjectBatch {
 /// Returns a batch of one record. The coordinator confirmed its transaction when the broker knew the log up to
 /// `next_offset`.
 fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
-    ObjectBatch { verified: Some(Verified { next_offset, is_added: false }), ..ongoing(stamp) }
+    ObjectBatch { confirmation: Some(Confirmation { next_offset, is_added: false }), ..ongoing(stamp) }
 }
 
 fn added(stamp: Stamp, next_offset: i64) -> ObjectBatch {
-    ObjectBatch { verified: Some(Verified { next_offset, is_added: true }), ..ongoing(stamp) }
+    ObjectBatch { confirmation: Some(Confirmation { next_offset, is_added: true }), ..ongoing(stamp) }
 }
 
 /// Returns a marker with transaction version 1 or 2.
@@ -154,7 +154,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
         assert!(!case.state().producers.knows(7) && case.state().has_forgotten);
         assert_eq!(case.verdict(late), UNVERIFIED, "version {version}");
         let verified_since = |next_offset| ObjectBatch {
-            verified: late.verified.map(|verified| Verified { next_offset, ..verified }),
+            confirmation: late.confirmation.map(|confirmation| Confirmation { next_offset, ..confirmation }),
             ..late
         };
         // The rows lack the marker. A state that is read from them records that markers may be missing.
@@ -174,7 +174,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
 #[test]
 fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {
-        verified: Some(Verified { next_offset, is_added: false }),
+        confirmation: Some(Confirmation { next_offset, is_added: false }),
         ..marker
     };
     let mut case = Case::new(1);
@@ -368,14 +368,14 @@ fn batch_that_opens_a_transaction_needs_verification() {
     let first = stamp(7, 0, 0);
     assert_eq!(admission.check(&first, case.state(), Freshness::Current, NOW), Admission::Admit);
     assert_eq!(admission.transaction_of(&first, case.state()), Opening::Unverified);
-    let confirmation = Some(Verified { next_offset: 0, is_added: true });
+    let confirmation = Some(Confirmation { next_offset: 0, is_added: true });
     admission.admitted(&first, 1, confirmation);
-    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: confirmation });
+    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { confirmation });
     assert_eq!(admission.transaction_of(&stamp(7, 1, 0), case.state()), Opening::Unverified, "a later transaction");
     assert_eq!(admission.transaction_of(&stamp(8, 0, 0), case.state()), Opening::Unverified);
     case.verdicts(1, &[added(first, 0)]);
     admission.committed(&first, 1);
-    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: None });
+    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { confirmation: None });
     case.verdicts(2, &[marker((7, 1), 4, true, 2)]);
     assert_eq!(admission.transaction_of(&stamp(7, 1, 0), case.state()), Opening::Unverified);
     assert_eq!(admission.check(&stamp(7, 1, 0), case.state(), Freshness::MayBeStale, NOW), Admission::Admit);

@@ -59,7 +59,7 @@ impl<'a> RawRecords<'a> {
     fn take(&mut self) -> Result<RawRecord<'a>, BatchError> {
         let record = take_raw(&mut self.bytes)?;
         if record.offset_delta <= self.last_delta || record.offset_delta > self.max_delta {
-            return Err(BatchError::Record("its offset is out of order"));
+            return Err(BatchError::Record("the record's offset is out of order"));
         }
         self.last_delta = record.offset_delta;
         Ok(record)
@@ -96,14 +96,14 @@ fn take_raw<'a>(bytes: &mut &'a [u8]) -> Result<RawRecord<'a>, BatchError> {
     let has_value = take_nullable(body)?.is_some();
     let headers = take_i32(body).ok_or(CUT)?;
     if headers < 0 {
-        return Err(BatchError::Record("its header count is negative"));
+        return Err(BatchError::Record("the record's header count is negative"));
     }
     for _ in 0..headers {
         take_nullable(body)?.ok_or(BatchError::Record("a header key is null"))?;
         take_nullable(body)?;
     }
     if !body.is_empty() {
-        return Err(BatchError::Record("bytes after its last header"));
+        return Err(BatchError::Record("bytes after the record's last header"));
     }
     let bytes = &whole[..whole.len() - bytes.len()];
     Ok(RawRecord { offset_delta, key, has_value, timestamp_delta, attributes, bytes, tail })

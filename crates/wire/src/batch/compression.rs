@@ -1,7 +1,7 @@
 //! Compresses and decompresses the records of a batch. The size that a compressed block claims is not trusted, so the
 //! output is limited while it is written.
 
-use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
+use super::decompressing::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::cell::Cell;

@@ -112,9 +112,9 @@ pub struct Timestamps {
 
 #[inline]
 pub(super) fn take_body<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BatchError> {
-    const CUT: BatchError = BatchError::Record("it ends after the batch");
+    const CUT: BatchError = BatchError::Record("the record ends after the batch");
     let len = take_i32(bytes).ok_or(CUT)?;
-    let len = usize::try_from(len).map_err(|_| BatchError::Record("its length is negative"))?;
+    let len = usize::try_from(len).map_err(|_| BatchError::Record("the record's length is negative"))?;
     let (body, rest) = bytes.split_at_checked(len).ok_or(CUT)?;
     *bytes = rest;
     Ok(body)
@@ -131,14 +131,14 @@ fn take_record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, BatchError> {
     let value = take_nullable(body)?;
     let count = take_i32(body).ok_or(CUT)?;
     if count < 0 {
-        return Err(BatchError::Record("its header count is negative"));
+        return Err(BatchError::Record("the record's header count is negative"));
     }
     let headers = Headers { left: count, bytes: body };
     for _ in 0..count {
         take_header(body)?;
     }
     if !body.is_empty() {
-        return Err(BatchError::Record("bytes after its last header"));
+        return Err(BatchError::Record("bytes after the record's last header"));
     }
     Ok(Record { offset_delta, timestamp_delta, key, value, headers })
 }

@@ -2,10 +2,10 @@
 
 mod consumer_protocol;
 mod coordinator;
+mod decompressing;
 mod fuzz;
 mod hostile;
 mod mutate;
-mod opening;
 mod oracle;
 mod produce;
 mod recode;

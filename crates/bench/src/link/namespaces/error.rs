@@ -13,10 +13,13 @@ pub enum LinkError {
     #[error("namespace '{0}': the two ends need different names")]
     SameName(String),
     /// Another program has created the namespace.
-    #[error("namespace '{0}' exists and is not this tool's; choose another name, or remove it with `ip netns del {0}`")]
+    #[error(
+        "namespace '{0}' exists, but this tool has not created it; choose another name, or remove it with `ip netns \
+         del {0}`"
+    )]
     Exists(String),
     /// The namespace belongs to another link.
-    #[error("namespace '{0}' belongs to a link that is running; end it or choose another name")]
+    #[error("namespace '{0}' belongs to a link that is running; end that link, or choose another name")]
     InUse(String),
     /// The program `ip` failed.
     #[error("`{0}` failed: {1}")]

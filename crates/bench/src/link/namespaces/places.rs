@@ -92,6 +92,6 @@ fn ip(arguments: &[&str]) -> Result<(), LinkError> {
     match Command::new("ip").args(arguments).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(LinkError::Ip(shown(), String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-        Err(error) => Err(LinkError::Ip(shown(), format!("{error}; it comes with iproute2"))),
+        Err(error) => Err(LinkError::Ip(shown(), format!("{error}; the program `ip` comes with iproute2"))),
     }
 }

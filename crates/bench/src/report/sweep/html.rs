@@ -338,28 +338,28 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
     let warmup = match plan.warmup.is_zero() {
         true => "There was no warm-up.".to_owned(),
         false => format!(
-            "Before that the same producer sends for about {} ms to the same topic, in lots that are all acknowledged; \
-             this warm-up is in no figure.",
+            "Before that the same producer sends for about {} ms to the same topic, in rounds that are all \
+             acknowledged; no figure includes this warm-up.",
             grouped(&plan.warmup.as_millis().to_string())
         ),
     };
     out.push_str("<h2>What the figures mean</h2>\n");
     let _ = writeln!(out, "<p>{repeats} A measurement has a topic of its own and {amount}. {warmup}</p>");
     out.push_str(
-        "<p>Throughput is acknowledged records by the time from the first send to the last acknowledgement; a megabyte is \
-         1,000,000 bytes of values. Latency is from the time a record was meant to leave to its acknowledgement: at a \
-         rate (throughput above 0) the time on the schedule, otherwise the moment it was handed to the producer, whose \
-         buffer it then waits in. &ldquo;Of best&rdquo; is the throughput as a part of the best among the points with the \
-         same record size, rate and link.</p>\n",
+        "<p>Throughput is acknowledged records, divided by the time from the first send to the last acknowledgement; a \
+         megabyte is 1,000,000 bytes of values. Latency is from the time when a record was due to its acknowledgement. At \
+         a rate (throughput above 0) a record is due at its time in the schedule, otherwise when the producer gets it, so \
+         the wait in the producer&rsquo;s buffer counts. &ldquo;Of best&rdquo; is the throughput as a part of the best \
+         among the points with the same record size, rate and link.</p>\n",
     );
     out.push_str(
-        "<p>What explains them: a batch counts with its bytes on the wire, requests in flight are the mean over the \
-         measurement, and the window is the number of batches of a partition that may be unacknowledged, as the broker said \
-         last. A core is one processor kept busy: by the client the producer and who fills it, by the broker the processes \
-         that listen at the brokers&rsquo; addresses, if they are on this machine.</p>\n",
+        "<p>Figures that explain these: a batch counts with its bytes on the wire, and requests in flight are the mean of \
+         the measurement. The window is the number of batches of a partition that may be unacknowledged, as the broker \
+         last reported it. A core is one processor that is always busy: the client&rsquo;s run the producer and the code \
+         that fills it, and the brokers&rsquo; run the processes that listen at their addresses on this machine.</p>\n",
     );
     if plan.same().iter().enumerate().any(|(at, first)| at != *first) {
-        out.push_str("<p>Values that mean the same are one row, the first of them, with the runs of all.</p>\n");
+        out.push_str("<p>Values with the same meaning share the row of the first one, with the runs of all.</p>\n");
     }
     let is_far = |point: &Vec<usize>| plan.setup(point).is_ok_and(|setup| !setup.link.is_direct());
     if plan.points().iter().any(is_far) {
@@ -371,8 +371,8 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
     }
     if points.iter().any(|point| point.cut_short) {
         out.push_str(
-            "<p>In measurements that were cut short not every record was acknowledged when the time was over; \
-             such records are in no figure, so that latencies there are lower than the last records' would have been.</p>\n",
+            "<p>In measurements that were cut short, some records were not acknowledged when the time was over. No figure \
+             includes these records, so the latencies of such measurements are too low.</p>\n",
         );
     }
     let _ = writeln!(

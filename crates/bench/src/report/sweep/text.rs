@@ -49,7 +49,7 @@ pub fn points(results: &Results) -> String {
     };
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(points.iter().enumerate().map(row)).collect();
     let cut = match points.iter().any(|point| point.cut_short) {
-        true => "\n\ncut short: time was over before every record was acknowledged; those are in no figure.",
+        true => "\n\ncut short: some records were not acknowledged when the time was over; no figure includes them.",
         false => "",
     };
     table(&rows) + cut + &errors(results, &points)

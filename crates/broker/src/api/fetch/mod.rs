@@ -19,7 +19,7 @@ use crate::fetch_sessions::{
 use crate::node::FetchServices;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_control::{Image, Topic};
-use fullbore_host::long_work::is_in_place;
+use fullbore_host::long_work::is_in_slot;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::partition::read::Isolation;
@@ -121,7 +121,7 @@ fn admit_consumer(
         call.client.reads_in = Some(session);
     }
     match plan.wanted() {
-        Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
+        Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_slot() => {
             let fetched = attempt(services, &wanted, &limits, plan.reads_ahead);
             // The session's list can be changed in place only if there is no second reference to it. Otherwise it is
             // copied.

@@ -51,3 +51,21 @@ async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     }
     assert_eq!((opened.groups.offsets.metadata_bytes(), opened.held()), (0, 0));
 }
+
+#[tokio::test]
+async fn commit_without_a_written_offset_creates_no_group() {
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=1").await;
+    let t = opened.topic("t").await;
+    // No offset is left if the metadata of each was too large.
+    assert_eq!(opened.commit("none", vec![]).await, []);
+    assert!(opened.groups.ids().is_empty());
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
+    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
+    assert_eq!(opened.commit("full", vec![one(&t, 0, committed(1, 1))]).await, [(0, full)]);
+    assert_eq!(opened.groups.ids(), ["g"]);
+    // A group that exists stays, although its commit writes nothing.
+    opened.forget("g", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
+    assert_eq!(opened.commit("g", vec![]).await, []);
+    assert_eq!(opened.groups.ids(), ["g"]);
+}

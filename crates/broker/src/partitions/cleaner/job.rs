@@ -37,7 +37,7 @@ use fullbore_log::cleaner::reader::BatchReader;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::segment::Segment;
 use fullbore_log::txn_index::{AbortedLookup, AbortedTransaction};
-use fullbore_log::validation::OPENED_MAX;
+use fullbore_log::validation::DECOMPRESSED_MAX;
 
 /// The effect of a cleaning, for the log line.
 #[derive(Debug, Default, Clone, Copy)]
@@ -470,7 +470,7 @@ fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Res
 fn open<'a>(batch: &BatchView<'a>) -> Result<Cow<'a, [u8]>, BatchError> {
     match batch.compression()? {
         Compression::None => Ok(Cow::Borrowed(batch.payload())),
-        codec => Ok(Cow::Owned(decompress(codec, batch.payload(), OPENED_MAX)?.into())),
+        codec => Ok(Cow::Owned(decompress(codec, batch.payload(), DECOMPRESSED_MAX)?.into())),
     }
 }
 

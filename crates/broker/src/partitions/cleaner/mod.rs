@@ -247,7 +247,7 @@ impl Cleaner {
         let again = if matches!(error, CleanError::Io(_)) { "in a minute" } else { "at the next start" };
         if !matches!(error, CleanError::Io(error) if self.registry.log_dir().space.note(error)) {
             let (topic, partition) = (partition.topic(), partition.index());
-            tracing::error!(topic, partition, %error, again, "cannot compact a log: it grows meanwhile; `again` names the next try");
+            tracing::error!(topic, partition, %error, again, "cannot compact a log: it keeps growing until an attempt succeeds; `again` is the time of the next attempt");
         }
     }
 

@@ -136,6 +136,7 @@ impl Checkpoints {
         };
         // There is no need for an fsync. If the write is lost, the older high watermark in the file is lower and still
         // valid.
+        self.space.check_place()?;
         files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
         self.entries.lock().has_moved = false;
         Ok(())
@@ -196,6 +197,12 @@ impl Checkpoints {
         self.write_files()
     }
 
+    /// Writes one of the files, unless another directory is at the path of the data directory.
+    fn put(&self, name: &str, offsets: &OffsetsByPartition) -> io::Result<()> {
+        self.space.check_place()?;
+        files::write_offsets(&self.dir.join(name), offsets)
+    }
+
     /// Writes the entries to the files. The caller must hold `writing`.
     fn write_files(&self) -> io::Result<()> {
         let (recovery_points, log_starts, unrecovered, stale) = {
@@ -203,12 +210,12 @@ impl Checkpoints {
             let unrecovered = entries.unrecovered.clone();
             (entries.recovery_points.clone(), entries.log_starts.clone(), unrecovered, entries.stale.clone())
         };
-        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
-        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
+        self.put(RECOVERY_POINTS, &recovery_points)?;
+        self.put(LOG_STARTS, &log_starts)?;
         if !stale.is_empty() {
             let high_watermarks = self.entries.lock().high_watermarks.clone();
-            files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
-            files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)?;
+            self.put(HIGH_WATERMARKS, &high_watermarks)?;
+            self.put(UNRECOVERED, &unrecovered)?;
             self.entries.lock().stale.retain(|key| !stale.contains(key));
         }
         Ok(())
@@ -231,9 +238,9 @@ impl Checkpoints {
             entries.high_watermarks.insert(partition.key(), noted.high_watermark);
             (entries.recovery_points.clone(), entries.log_starts.clone(), entries.high_watermarks.clone())
         };
-        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
-        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
-        files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
+        self.put(RECOVERY_POINTS, &recovery_points)?;
+        self.put(LOG_STARTS, &log_starts)?;
+        self.put(HIGH_WATERMARKS, &high_watermarks)
     }
 
     /// Lowers the partition's recovery point to `log_end` if it is higher. Otherwise a later recovery would believe
@@ -252,7 +259,7 @@ impl Checkpoints {
             entries.recovery_points.clone()
         };
         recovery_points.insert(key.clone(), log_end);
-        let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
+        let write = || self.put(RECOVERY_POINTS, &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
         // No other thread has written meanwhile, but a deletion may have removed the entry.
         let mut entries = self.entries.lock();
@@ -273,7 +280,7 @@ impl Checkpoints {
             in_use.for_each(|(partition, noted)| _ = entries.log_starts.insert(partition.key(), noted.log_start));
             entries.log_starts.clone()
         };
-        self.space.freeing(is_full, || files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts))?;
+        self.space.freeing(is_full, || self.put(LOG_STARTS, &log_starts))?;
         files::sync_dir(&self.dir)
     }
 
@@ -289,7 +296,7 @@ impl Checkpoints {
         let _writing = self.writing.lock();
         let mut left = self.entries.lock().unrecovered.clone();
         left.retain(|key, _| !recovered.contains(key));
-        files::write_offsets(&self.dir.join(UNRECOVERED), &left)?;
+        self.put(UNRECOVERED, &left)?;
         let mut entries = self.entries.lock();
         entries.unrecovered.retain(|key, _| !recovered.contains(key));
         entries.recovered.retain(|key| !recovered.contains(key));
@@ -324,9 +331,7 @@ impl Checkpoints {
             (UNRECOVERED, &unrecovered),
         ];
         // If the disk is full, the disk reserve is used, so that this is still a clean shutdown.
-        written.into_iter().try_for_each(|(name, offsets)| {
-            self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
-        })
+        written.into_iter().try_for_each(|(name, offsets)| self.space.freeing(is_full, || self.put(name, offsets)))
     }
 }
 

@@ -158,6 +158,7 @@ impl Cleanings {
 
     fn save(&self, tracking: &mut Tracking) -> io::Result<()> {
         tracking.is_unsaved = true;
+        self.space.check_place()?;
         files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)?;
         tracking.is_unsaved = false;
         Ok(())

@@ -56,6 +56,7 @@ impl LogDir {
 
     fn rename_leftover(&self, (topic, index): &TopicPartition, leftover: Leftover) -> io::Result<()> {
         let dir = partition_dir(&self.path, topic, *index);
+        self.space.check_place()?;
         if files::read_topic_id(&dir)?.known() != Some(leftover.topic_id) {
             return Ok(());
         }
@@ -65,7 +66,8 @@ impl LogDir {
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;
-        tracing::warn!(dir = %dir.display(), "renamed the directory of a deleted partition after a failure");
+        tracing::warn!(dir = %dir.display(), "renamed the directory of a deleted partition, after earlier attempts \
+             had failed");
         self.remove_after(leftover.delay, renamed);
         Ok(())
     }

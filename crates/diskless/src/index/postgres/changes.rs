@@ -70,6 +70,9 @@ impl ChangeSource for PostgresChanges {
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }
+        if self.noted.was_copy_accepted(&counters) {
+            return Err(StoreError::WentBack(known.values().copied().max().unwrap_or(0).cast_unsigned()));
+        }
         self.noted.raise(&counters);
         let new: Vec<i32> = counters.keys().filter(|broker| !self.seen.contains_key(broker)).copied().collect();
         let mut rows = each(&next(&mut answers)?, partition)?;

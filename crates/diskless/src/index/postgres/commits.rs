@@ -57,7 +57,10 @@ impl PostgresIndex {
         for row in found {
             let seen = self.ends.get(&row.id).copied().unwrap_or(0).max(known.get(&row.id).copied().unwrap_or(0));
             if row.next_offset < seen {
-                let lacks = format!("partition {} ends at {}, and was seen to end at {seen}", row.id, row.next_offset);
+                let lacks = format!(
+                    "partition {} ends at offset {} there, but ended at {seen} before",
+                    row.id, row.next_offset
+                );
                 return Err(self.session.has_gone_back(&lacks, seen));
             }
         }

@@ -2,7 +2,8 @@
 //! second one writes and commits.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
-//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice.
+//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same holds if
+//! the copy was accepted while this broker was frozen.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,7 +86,10 @@ impl Guarded {
         if let Some(lacks) = lacking(known, &found) {
             return Err(self.has_gone_back(&lacks.to_string(), lacks.known));
         }
-        self.noted.raise(&found);
+        if self.noted.was_copy_accepted(&found) {
+            return Err(self.was_copy_accepted(known));
+        }
+        self.noted.raise_all(&found);
         if let Some(row) = clock_and_schema.first() {
             self.clock.saw(rows::number(row, 0)?, began.elapsed());
         }
@@ -102,6 +106,17 @@ impl Guarded {
             );
         }
         StoreError::WentBack(known.cast_unsigned())
+    }
+
+    /// Logs that an older copy was accepted, at most once a minute. Returns the error.
+    fn was_copy_accepted(&self, known: &ChangeCounts) -> StoreError {
+        if let Some(left_out) = self.went_back.due() {
+            tracing::error!(
+                left_out,
+                "cannot commit to the index of diskless topics: an older copy of its database was accepted while this broker ran; restart the broker"
+            );
+        }
+        StoreError::WentBack(known.get(&self.broker_id).copied().unwrap_or(0).cast_unsigned())
     }
 
     /// Executes statements within the open transaction.

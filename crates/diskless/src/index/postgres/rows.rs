@@ -73,7 +73,7 @@ pub fn unhex(digits: &str) -> Result<Vec<u8>, StoreError> {
         _ => None,
     };
     let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
-    bytes.ok_or_else(|| damaged("digits that are no bytes"))
+    bytes.ok_or_else(|| damaged("a text is not hexadecimal"))
 }
 
 /// Reads a row whose columns are [`PARTITION`].

@@ -1,6 +1,7 @@
 //! Tests the index on a database that several brokers share over a network.
 
 mod measure;
+mod older_copies;
 mod upgrade;
 
 use std::collections::BTreeMap;
@@ -298,54 +299,6 @@ fn database_is_down_each_call_ends_and_later_ones_go_on() {
     wait_until("found again", HANGS, || {
         runtime.block_on(finder.runs_from(partition, 0, 9)).is_ok_and(|runs| runs.len() == 3)
     });
-}
-
-/// The database is replaced by an older copy. Later, the newest database is put back.
-#[test]
-fn database_is_an_older_copy_nothing_is_committed() {
-    let server = PostgresServer::start();
-    let database = server.database();
-    let settings = PlaneSettings::new(&server.url(&database), None, 2_000);
-    make_tables(&server.url(&database));
-    server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
-    let directories = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
-    let broker = |at: usize| {
-        let (store, _, changes) = open(&settings, at as i32, directories[at].path(), CLUSTER).expect("opened");
-        (Index::new(store, 128), changes)
-    };
-    let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
-    let partition = one.store.create("topic", TOPIC, 1).expect("made")[0].id;
-    let objects = registered(&mut one, 6);
-    let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
-    until_known(&mut one, &object(0));
-    changes.changed().expect("told");
-    until_known(&mut other, &object(1));
-    assert_eq!(changes.changed().expect("told").len(), 1);
-    server.copy();
-    // The other broker commits after the copy was made, and the first broker reads this commit. The copy therefore
-    // lacks a change that the first broker knows.
-    until_known(&mut other, &object(2));
-    changes.changed().expect("told");
-    assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
-    server.swap();
-    let went_back = |index: &mut PostgresIndexOf, at: usize| {
-        let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
-        matches!(done, Err(CommitError::Refused(StoreError::WentBack(_))))
-    };
-    assert!(went_back(&mut one, 3), "a transaction of the other that it has noted is missing");
-    assert!(went_back(&mut one, 3), "and so it is seen again");
-    assert!(went_back(&mut other, 3), "a transaction of its own is missing");
-    assert!(matches!(other.store.register(1, NOW), Err(CommitError::Refused(StoreError::WentBack(_)))));
-    assert!(matches!(changes.changed(), Err(StoreError::WentBack(_))));
-    drop(other);
-    let mut other = broker(1).0;
-    assert!(went_back(&mut other, 3), "so it is after a start");
-    std::fs::remove_file(directories[1].path().join(crate::index::NOTED_CHANGES)).expect("removed");
-    assert_eq!(server.run(&database, "SELECT next_offset FROM fullbore.diskless_partitions"), "20");
-    server.swap();
-    assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);
-    assert_eq!(until_known(&mut other, &object(4)), [appended(40)]);
-    assert_eq!(until_known(&mut broker(1).0, &object(5)), [appended(50)]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use fullbore_rules::commit::DisklessPartitionId;
-use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::admission::BatchNumber;
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::ErrorCode;
 
@@ -26,8 +26,8 @@ pub struct UnconfirmedBatch {
     pub partition: DisklessPartitionId,
     /// The producer and sequence of the batch.
     pub stamp: Stamp,
-    /// The ticket that the batch got when it was admitted.
-    pub ticket: TicketId,
+    /// The number that the batch got when it was admitted.
+    pub batch_number: BatchNumber,
 }
 
 /// The newest unconfirmed batch of each producer in each partition. A batch is removed when it is confirmed, refused or
@@ -55,7 +55,7 @@ impl CommitQueue {
         batch: &UnconfirmedBatch,
         confirmation: Result<(), ErrorCode>,
         now: Duration,
-    ) -> Vec<(TicketId, CommitResult)> {
+    ) -> Vec<(BatchNumber, CommitResult)> {
         let key = (batch.partition, batch.stamp.producer_id);
         if self.unconfirmed.0.get(&key) == Some(batch) {
             self.unconfirmed.0.remove(&key);
@@ -80,7 +80,7 @@ impl CommitQueue {
 
     /// Refuses the unconfirmed batches of object `number` if it is still the first one and waits for confirmations.
     /// Returns the batches that fail.
-    pub fn give_up_confirmations(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
+    pub fn give_up_confirmations(&mut self, number: u64, now: Duration) -> Vec<(BatchNumber, CommitResult)> {
         if self.held_object() != Some(number) {
             return Vec::new();
         }
@@ -103,9 +103,9 @@ impl CommitQueue {
     }
 
     fn unconfirmed_in<'a>(&'a self, object: &'a QueuedObject) -> impl Iterator<Item = &'a UnconfirmedBatch> {
-        object.batches.iter().filter_map(|(ticket, batch)| {
+        object.batches.iter().filter_map(|(batch_number, batch)| {
             let of = self.unconfirmed.0.get(&(batch.partition, batch.stamp.producer_id))?;
-            let is_of = of.stamp.producer_epoch == batch.stamp.producer_epoch && of.ticket <= *ticket;
+            let is_of = of.stamp.producer_epoch == batch.stamp.producer_epoch && of.batch_number <= *batch_number;
             (is_of && batch.is_sequenced()).then_some(of)
         })
     }
@@ -118,15 +118,15 @@ impl CommitQueue {
         code: ErrorCode,
         error: AppendError,
         now: Duration,
-    ) -> Vec<(TicketId, CommitResult)> {
-        let UnconfirmedBatch { partition, stamp, ticket } = batch;
+    ) -> Vec<(BatchNumber, CommitResult)> {
+        let UnconfirmedBatch { partition, stamp, batch_number } = batch;
         let Some(admission) = self.admission.get_mut(partition) else { return Vec::new() };
-        if !admission.is_pending(stamp, *ticket) {
+        if !admission.is_pending(stamp, *batch_number) {
             return Vec::new();
         }
-        let dead = admission.failed(stamp, *ticket, code, now);
-        let mut outcomes = vec![(*ticket, Err(error))];
-        self.bytes -= self.gathering.drop_dead(&HashSet::from([*ticket]));
+        let dead = admission.failed(stamp, *batch_number, code, now);
+        let mut outcomes = vec![(*batch_number, Err(error))];
+        self.bytes -= self.gathering.drop_dead(&HashSet::from([*batch_number]));
         self.drop_dead(&dead, &mut outcomes);
         self.admission.retain(|_, admission| !admission.is_empty());
         outcomes
@@ -137,7 +137,7 @@ impl CommitQueue {
 mod tests {
     use bytes::Bytes;
     use fullbore_rules::commit::rotation::RotationSettings;
-    use fullbore_rules::commit::{BatchKind, CommitVerdict, Verified};
+    use fullbore_rules::commit::{BatchKind, CommitVerdict, Confirmation};
     use fullbore_rules::sequence::Marker;
 
     use super::super::NewBatch;
@@ -145,7 +145,7 @@ mod tests {
     use fullbore_log::partition::memory_budget::ProducerKey;
 
     const AT: Duration = Duration::from_secs(1);
-    const NO_RESULT: [(TicketId, CommitResult); 0] = [];
+    const NO_RESULT: [(BatchNumber, CommitResult); 0] = [];
 
     fn queue() -> CommitQueue {
         let interval = Duration::from_millis(250);
@@ -164,7 +164,7 @@ mod tests {
             stamp,
             max_timestamp: 0,
             kind,
-            verified: Some(Verified { next_offset: 0, is_added: true }),
+            confirmation: Some(Confirmation { next_offset: 0, is_added: true }),
             ends_transaction: kind.is_marker(),
             room: None,
         }
@@ -173,13 +173,13 @@ mod tests {
     /// Admits a batch before it is confirmed.
     fn ahead(queue: &mut CommitQueue, producer_id: i64) -> UnconfirmedBatch {
         let stamp = stamp(producer_id, 0);
-        let ticket = queue.admit(batch(BatchKind::Transactional, stamp), AT);
-        let unconfirmed = UnconfirmedBatch { partition: 1, stamp, ticket };
+        let batch_number = queue.admit(batch(BatchKind::Transactional, stamp), AT);
+        let unconfirmed = UnconfirmedBatch { partition: 1, stamp, batch_number };
         queue.await_confirmation(unconfirmed);
         unconfirmed
     }
 
-    fn behind(queue: &mut CommitQueue, producer_id: i64, base_sequence: i32) -> TicketId {
+    fn behind(queue: &mut CommitQueue, producer_id: i64, base_sequence: i32) -> BatchNumber {
         queue.admit(batch(BatchKind::Transactional, stamp(producer_id, base_sequence)), AT)
     }
 
@@ -225,7 +225,7 @@ mod tests {
                 uploaded(&mut queue);
             }
             let code = ErrorCode::INVALID_PRODUCER_EPOCH;
-            let failed = [(first.ticket, Err(AppendError::Role(code))), (second, Err(AppendError::Again))];
+            let failed = [(first.batch_number, Err(AppendError::Role(code))), (second, Err(AppendError::Again))];
             assert_eq!(queue.confirmation_given(&first, Err(code), AT), failed);
             if !is_closed {
                 uploaded(&mut queue);
@@ -242,8 +242,8 @@ mod tests {
         let number = uploaded(&mut queue);
         assert_eq!(queue.give_up_confirmations(number + 1, AT), NO_RESULT);
         let mut failed = queue.give_up_confirmations(number, AT);
-        failed.sort_unstable_by_key(|(ticket, _)| *ticket);
-        assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
+        failed.sort_unstable_by_key(|(batch_number, _)| *batch_number);
+        assert_eq!(failed, [first, other].map(|of| (of.batch_number, Err(AppendError::Again))));
         assert_eq!((queue.give_up_confirmations(number, AT), appended(&mut queue)), (vec![], 1));
         // The client sends the batch again, and again it is admitted before it is confirmed.
         let again = ahead(&mut queue, 7);

@@ -27,16 +27,16 @@ fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -
         stamp,
         max_timestamp: 0,
         kind,
-        verified: None,
+        confirmation: None,
         ends_transaction: false,
         room: None,
     }
 }
 
 /// Admits batches and closes an object with all of them.
-fn closed(queue: &mut CommitQueue, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
-    let tickets = batches.into_iter().map(|batch| queue.admit(batch, AT)).collect();
-    (queue.close(AT), tickets)
+fn closed(queue: &mut CommitQueue, batches: Vec<NewBatch>) -> (ClosedObject, Vec<BatchNumber>) {
+    let batch_numbers = batches.into_iter().map(|batch| queue.admit(batch, AT)).collect();
+    (queue.close(AT), batch_numbers)
 }
 
 fn appended(base_offset: i64) -> CommitVerdict {
@@ -50,7 +50,7 @@ fn committed(base_offset: i64) -> CommitResult {
 #[test]
 fn objects_are_closed_batches_are_in_the_order_of_partitions_and_commits_in_that_of_closing() {
     let mut queue = empty();
-    let (first, tickets) = closed(&mut queue, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
+    let (first, batch_numbers) = closed(&mut queue, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
     let (second, later) = closed(&mut queue, vec![batch(2, 7, 2)]);
     assert_eq!(first.parts.concat(), [[8; 10], [7; 10], [7; 10]].concat());
     queue.uploaded(second.number, Ok(102));
@@ -62,8 +62,8 @@ fn objects_are_closed_batches_are_in_the_order_of_partitions_and_commits_in_that
     assert!(queue.next_commit(AT).0.is_empty(), "one at a time");
     let verdicts = [vec![appended(5), appended(0), appended(1)], vec![appended(2)]];
     let outcomes = queue.committed(&verdicts, AT);
-    let expected = [(tickets[1], 5), (tickets[0], 0), (tickets[2], 1), (later[0], 2)];
-    assert_eq!(outcomes, expected.map(|(ticket, offset)| (ticket, committed(offset))));
+    let expected = [(batch_numbers[1], 5), (batch_numbers[0], 0), (batch_numbers[2], 1), (later[0], 2)];
+    assert_eq!(outcomes, expected.map(|(batch_number, offset)| (batch_number, committed(offset))));
     assert_eq!((queue.bytes(), queue.admission.len()), (0, 0));
 }
 
@@ -157,7 +157,7 @@ fn upload_fails_its_batches_fail_once_the_object_is_first_in_the_queue() {
     assert_eq!(queue.next_commit(AT).0.len(), 1);
     queue.committed(&[vec![appended(0)]], AT);
     let (commit, outcomes) = queue.next_commit(AT);
-    let not_uploaded = failing.iter().map(|ticket| (*ticket, Err(AppendError::Storage)));
+    let not_uploaded = failing.iter().map(|batch_number| (*batch_number, Err(AppendError::Storage)));
     assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
     assert_eq!(commit[0].batches.len(), 1);
     queue.committed(&[vec![appended(1)]], AT);

@@ -111,8 +111,8 @@ impl OwnPostgres {
             account.as_ref().and_then(|found| Some((found, found.kept_out_of(&self.directory)?)))
         {
             return Err(Failure::new(format!(
-                "PostgreSQL runs as user {} where this program is root, and that user cannot enter {}; give another directory with \
-                 --data-dir, as --data-dir /var/lib/fullbore-cluster",
+                "PostgreSQL runs as user {}, because this program is root, and that user cannot enter {}; give \
+                 another directory with --data-dir, such as --data-dir /var/lib/fullbore-cluster",
                 account.name,
                 closed.display()
             )));

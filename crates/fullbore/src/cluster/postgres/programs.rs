@@ -75,8 +75,8 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     match (fitting, of_data, found.first()) {
         (Some(programs), ..) => Ok(programs.clone()),
         (None, Some(version), Some(other)) => Err(Failure::new(format!(
-            "this cluster's metadata were made by PostgreSQL {version}, and here is PostgreSQL {} only; install version \
-             {version}, as with `apt-get install postgresql-{version}`",
+            "PostgreSQL {version} created the metadata of this cluster, but only PostgreSQL {} is installed; install \
+             version {version}, as with `apt-get install postgresql-{version}`",
             other.version
         ))),
         (None, ..) => Err(Failure::new(
@@ -145,6 +145,9 @@ mod tests {
         assert_eq!(find(&bin, None), Ok(15), "the link leads to where initdb is");
         assert_eq!(find(&bin, Some(9)), Ok(9));
         let other = find(&bin, Some(14)).expect_err("not there");
-        assert!(other.contains("made by PostgreSQL 14, and here is PostgreSQL 15 only"), "{other}");
+        assert!(
+            other.contains("PostgreSQL 14 created the metadata of this cluster, but only PostgreSQL 15 is installed"),
+            "{other}"
+        );
     }
 }

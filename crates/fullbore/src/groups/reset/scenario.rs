@@ -108,7 +108,10 @@ impl Scenario {
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
-        output::remark(format!("No record of partition {partition} of topic {topic} is that late; its end is used."));
+        output::remark(format!(
+            "No record of partition {partition} of topic {topic} has that time or a later one; the end of the \
+             partition is used."
+        ));
         *offset = logs.get(&(topic.clone(), *partition), LATEST)?;
     }
     Ok(offsets)

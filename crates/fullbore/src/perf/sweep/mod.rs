@@ -393,7 +393,7 @@ impl Sweep {
         let twice = |(i, target): &(usize, &Target)| targets[..*i].iter().any(|earlier| earlier.name == target.name);
         if let Some((_, target)) = targets.iter().enumerate().find(twice) {
             return Err(Failure::new(format!(
-                "--against {}: two clusters have this name; give each its own",
+                "--against {}: two clusters have this name; give each cluster its own name",
                 target.name
             )));
         }

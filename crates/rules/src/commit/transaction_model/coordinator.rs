@@ -30,10 +30,15 @@ impl World {
             let kind = BatchKind::marker(&marker, self.clients[client].version);
             let stamp = Stamp { producer_id: client as i64, producer_epoch, base_sequence: -1, record_count: 1 };
             let partition = self.clients[client].partition;
-            let batch = ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, verified: None };
-            let (ticket, broker) = (self.next_id() as TicketId, self.random.below(BROKERS));
+            let batch =
+                ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0, kind, confirmation: None };
+            let (batch_number, broker) = (self.next_id() as BatchNumber, self.random.below(BROKERS));
             self.transactions[at].under_way.insert(epoch);
-            self.brokers[broker].active.push(Admitted { ticket, batch, entry: Entry::Marker { transaction: at } });
+            self.brokers[broker].active.push(Admitted {
+                batch_number,
+                batch,
+                entry: Entry::Marker { transaction: at },
+            });
         }
     }
 

@@ -29,7 +29,7 @@ impl Classic {
         let gone = before.0 - self.members.len();
         match (self.state, last) {
             (GroupState::Stable | GroupState::CompletingRebalance, Some(last)) if gone > 0 => {
-                self.prepare_rebalance(format!("{last} left, {gone} in all"), now, effects);
+                self.prepare_rebalance(format!("{gone} members left, among them {last}"), now, effects);
             }
             (GroupState::PreparingRebalance, Some(_)) => self.complete_join_if_all_there(now, effects),
             _ => {}

@@ -179,7 +179,7 @@ impl Classic {
             self.remove(&member_id, effects);
             effects.push(Effect::Report(Event::Expired { member_id, waited_for: "SyncGroup" }));
         }
-        self.prepare_rebalance(format!("{count} members did not ask for their assignment"), now, effects);
+        self.prepare_rebalance(format!("{count} members did not request their assignment (SyncGroup)"), now, effects);
     }
 
     fn expire_sessions(&mut self, now: i64, effects: &mut Effects) {
@@ -197,7 +197,7 @@ impl Classic {
                 false => dead.push(id.clone()),
             }
         }
-        let reason = dead.first().map(|first| format!("session of {first} ended, {} in all", dead.len()));
+        let reason = dead.first().map(|first| format!("the session of {first} ended ({} sessions in all)", dead.len()));
         for member_id in dead {
             self.remove(&member_id, effects);
             effects.push(Effect::Report(Event::Expired { member_id, waited_for: "Heartbeat" }));

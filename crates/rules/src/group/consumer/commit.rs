@@ -74,7 +74,10 @@ impl ConsumerGroup {
             std::cmp::Ordering::Equal => Ok(CommitPermission::CommitAll),
             std::cmp::Ordering::Less => Ok(CommitPermission::CommitSince(member, epoch)),
             std::cmp::Ordering::Greater => {
-                let message = format!("The epoch {epoch} is newer than the member's, {}.", member.epoch);
+                let message = format!(
+                    "The member epoch {epoch} is newer than the one that the coordinator knows, {}.",
+                    member.epoch
+                );
                 Err(GroupRefusal::new(stale(member), message))
             }
         }
@@ -94,7 +97,7 @@ impl ConsumerGroup {
         if epoch == member.epoch {
             return Ok(());
         }
-        let message = format!("The epoch {epoch} is not the member's, {}.", member.epoch);
+        let message = format!("The member epoch {epoch} is not the one that the coordinator knows, {}.", member.epoch);
         Err(GroupRefusal::new(stale(member), message))
     }
 }

@@ -91,7 +91,7 @@ impl ConsumerGroup {
                 let classic = member.classic.as_ref().and_then(|classic| classic.overdue(now));
                 let waited_for = match () {
                     () if member.session_by <= now => "a heartbeat",
-                    () if member.revoke_by.is_some_and(|by| by <= now) => "giving partitions up",
+                    () if member.revoke_by.is_some_and(|by| by <= now) => "the revocation of partitions",
                     () => classic?,
                 };
                 Some(Fenced { member_id: member.id.clone(), waited_for })

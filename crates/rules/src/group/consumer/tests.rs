@@ -243,7 +243,7 @@ fn member_that_does_not_give_up_in_time_is_fenced() {
     stage.heartbeat("m1", 1).unwrap();
     assert_eq!(stage.group.next_deadline(), Some(10_000), "its time runs from when it was first told");
     stage.now = 10_000;
-    assert_eq!(stage.group.tick(stage.now)[0].waited_for, "giving partitions up");
+    assert_eq!(stage.group.tick(stage.now)[0].waited_for, "the revocation of partitions");
     assert_eq!(given(&stage.heartbeat("m2", 2).unwrap()), Some(vec![0, 1, 2, 3]));
 }
 

@@ -4,7 +4,7 @@
 use bytes::{BufMut, BytesMut};
 use flate2::{Crc, GzBuilder};
 use fullbore_wire::batch::{
-    BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Opener, Stamp, check_records, compress, crc32c,
+    BatchBuilder, BatchError, BatchView, Compression, Decompressor, HEADER_LEN, Stamp, check_records, compress, crc32c,
     decompress, decompress_sent,
 };
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
@@ -78,30 +78,31 @@ fn zstd_stream(level: i32, input: &[u8]) -> Vec<u8> {
     encoder.finish().expect("in memory")
 }
 
-fn accepted(opener: &mut Opener, name: &str, batch: &[u8]) {
+fn accepted(decompressor: &mut Decompressor, name: &str, batch: &[u8]) {
     let view = BatchView::first(batch).expect("whole");
-    let opened = opener.check(&view, MAX).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let payload = decompress(view.compression().expect("a codec"), view.payload(), MAX).expect("a reader opens it");
-    assert_eq!(check_records(&view, &payload), Ok(opened), "{name}");
+    let checked = decompressor.check(&view, MAX).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let payload =
+        decompress(view.compression().expect("a codec"), view.payload(), MAX).expect("a reader decompresses it");
+    assert_eq!(check_records(&view, &payload), Ok(checked), "{name}");
     let sent = decompress_sent(view.compression().expect("a codec"), view.payload(), MAX);
-    assert_eq!(sent, Ok(payload), "{name}: opened to be compressed anew");
+    assert_eq!(sent, Ok(payload), "{name}: decompressed to be compressed anew");
 }
 
-fn refused(opener: &mut Opener, name: &str, batch: &[u8]) -> BatchError {
+fn refused(decompressor: &mut Decompressor, name: &str, batch: &[u8]) -> BatchError {
     let view = BatchView::first(batch).expect("whole");
     view.check_crc().expect("the checksum holds");
     let codec = view.compression().expect("a codec");
     let sent = decompress_sent(codec, view.payload(), MAX).and_then(|records| check_records(&view, &records));
-    assert!(sent.is_err(), "{name}: opened to be compressed anew");
-    match opener.check(&view, MAX) {
+    assert!(sent.is_err(), "{name}: decompressed to be compressed anew");
+    match decompressor.check(&view, MAX) {
         Err(error @ (BatchError::Malformed(_) | BatchError::Record(_))) => error,
         other => panic!("{name}: {other:?}"),
     }
 }
 
 #[test]
-fn batches_of_every_codec_and_level_opened_are_accepted() {
-    let mut opener = Opener::default();
+fn batches_of_every_codec_and_level_decompressed_are_accepted() {
+    let mut decompressor = Decompressor::default();
     for (count, value_len) in [(1, 10), (40, 100), (2_000, 100), (300, 1_000), (3, 200_000)] {
         let batch = plain(count, value_len);
         for codec in CODECS {
@@ -109,22 +110,22 @@ fn batches_of_every_codec_and_level_opened_are_accepted() {
                 let mut out = BytesMut::new();
                 compress(codec, level, payload(&batch), &mut out).expect("compresses");
                 let name = format!("{codec:?} {level:?} {count} records of {value_len}");
-                accepted(&mut opener, &name, &with_payload(&batch, codec, &out));
+                accepted(&mut decompressor, &name, &with_payload(&batch, codec, &out));
             }
         }
     }
 }
 
 #[test]
-fn lz4_frames_of_every_kind_that_clients_write_opened_are_accepted() {
-    let (mut opener, batch) = (Opener::default(), plain(3_000, 1_000));
+fn lz4_frames_of_every_kind_that_clients_write_decompressed_are_accepted() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(3_000, 1_000));
     for size in [BlockSize::Max64KB, BlockSize::Max256KB, BlockSize::Max1MB, BlockSize::Max4MB] {
         for (block, content) in [(false, false), (true, false), (false, true), (true, true)] {
             let info = independent().block_size(size).block_checksums(block).content_checksum(content);
             let info = if block { info.content_size(Some(payload(&batch).len() as u64)) } else { info };
             let frame = lz4_frame(info, payload(&batch));
             accepted(
-                &mut opener,
+                &mut decompressor,
                 &format!("{size:?} {block} {content}"),
                 &with_payload(&batch, Compression::Lz4, &frame),
             );
@@ -133,18 +134,18 @@ fn lz4_frames_of_every_kind_that_clients_write_opened_are_accepted() {
 }
 
 #[test]
-fn snappy_bare_or_in_javas_framing_once_or_twice_opened_is_accepted() {
-    let (mut opener, batch) = (Opener::default(), plain(300, 1_000));
+fn snappy_bare_or_in_javas_framing_once_or_twice_decompressed_is_accepted() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(300, 1_000));
     let (first, second) = payload(&batch).split_at(100_000);
     let twice = [packed(Compression::Snappy, first), packed(Compression::Snappy, second)].concat();
     for (name, sent) in [("bare", bare_snappy(payload(&batch))), ("framed twice", twice)] {
-        accepted(&mut opener, name, &with_payload(&batch, Compression::Snappy, &sent));
+        accepted(&mut decompressor, name, &with_payload(&batch, Compression::Snappy, &sent));
     }
 }
 
 #[test]
-fn gzip_members_with_every_header_field_opened_are_accepted() {
-    let (mut opener, batch) = (Opener::default(), plain(300, 1_000));
+fn gzip_members_with_every_header_field_decompressed_are_accepted() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(300, 1_000));
     let (first, second) = payload(&batch).split_at(100_000);
     let named = GzBuilder::new().filename("name").comment("comment").extra("extra").mtime(7);
     let mut encoder = named.write(Vec::new(), flate2::Compression::fast());
@@ -156,51 +157,51 @@ fn gzip_members_with_every_header_field_opened_are_accepted() {
     crc.update(&checked[..10]);
     checked.splice(10..10, (crc.sum() as u16).to_le_bytes());
     twice.extend_from_slice(&checked);
-    accepted(&mut opener, "two members", &with_payload(&batch, Compression::Gzip, &twice));
+    accepted(&mut decompressor, "two members", &with_payload(&batch, Compression::Gzip, &twice));
 }
 
 #[test]
-fn zstd_frames_of_unknown_size_or_several_opened_are_accepted() {
-    let (mut opener, batch) = (Opener::default(), plain(300, 1_000));
+fn zstd_frames_of_unknown_size_or_several_decompressed_are_accepted() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(300, 1_000));
     let (first, second) = payload(&batch).split_at(100_000);
     let skippable = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
     for level in [-5, 1, 3, 10, 16] {
         let twice = [zstd_stream(level, first), skippable.clone(), packed(Compression::Zstd, second).to_vec()].concat();
-        accepted(&mut opener, &format!("level {level}"), &with_payload(&batch, Compression::Zstd, &twice));
+        accepted(&mut decompressor, &format!("level {level}"), &with_payload(&batch, Compression::Zstd, &twice));
     }
     // The last piece fills the buffer completely.
     for value_len in 131_050..131_072 {
         let batch = plain(1, value_len);
         let sent = zstd_stream(3, payload(&batch));
-        accepted(&mut opener, &value_len.to_string(), &with_payload(&batch, Compression::Zstd, &sent));
+        accepted(&mut decompressor, &value_len.to_string(), &with_payload(&batch, Compression::Zstd, &sent));
     }
 }
 
 #[test]
-fn a_zstd_window_above_the_limit_opened_is_left_to_a_whole_decompression() {
+fn a_zstd_window_above_the_limit_decompressed_is_left_to_a_whole_decompression() {
     let batch = plain(300, 1_000);
     let sent = with_payload(&batch, Compression::Zstd, &zstd_stream(22, payload(&batch)));
     let view = BatchView::first(&sent).expect("whole");
-    assert_eq!(Opener::default().check(&view, MAX), Err(BatchError::Memory(Opener::MEMORY_MAX)));
-    assert_eq!(decompress(Compression::Zstd, view.payload(), MAX).expect("opens"), payload(&batch));
+    assert_eq!(Decompressor::default().check(&view, MAX), Err(BatchError::Memory(Decompressor::MEMORY_MAX)));
+    assert_eq!(decompress(Compression::Zstd, view.payload(), MAX).expect("decompressed"), payload(&batch));
 }
 
 #[test]
-fn payloads_cut_short_at_any_byte_opened_are_refused() {
-    let (mut opener, batch) = (Opener::default(), plain(5, 100));
+fn payloads_cut_short_at_any_byte_decompressed_are_refused() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(5, 100));
     for codec in CODECS {
         let whole = packed(codec, payload(&batch));
         for len in 0..whole.len() {
             let name = format!("{codec:?}, {len} of {} bytes", whole.len());
-            refused(&mut opener, &name, &with_payload(&batch, codec, &whole[..len]));
+            refused(&mut decompressor, &name, &with_payload(&batch, codec, &whole[..len]));
         }
-        accepted(&mut opener, "the same after an error", &with_payload(&batch, codec, &whole));
+        accepted(&mut decompressor, "the same after an error", &with_payload(&batch, codec, &whole));
     }
 }
 
 #[test]
-fn payloads_that_no_consumer_reads_opened_are_refused() {
-    let (mut opener, batch) = (Opener::default(), plain(5, 100));
+fn payloads_that_no_consumer_reads_decompressed_are_refused() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(5, 100));
     let records = payload(&batch);
     let mut wrong_crc = packed(Compression::Gzip, records).to_vec();
     let at = wrong_crc.len() - 8;
@@ -232,20 +233,20 @@ fn payloads_that_no_consumer_reads_opened_are_refused() {
         ("zstd twice", Compression::Zstd, &[&zstd[..], &zstd].concat()),
     ];
     for (name, codec, sent) in cases {
-        refused(&mut opener, name, &with_payload(&batch, codec, sent));
+        refused(&mut decompressor, name, &with_payload(&batch, codec, sent));
     }
 }
 
 #[test]
-fn counts_and_lengths_that_the_records_do_not_bear_out_opened_are_refused() {
-    let (mut opener, batch) = (Opener::default(), plain(5, 100));
+fn counts_and_lengths_that_the_records_do_not_bear_out_decompressed_are_refused() {
+    let (mut decompressor, batch) = (Decompressor::default(), plain(5, 100));
     let records = payload(&batch);
     let mut renumbered = records.to_vec();
     renumbered[4] = 2;
     for codec in CODECS {
         let sent = with_payload(&batch, codec, &packed(codec, records));
         for count in [1, 4, 6, i32::MAX] {
-            refused(&mut opener, &format!("{codec:?} counts {count}"), &with_count(sent.clone(), count));
+            refused(&mut decompressor, &format!("{codec:?} counts {count}"), &with_count(sent.clone(), count));
         }
         for (name, wrong) in [
             ("bytes behind", &[records, b"more"].concat()[..]),
@@ -253,37 +254,41 @@ fn counts_and_lengths_that_the_records_do_not_bear_out_opened_are_refused() {
             ("an offset out of order", &renumbered),
             ("no record", &[]),
         ] {
-            refused(&mut opener, &format!("{codec:?}, {name}"), &with_payload(&batch, codec, &packed(codec, wrong)));
+            refused(
+                &mut decompressor,
+                &format!("{codec:?}, {name}"),
+                &with_payload(&batch, codec, &packed(codec, wrong)),
+            );
         }
     }
 }
 
 #[test]
-fn a_bomb_opened_is_refused_at_the_limit() {
+fn a_bomb_decompressed_is_refused_at_the_limit() {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(7, None, Some(&vec![0; 50 << 20]), &[]);
     let batch = builder.seal(Stamp::NONE).expect("sealed").0;
-    let mut opener = Opener::default();
+    let mut decompressor = Decompressor::default();
     for codec in CODECS {
         let bomb = with_payload(&batch, codec, &packed(codec, payload(&batch)));
         let view = BatchView::first(&bomb).expect("whole");
-        assert_eq!(opener.check(&view, 1 << 20), Err(BatchError::TooLarge(1 << 20)), "{codec:?}");
-        assert_eq!(opener.check(&view, MAX).expect("within the limit").bytes, payload(&batch).len(), "{codec:?}");
+        assert_eq!(decompressor.check(&view, 1 << 20), Err(BatchError::TooLarge(1 << 20)), "{codec:?}");
+        assert_eq!(decompressor.check(&view, MAX).expect("within the limit").bytes, payload(&batch).len(), "{codec:?}");
     }
 }
 
 proptest! {
     #[test]
-    fn damaged_payloads_that_are_accepted_open(codec in 0..4_usize, at: usize, byte: u8, value_len in 0..300_usize) {
+    fn damaged_payloads_that_are_accepted_can_be_read(codec in 0..4_usize, at: usize, byte: u8, value_len in 0..300_usize) {
         let (codec, batch) = (CODECS[codec], plain(5, value_len));
         let mut damaged = packed(codec, payload(&batch));
         let at = at % damaged.len();
         damaged[at] = byte;
         let sent = with_payload(&batch, codec, &damaged);
         let view = BatchView::first(&sent).expect("whole");
-        if let Ok(opened) = Opener::default().check(&view, MAX) {
-            let payload = decompress(codec, view.payload(), MAX).expect("a reader opens it");
-            prop_assert_eq!(check_records(&view, &payload), Ok(opened));
+        if let Ok(checked) = Decompressor::default().check(&view, MAX) {
+            let payload = decompress(codec, view.payload(), MAX).expect("a reader decompresses it");
+            prop_assert_eq!(check_records(&view, &payload), Ok(checked));
         }
     }
 }

@@ -10,13 +10,13 @@ use super::super::view::{BatchError, BatchView};
 /// The timestamp of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 const CUT: BatchError = BatchError::Record("a field ends after the record");
-const ENDS_LATE: BatchError = BatchError::Record("it ends after the batch");
+const ENDS_LATE: BatchError = BatchError::Record("the record ends after the batch");
 const TRAILING: BatchError = BatchError::Record("bytes after the last record");
-const AFTER_HEADERS: BatchError = BatchError::Record("bytes after its last header");
-const UNORDERED: BatchError = BatchError::Record("its offset does not follow the one before");
-const NEGATIVE: BatchError = BatchError::Record("its length is negative");
+const AFTER_HEADERS: BatchError = BatchError::Record("bytes after the record's last header");
+const UNORDERED: BatchError = BatchError::Record("the record's offset does not follow the one before");
+const NEGATIVE: BatchError = BatchError::Record("the record's length is negative");
 const NEGATIVE_FIELD: BatchError = BatchError::Record("a length is negative");
-const NEGATIVE_HEADERS: BatchError = BatchError::Record("its header count is negative");
+const NEGATIVE_HEADERS: BatchError = BatchError::Record("the record's header count is negative");
 const NULL_HEADER: BatchError = BatchError::Record("a header key is null");
 const TOO_FEW: BatchError = BatchError::Record("the batch has fewer records than its header counts");
 

@@ -1,8 +1,8 @@
 //! Checks that consumers can read a compressed batch. The payload is decompressed piece by piece, and its records are
 //! checked on the way.
 //!
-//! Callers that need the records use `compression`. Invariant: a check needs [`Opener::MEMORY_MAX`] and a few buffers
-//! of memory, however large the batch becomes. Every batch that is accepted here can be read by `decompress`.
+//! Callers that need the records use `compression`. Invariant: a check needs [`Decompressor::MEMORY_MAX`] and a few
+//! buffers of memory, however large the batch becomes. Every batch that is accepted here can be read by `decompress`.
 
 mod gzip;
 mod lz4;
@@ -27,7 +27,7 @@ const CONTEXT_KEPT: usize = 3 << 20;
 
 /// The decoder and the buffers, which are reused for one batch after another.
 #[derive(Default)]
-pub struct Opener {
+pub struct Decompressor {
     zstd: Option<ZstdDecoder>,
     /// A buffer of [`PIECE`] bytes, once a codec has needed it.
     piece: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Opener {
     block: Vec<u8>,
 }
 
-impl Opener {
+impl Decompressor {
     /// Maximum size of a block or window, in bytes.
     pub const MEMORY_MAX: usize = self::zstd::WINDOW_MAX;
 
@@ -44,7 +44,7 @@ impl Opener {
     /// # Errors
     /// Returns [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch,
     /// [`BatchError::TooLarge`] if it exceeds `bytes_max`, and [`BatchError::Memory`] if only
-    /// [`decompress`](super::decompress) can open it.
+    /// [`decompress`](super::decompress) can read it.
     pub fn check(&mut self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
         let (mut walk, input) = (RecordWalk::new(batch, bytes_max), batch.payload());
         let mut take = |piece: &[u8]| walk.push(piece);
