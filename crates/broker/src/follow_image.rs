@@ -57,7 +57,10 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
     if left_ms > 0 {
         logs.keep_records_until(accepted.records_kept_until_ms());
         let for_s = left_ms / 1000;
-        tracing::warn!(for_s, "an older copy of the database was accepted: retention and compaction delete nothing for a while; check the settings of topics now");
+        tracing::warn!(
+            for_s,
+            "an older copy of the database was accepted: retention and compaction delete nothing for a while; check the settings of topics now"
+        );
     }
 }
 

@@ -197,11 +197,9 @@ fn record(change: &Change) -> ChangeRecord {
         },
         Change::FeatureUpdated { name, level } => ChangeRecord::FeatureUpdated { name: name.clone(), level: *level },
         Change::ProducerIdsTaken { next } => ChangeRecord::ProducerIdsTaken { next: *next },
-        Change::CopyAccepted(CopyAcceptance { version, first_leader_epoch, at_ms }) => ChangeRecord::CopyAccepted {
-            version: *version,
-            first_leader_epoch: *first_leader_epoch,
-            at_ms: *at_ms,
-        },
+        Change::CopyAccepted(CopyAcceptance { version, first_leader_epoch, at_ms }) => {
+            ChangeRecord::CopyAccepted { version: *version, first_leader_epoch: *first_leader_epoch, at_ms: *at_ms }
+        }
     }
 }
 
