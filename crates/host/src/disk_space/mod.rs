@@ -57,7 +57,7 @@ const TAKE_EVERY: Duration = Duration::from_millis(100);
 /// The space on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
-    /// The data directory.
+    directory: PathBuf,
     place: Place,
     /// The size of the complete reserve in bytes.
     wanted: u64,
@@ -120,6 +120,7 @@ impl DiskSpace {
             );
         }
         let space = DiskSpace {
+            directory: directory.to_owned(),
             place: Place::open(directory),
             wanted,
             whole: RwLock::new(false),
@@ -173,7 +174,7 @@ impl DiskSpace {
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
-                folder = %self.place.path().display(),
+                folder = %self.directory.display(),
                 free_bytes = self.free(),
                 "the disk is full: records are refused until there is room; delete topics or records, set a smaller \
                  retention.ms or retention.bytes, or make room on this file system; no restart is needed"
@@ -222,7 +223,7 @@ impl DiskSpace {
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
             // This is a warning, so that a log that shows the error also shows that the error is over.
-            tracing::warn!(folder = %self.place.path().display(), free_bytes = self.free(), "the disk has room again");
+            tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
@@ -337,7 +338,7 @@ impl DiskSpace {
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            let directory = self.place.path().display();
+            let directory = self.directory.display();
             let changed = self.writes.poll(Instant::now());
             if let Some(change) = changed {
                 self.hangs.send_replace(change == HungChange::Hangs);
@@ -359,7 +360,7 @@ impl DiskSpace {
     /// Returns true if a file of [`FREE_MIN`] bytes can really be written. With a quota, there may be less space than
     /// the system reports.
     fn can_write(&self) -> bool {
-        let probe = self.place.path().join(PROBE);
+        let probe = self.directory.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
         let _ = fs::remove_file(&probe);
         written.is_ok()
@@ -428,14 +429,14 @@ impl DiskSpace {
     }
 
     fn path(&self) -> PathBuf {
-        self.place.path().join(FILE)
+        self.directory.join(FILE)
     }
 
     /// Returns how many bytes this process can still write; the maximum if the system does not report it.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
-        disk_of(self.place.path()).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+        disk_of(&self.directory).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
     }
 }
 
