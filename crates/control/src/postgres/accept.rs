@@ -102,9 +102,9 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     Ok(AcceptedCopy { before, now })
 }
 
-/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that the
-/// copy knows. An epoch is at most twice the version of the metadata, so the result is above all epochs that the copy
-/// lacks. After very many versions epochs no longer come from versions, and a fixed number is skipped.
+/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that
+/// the copy knows. An epoch is at most twice the version of the metadata, so the result is above all epochs that the
+/// copy lacks. After very many versions epochs no longer come from versions, and a fixed number is skipped.
 fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
     let raised = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
     let raised = i32::try_from(raised).unwrap_or(FIRST_LEADER_EPOCH_MAX);
