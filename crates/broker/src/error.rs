@@ -18,6 +18,11 @@ pub enum StartError {
     /// The object store or the index of diskless topics cannot be used.
     #[error("{0}")]
     Diskless(#[from] OpenDisklessError),
+    /// The directory of a partition that the metadata lack cannot be renamed.
+    #[error(
+        "cannot set aside the directory of a partition that the metadata lacks: {0}; check space and permissions of log.dirs"
+    )]
+    SetAside(io::Error),
     /// The key or the certificates of an SSL listener cannot be used.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),

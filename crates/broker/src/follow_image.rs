@@ -7,6 +7,8 @@
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
+use fullbore_host::files::now_ms;
+use std::io;
 use std::sync::Arc;
 
 /// Continues deletions that an earlier process decided on and did not finish. Must be called before the first call of
@@ -29,6 +31,45 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     });
     let unknown = on_disk.into_iter().filter(|((_, id), _)| image.topic_by_id(*id).is_none());
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
+}
+
+/// Renames the directories of partitions that the metadata lack although they have their topics. The metadata were then
+/// restored from an older copy. A partition that is added again later must not begin with the records of the former
+/// one. Must be called before the first call of [`follow`].
+///
+/// # Errors
+/// Fails with an I/O error if a directory cannot be renamed.
+pub fn set_unknown_aside(logs: &Partitions, image: &Image) -> io::Result<()> {
+    let topic = |name: &str| image.topic(name).map(|topic| (topic.id, topic.partition_count()));
+    let renamed = logs.set_unknown_aside(topic)?;
+    if let Some(first) = renamed.first() {
+        let count = renamed.len();
+        tracing::warn!(%first, count, "set aside directories of partitions that the metadata lacks: the metadata was restored from an older copy; remove them if their records are not wanted");
+    }
+    Ok(())
+}
+
+/// Lets retention and compaction delete no records for some time after an older copy of the database was accepted. The
+/// settings of topics may be older than the records.
+pub fn keep_records(logs: &Partitions, image: &Image) {
+    let Some(accepted) = image.accepted_copy() else { return };
+    let left_ms = accepted.records_kept_until_ms().saturating_sub(now_ms());
+    if left_ms > 0 {
+        logs.keep_records_until(accepted.records_kept_until_ms());
+        let for_s = left_ms / 1000;
+        tracing::warn!(
+            for_s,
+            "an older copy of the database was accepted: retention and compaction delete nothing for a while; check the settings of topics now"
+        );
+    }
+}
+
+/// Returns true if an older copy of the database was accepted since this broker ran, or so recently that the previous
+/// start may have failed. `seen` is the newest version of the metadata that this broker has seen before.
+pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
+    image.accepted_copy().is_some_and(|accepted| {
+        seen.is_none_or(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
+    })
 }
 
 /// Applies the changes between two images.

@@ -31,7 +31,7 @@ use fullbore_config::BrokerConfig;
 use fullbore_control::{
     Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent, identity_of,
 };
-use fullbore_diskless::{Diskless, OpenDisklessError, StoreUse};
+use fullbore_diskless::{Diskless, OpenDisklessError, StoreUse, may_have_older_index};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -135,6 +135,11 @@ impl Broker {
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
+        // The file is read before the control plane writes newer values to it.
+        let seen = identity_of(&config.node.data_dir).ok().flatten().and_then(|known| known.seen_number());
+        if may_have_older_index(&config.node.data_dir) {
+            unsettled.note_older_index();
+        }
         let check = tokio::task::spawn_blocking(move || check_index(&checked));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
         let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
@@ -146,6 +151,9 @@ impl Broker {
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
+        }
+        if follow_image::is_copy_new(&control.image(), seen) {
+            unsettled.note_older_index();
         }
         let registered = Registered {
             config,
@@ -186,6 +194,8 @@ impl Broker {
             let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
+        follow_image::keep_records(&partitions, &control.image());
+        follow_image::set_unknown_aside(&partitions, &control.image()).map_err(StartError::SetAside)?;
         follow_images(&control, &partitions, &config);
         partitions.note_all_registered();
         warn_of_strays(&partitions);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
@@ -36,6 +37,41 @@ pub struct Version {
     /// A random number that distinguishes two commits with the same `number`. Two such commits exist if the database
     /// was restored from an older backup.
     pub nonce: u64,
+}
+
+/// The newest acceptance of an older copy of the database (`fullbore admin accept-copy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyAcceptance {
+    /// The version from which brokers continued. All versions that the copy lacks are below it.
+    pub version: u64,
+    /// The leader epoch from which classic partitions continued, and in which later partitions begin at the earliest.
+    /// All epochs that the copy lacks are below it.
+    pub first_leader_epoch: i32,
+    /// The time of the acceptance by the database's clock, in ms since 1970.
+    pub at_ms: i64,
+}
+
+impl CopyAcceptance {
+    /// How long retention and compaction delete no records after an acceptance. The settings of topics may be older
+    /// than the records, so this is the time to set them again.
+    pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
+
+    /// Returns the time before which retention and compaction delete no records, in ms since 1970.
+    pub fn records_kept_until_ms(&self) -> i64 {
+        self.at_ms.saturating_add(i64::try_from(Self::RECORDS_KEPT.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Returns the text under which the stores keep the acceptance.
+    pub fn text(&self) -> String {
+        format!("{} {} {}", self.version, self.first_leader_epoch, self.at_ms)
+    }
+
+    /// Parses a text of [`CopyAcceptance::text`]. Returns `None` for any other text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let (version, first_leader_epoch) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { version, first_leader_epoch, at_ms: parts.next()?.parse().ok()? })
+    }
 }
 
 /// A single change to the metadata. Each commit is a list of them.
@@ -104,11 +140,18 @@ pub enum Change {
     ProducerIdsTaken {
         next: i64,
     },
+    /// An older copy of the database was accepted.
+    CopyAccepted(CopyAcceptance),
 }
 
 /// The resource type under which the stores keep feature levels. Kafka's `ConfigResource.Type` does not use this
 /// number.
 pub const FEATURE_RESOURCE: i8 = 127;
+/// The resource type under which the stores keep the newest [`CopyAcceptance`], in a single row. Kafka's
+/// `ConfigResource.Type` does not use this number either.
+pub const ACCEPTANCE_RESOURCE: i8 = 126;
+/// The name of the resource of type [`ACCEPTANCE_RESOURCE`], and of its only setting.
+pub const ACCEPTANCE: &str = "accepted-copy";
 /// The name of the only setting that a resource of type [`FEATURE_RESOURCE`] has.
 pub const FEATURE_LEVEL: &str = "level";
 

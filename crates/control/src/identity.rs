@@ -136,6 +136,11 @@ impl ClusterDirectory {
         Self { users: Some([process; 2]), ..self }
     }
 
+    /// Returns the number of the newest metadata version that this broker has seen.
+    pub fn seen_number(&self) -> Option<u64> {
+        self.seen.map(|seen| seen.number)
+    }
+
     /// Returns the data by which an older copy of the directory is recognised. The heartbeat number is not flushed to
     /// disk, so it counts only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {

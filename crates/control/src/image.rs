@@ -18,7 +18,7 @@ use fullbore_wire::Uuid;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
 
-use super::change::{DeletedTopic, Version};
+use super::change::{CopyAcceptance, DeletedTopic, Version};
 use super::features::Feature;
 use super::node::{Nodes, RegisteredBroker};
 use super::resources::{ConfiguredResource, Resources};
@@ -89,6 +89,7 @@ pub struct Image {
     /// are removed once the partition has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
+    accepted_copy: Option<CopyAcceptance>,
 }
 
 impl Image {
@@ -217,9 +218,18 @@ impl Image {
     /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It comes from
     /// the version that deleted the last of them. A commit raises an epoch at most twice: the leader goes, and another
     /// comes.
+    ///
+    /// If an older copy of the database was accepted, the epoch is also larger than all epochs that the copy lacks.
+    /// Otherwise a partition that was added again could use the epochs of the first one twice.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {
         let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);
-        self.past.get(name).last().map_or(0, |last| raised(last.deleted_at).min(FIRST_LEADER_EPOCH_MAX))
+        let first = self.accepted_copy.map_or(0, |accepted| accepted.first_leader_epoch);
+        self.past.get(name).last().map_or(first, |last| raised(last.deleted_at).min(FIRST_LEADER_EPOCH_MAX).max(first))
+    }
+
+    /// Returns the newest acceptance of an older copy of the database; `None` if no copy was ever accepted.
+    pub fn accepted_copy(&self) -> Option<CopyAcceptance> {
+        self.accepted_copy
     }
 
     /// Returns true if a topic was both created and deleted after `before`. A reader that compares the two images would

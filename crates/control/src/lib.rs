@@ -68,7 +68,7 @@ use startup::{Started, started};
 use store::Store;
 use writer::QueuedCommand;
 
-pub use change::DeletedTopic;
+pub use change::{CopyAcceptance, DeletedTopic};
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, ConfigChange, CreatePartitions, CreateTopic,

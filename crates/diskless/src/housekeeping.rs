@@ -47,11 +47,10 @@ pub fn start(
     topics: &Arc<DisklessTopics>,
     objects: Objects,
     index: IndexOwner,
-    retention_interval: Duration,
-    expiring: Expiring,
+    retention: RetentionTerms,
     cleaner: ObjectCleanerConfig,
 ) {
-    task::spawn(retain(Arc::downgrade(topics), index.clone(), retention_interval, expiring));
+    task::spawn(retain(Arc::downgrade(topics), index.clone(), retention));
     if !objects.ownership().is_verified() {
         task::spawn(verify_ownership(Arc::downgrade(topics), objects.clone()));
     }
@@ -75,19 +74,23 @@ async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
     }
 }
 
-/// The pipeline and the setting with which the retention task expires idle producers.
-pub struct Expiring {
+/// The settings of the retention task, and the pipeline in which it expires idle producers.
+pub struct RetentionTerms {
+    /// `log.retention.check.interval.ms`.
+    pub interval: Duration,
+    /// No records are deleted before this time, in ms since 1970.
+    pub keeps_records_until_ms: Arc<AtomicI64>,
     /// The pipeline, which forgets idle producers on request. The index expires the producers in its own rows.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
-    pub after_ms: Arc<AtomicI64>,
+    pub producers_expire_after_ms: Arc<AtomicI64>,
 }
 
 /// Deletes old records and forgets idle producers, once per interval. While the index is down, the passes are skipped,
 /// because only the index knows the time and the log starts.
-async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
+async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, terms: RetentionTerms) {
     loop {
-        tokio::time::sleep(interval).await;
+        tokio::time::sleep(terms.interval).await;
         let now_ms = match index.judged_at().await {
             Ok(now_ms) => now_ms,
             Err(_) if topics.strong_count() == 0 => return,
@@ -96,10 +99,12 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
         let Some(topics) = topics.upgrade() else { return };
         let partitions: Vec<_> = topics.read().values().flatten().cloned().collect();
         drop(topics);
-        for partition in partitions.iter().filter(|partition| !partition.view.is_gone()) {
-            partition.retain(now_ms).await;
+        if now_ms >= terms.keeps_records_until_ms.load(Ordering::Relaxed) {
+            for partition in partitions.iter().filter(|partition| !partition.view.is_gone()) {
+                partition.retain(now_ms).await;
+            }
         }
-        expiring.pipeline.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));
+        terms.pipeline.expire_producers(now_ms, terms.producers_expire_after_ms.load(Ordering::SeqCst));
     }
 }
 

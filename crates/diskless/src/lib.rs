@@ -63,7 +63,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::left_out::LeftOut;
-use housekeeping::{DisklessTopics, Expiring};
+use housekeeping::{DisklessTopics, RetentionTerms};
 use index::{
     Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, OpenFileError, RunFinder, SqliteIndex, postgres,
 };
@@ -90,6 +90,8 @@ pub struct Diskless {
     thread: Mutex<Option<IndexThread>>,
     /// `producer.id.expiration.ms`, or `i64::MAX` before the first call of [`Diskless::expire_producers_after`].
     producers_expire_after_ms: Arc<AtomicI64>,
+    /// See [`Diskless::keep_records_until`].
+    keeps_records_until_ms: Arc<AtomicI64>,
 }
 
 /// The reason why diskless topics cannot be served.
@@ -168,6 +170,12 @@ pub fn check_index(config: &BrokerConfig, cluster_id: Uuid) -> Result<(), OpenDi
 /// Returns true if `data_dir` contains the index file of diskless partitions.
 pub fn has_index(data_dir: &Path) -> bool {
     data_dir.join(index::SQLITE_FILE).exists()
+}
+
+/// Returns true if the index file in `data_dir` may be an older copy, because the file that would reveal this was
+/// removed.
+pub fn may_have_older_index(data_dir: &Path) -> bool {
+    has_index(data_dir) && !data_dir.join(index::NOTED_CHANGES).exists()
 }
 
 fn of_index(error: impl fmt::Display) -> OpenDisklessError {
@@ -256,14 +264,28 @@ impl Diskless {
         let pipeline = Pipeline::start(rotation, memory_bytes, others_commit, of_index, uploader, of_reader, metrics);
         let topics = Arc::<DisklessTopics>::default();
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
-        let expiring = Expiring { pipeline: pipeline.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
+        let keeps_records_until_ms = Arc::new(AtomicI64::new(i64::MIN));
+        let terms = RetentionTerms {
+            interval: retention,
+            keeps_records_until_ms: Arc::clone(&keeps_records_until_ms),
+            pipeline: pipeline.clone(),
+            producers_expire_after_ms: Arc::clone(&producers_expire_after_ms),
+        };
         let ownership = Arc::clone(objects.ownership());
-        housekeeping::start(&topics, objects, index.clone(), retention, expiring, config.cleaner);
+        housekeeping::start(&topics, objects, index.clone(), terms, config.cleaner);
         if let Some(changes) = changes {
             change_feed::start(Arc::downgrade(&topics), changes, reader.clone());
         }
         let services = Services { ownership, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
-        Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
+        Diskless {
+            topics,
+            services,
+            counts,
+            health,
+            thread: Mutex::default(),
+            producers_expire_after_ms,
+            keeps_records_until_ms,
+        }
     }
 
     /// Sets the leader epochs of a topic's partitions, which are those in the metadata.
@@ -332,6 +354,11 @@ impl Diskless {
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
             self.services.index.expire_producers_after(ms);
         }
+    }
+
+    /// Lets retention delete no records before `ms`, in ms since 1970.
+    pub fn keep_records_until(&self, ms: i64) {
+        self.keeps_records_until_ms.store(ms, Ordering::Relaxed);
     }
 
     /// Waits until the index accepts further deletions.

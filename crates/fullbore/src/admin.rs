@@ -207,7 +207,8 @@ fn run_accept_copy(database: &DatabaseArgs) -> Result<(), Failure> {
     } else {
         line(&format!(
             "The copy, which ends at version {before}, was accepted as version {now}. All later changes of topics, settings and \
-             diskless records are lost. Start all brokers now."
+             diskless records are lost. Start all brokers now. For an hour, retention and compaction delete nothing: set \
+             lost settings of topics again in that time."
         ));
     }
     Ok(())

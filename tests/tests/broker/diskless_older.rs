@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use fullbore_tests::{Batch, Broker};
+use fullbore_tests::{Batch, Broker, Protocol, Transactional, wait_until};
 
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
@@ -52,4 +53,41 @@ fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
     of_older.stop();
     broker.restart();
     assert_eq!(texts(&broker), newest);
+}
+
+/// The marker of the transaction is in the lost part of the index, while `__transaction_state` shows the transaction as
+/// complete.
+#[test]
+fn transaction_that_is_open_in_a_restored_older_index_is_aborted() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (directory, older) = (place.path().join("data"), place.path().join("older"));
+    let storage = format!("diskless.storage={}", place.path().join("store").display());
+    fs::create_dir(&directory).expect("made");
+    let mut broker = Broker::start_in(&directory, &[&storage]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    client.produced(TOPIC, 0, &Batch::of(&["before"]));
+    let mut producer = Transactional::begin(&mut client, "open", Protocol::New);
+    producer.write(&mut client, TOPIC, 0, &["open"]);
+    broker.stop();
+    copy(&directory, &older);
+    broker.restart();
+    let mut client = broker.client();
+    wait_until("the transaction is committed", Duration::from_secs(30), || {
+        !producer.try_end(&mut client, true).error_code.is_err()
+    });
+    wait_until("the coordinator has completed it", Duration::from_secs(30), || {
+        client.describe_transaction("open").transaction_state.as_str() == "CompleteCommit"
+    });
+    broker.stop();
+    for name in ["diskless.db", "diskless.db-wal", "diskless.db-shm", "diskless-counter"] {
+        let _ = fs::remove_file(directory.join(name));
+    }
+    fs::copy(older.join("diskless.db"), directory.join("diskless.db")).expect("restored");
+    broker.restart();
+    let mut client = broker.client();
+    wait_until("no transaction is open", Duration::from_secs(30), || {
+        client.latest(TOPIC, 0) > 1 && client.stable(TOPIC, 0) == client.latest(TOPIC, 0)
+    });
+    assert_eq!(client.committed_texts(TOPIC, 0), ["before"], "the copy does not know of the commit");
 }

@@ -1,5 +1,6 @@
 //! Tests of a cluster's promises under faults. Several broker processes share a PostgreSQL.
 
+mod accepted_copy;
 mod any_broker;
 mod chaos;
 mod checked;

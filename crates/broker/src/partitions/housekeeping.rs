@@ -290,6 +290,9 @@ impl Housekeeping {
     /// returns false.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
+        if self.log_dir().keeps_records(now_ms) {
+            return true;
+        }
         // The high watermark may be outdated. Retention then only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();

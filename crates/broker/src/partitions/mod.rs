@@ -14,14 +14,15 @@ mod deletion;
 mod housekeeping;
 mod producer_limit;
 pub(crate) mod registry;
+mod restored;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -138,6 +139,7 @@ impl Partitions {
             failing: Failures::default(),
             unwritable: Failures::default(),
             space,
+            keeps_records_until_ms: AtomicI64::new(i64::MIN),
             flushes_markers: config.transactions.flushes,
             flushes_transactions: config.transactions.flushes && config.membership.control_plane.is_some(),
         });
@@ -464,22 +466,6 @@ impl Partitions {
     /// Fails with an I/O error if the data directory cannot be read.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
         files::topics_in(&self.log_dir.path)
-    }
-
-    /// Returns the sorted names of directories that belong to no registered or deleted partition.
-    ///
-    /// # Errors
-    /// Fails with an I/O error if the data directory cannot be read.
-    pub fn strays(&self) -> io::Result<Vec<String>> {
-        let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // The names are read before the directories are listed. Otherwise a directory that is renamed in between would
-        // be listed, but its name would no longer be known.
-        known.extend(self.deletion.names());
-        let found = list_partitions(&self.log_dir.path)?;
-        let strays = found.iter().filter(|key| !known.contains(*key));
-        let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
-        names.sort_unstable();
-        Ok(names)
     }
 
     /// Writes the log starts of `partitions` to the disk.

@@ -4,7 +4,8 @@
 //!
 //! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,
 //! other replicas have the records that this broker has lost, so only shards without a second replica are affected.
-//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]).
+//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]). They are
+//! also searched for after an older copy of the index of diskless topics was accepted.
 //!
 //! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
 //! directory records this boot, so a kill between the two loses nothing. The effects of a power loss on a log are in
@@ -48,7 +49,7 @@ pub struct Unsettled {
     is_unclean: bool,
     /// True if an id was fenced or a transaction aborted since the note was set.
     pub(super) has_found: AtomicBool,
-    /// True if a standalone broker was killed and has not yet searched for transactions without an id.
+    /// True if transactions without an id must be searched for, although no state of an id is lost.
     must_search: AtomicBool,
 }
 
@@ -103,7 +104,14 @@ impl Unsettled {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
         }
-        self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
+        self.must_search.fetch_or(self.is_unclean && is_alone, Ordering::Relaxed);
+    }
+
+    /// Called before the coordinator starts if the index of diskless topics may have been restored from an older copy.
+    /// A transaction that was open there at the time of the copy may have ended since, so that no id knows of it any
+    /// more.
+    pub fn note_older_index(&self) {
+        self.must_search.store(true, Ordering::Relaxed);
     }
 
     /// Notes that all transactions are resolved for the first `seen` times that the note was set. If it was not set

@@ -356,6 +356,9 @@ fn records_are_cleaned_after_the_minimum_lag_and_by_the_maximum_lag_without_writ
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
     }
     assert!(!directory.logs.clean_dirtiest(NOW + 1020), "all of them are too new");
+    directory.logs.keep_records_until(NOW + 1040);
+    assert!(!directory.logs.clean_dirtiest(NOW + 1039), "no record may be deleted now");
+    directory.logs.keep_records_until(NOW + 1039);
     assert!(directory.logs.clean_dirtiest(NOW + 1039));
     assert!(records(&partition) < 21);
 }

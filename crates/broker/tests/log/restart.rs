@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use fullbore_broker::partitions::{AppendError, ReadError};
+use fullbore_broker::partitions::{AppendError, Partitions, ReadError};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::directory::*;
@@ -224,6 +224,25 @@ fn directories_of_unknown_partitions_are_listed() {
     }
     directory.restart();
     assert_eq!(directory.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
+}
+
+/// The metadata were restored from an older copy, in which the topic has only one partition.
+#[test]
+fn partitions_that_their_topic_lacks_are_set_aside_and_begin_anew_once_they_are_added() {
+    let mut directory = Directory::new();
+    for round in 1..3 {
+        (0..2).for_each(|index| _ = offset(&directory.partition_of(TOPIC, ID, index), &plain(1, b"v")));
+        directory.restart();
+        directory.logs.close();
+        directory.logs = Partitions::open(&directory.dir, &directory.settings).expect("opened");
+        let of = |id| move |name: &str| (name == TOPIC).then_some((id, 1));
+        assert!(directory.logs.set_unknown_aside(of(Uuid([9; 16]))).expect("listed").is_empty(), "another topic");
+        let renamed = directory.logs.set_unknown_aside(of(ID)).expect("renamed");
+        assert_eq!(renamed.len(), 1, "{renamed:?}");
+        assert_eq!(directory.partition().offsets().expect("open").log_end, round, "the topic has this one");
+        assert_eq!(directory.partition_of(TOPIC, ID, 1).offsets().expect("open").log_end, 0);
+        assert_eq!(directory.partition_directories(), 1 + round as usize, "the records are kept");
+    }
 }
 
 #[test]

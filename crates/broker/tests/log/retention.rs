@@ -54,6 +54,26 @@ fn segments_past_retention_are_removed_and_later_their_files() {
     assert_eq!(read_all(&partition, 6).len(), 4);
 }
 
+/// The broker then keeps records by settings that may be older than they are.
+#[test]
+fn records_are_kept_until_the_time_that_is_set_and_then_removed() {
+    let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));
+    directory.logs.close();
+    directory.settings.storage.high_watermark_checkpoint_interval_ms = 1;
+    directory.kill();
+    directory.logs.keep_records_until(i64::MAX);
+    let partition = directory.partition();
+    fill(&partition, (0..6).map(|_| wall_clock() - 7_200_000));
+    let other = directory.partition_of("other", Uuid([8; 16]), 0);
+    fill(&other, (0..2).map(|_| NOW));
+    // A round of housekeeping checks the retention before it writes this file.
+    let high_watermarks = directory.dir.join("replication-offset-checkpoint");
+    wait_until("a round has passed", || fs::read_to_string(&high_watermarks).is_ok_and(|text| text.contains("other")));
+    assert_eq!(log_start(&partition), 0);
+    directory.logs.keep_records_until(wall_clock());
+    wait_until("old segments are gone", || log_start(&partition) == 6);
+}
+
 #[test]
 fn active_segment_past_retention_is_removed_and_offsets_continue() {
     let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));

@@ -113,6 +113,7 @@ impl Image {
                 Arc::make_mut(&mut self.features).insert(name.clone(), *level);
             }
             Change::ProducerIdsTaken { next } => self.next_producer_id = *next,
+            Change::CopyAccepted(accepted) => self.accepted_copy = Some(*accepted),
         }
         Ok(())
     }

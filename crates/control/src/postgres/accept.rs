@@ -2,7 +2,9 @@
 //!
 //! The data directories of the brokers name versions and numbers that the copy lacks. Therefore the copy skips all
 //! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
-//! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes.
+//! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes,
+//! and no classic partition is in the same leader epoch twice. The copy keeps the acceptance ([`CopyAcceptance`]),
+//! since partitions that are added or created later must begin above the skipped epochs as well.
 //!
 //! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the
 //! copy: its process is not registered, so it ends. Until then the index refuses it because of the skipped numbers.
@@ -19,12 +21,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::offline::IS_CLASSIC;
+use super::write::copy_acceptance;
 use super::{LOCK, UnusableDatabase};
+use crate::change::{ACCEPTANCE_RESOURCE, CopyAcceptance};
 use crate::image::FIRST_LEADER_EPOCH_MAX;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
-use fullbore_db::postgres::rows::{next, number};
+use fullbore_db::postgres::rows::{next, number, optional, optional_number};
 use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
+use fullbore_db::postgres::statements::Statements;
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
 /// How many versions are skipped. A cluster that commits ten times a second needs four months for as many. Leader
@@ -32,7 +37,7 @@ use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 const VERSIONS_SKIPPED: i64 = 100_000_000;
 /// How many ids of producers are skipped.
 const IDS_SKIPPED: i64 = 1_000_000_000;
-/// How many epochs of each partition are skipped, beyond those in which a topic may have been created again.
+/// How many leader epochs are skipped at least. In the first billion versions, many more are skipped.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker runs if its last heartbeat is not older than this.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
@@ -70,7 +75,12 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
         ALIVE_MAX.as_secs()
     );
     // If this function returns early, the end of the session rolls the transaction back.
-    let answers = session.query(&format!("BEGIN; {LOCK}; {alive}"), server.call_max).await.map_err(away)?;
+    let epochs = format!(
+        "SELECT max(leader_epoch), floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+           (SELECT value FROM fullbore.resource_configs WHERE resource_type = {ACCEPTANCE_RESOURCE})
+           FROM fullbore.partitions"
+    );
+    let answers = session.query(&format!("BEGIN; {LOCK}; {alive}; {epochs}"), server.call_max).await.map_err(away)?;
     let mut answers = answers.into_iter();
     let locked = next(&mut answers)?;
     check_schema(&locked)?;
@@ -80,17 +90,35 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     }
     let now = i64::checked_add(before, VERSIONS_SKIPPED)
         .ok_or_else(|| StoreError::Damaged("its version is too large".into()))?;
-    session.query(&skipping(now), server.call_max).await.map_err(away)?;
+    let epochs = next(&mut answers)?;
+    let row = epochs.first().ok_or_else(|| damaged("no answer"))?;
+    let last = optional(row, 2)?.and_then(CopyAcceptance::parse).map(|last| last.first_leader_epoch);
+    let accepted = CopyAcceptance {
+        version: now.cast_unsigned(),
+        first_leader_epoch: first_leader_epoch(now, optional_number(row, 0)?.max(last)),
+        at_ms: number(row, 1)?,
+    };
+    session.query(&skipping(now, accepted), server.call_max).await.map_err(away)?;
     Ok(AcceptedCopy { before, now })
 }
 
+/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that
+/// the copy knows. An epoch is at most twice the version of the metadata, so the result is above all epochs that the
+/// copy lacks. After very many versions epochs no longer come from versions, and a fixed number is skipped.
+fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
+    let raised = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
+    let raised = i32::try_from(raised).unwrap_or(FIRST_LEADER_EPOCH_MAX);
+    newest.map_or(raised, |newest| newest.saturating_add(EPOCHS_SKIPPED).max(raised))
+}
+
 /// Returns the statements that skip the numbers. The new version has no list of changes, so brokers read everything.
-fn skipping(now: i64) -> String {
-    let again = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
+fn skipping(now: i64, accepted: CopyAcceptance) -> String {
+    let mut keep = Statements::default();
+    copy_acceptance(&mut keep, &accepted);
+    let (keep, first) = (keep.text(), accepted.first_leader_epoch);
     format!(
         "UPDATE fullbore.partitions
-           SET leader_epoch = greatest(leader_epoch, {again}) + {EPOCHS_SKIPPED},
-             partition_epoch = partition_epoch + {EPOCHS_SKIPPED}
+           SET leader_epoch = {first}, partition_epoch = partition_epoch + {EPOCHS_SKIPPED}
            FROM fullbore.topics WHERE topics.id = topic_id AND {IS_CLASSIC};
          UPDATE fullbore.brokers SET process =
            translate(rtrim(encode(decode(md5(random()::text || broker_id), 'hex'), 'base64'), '='), '+/', '-_');
@@ -102,6 +130,32 @@ fn skipping(now: i64) -> String {
          INSERT INTO fullbore.versions (version, mark, at) VALUES
            ({now}, ('x' || left(md5(random()::text || clock_timestamp()::text), 16))::bit(64)::bigint, clock_timestamp());
          UPDATE fullbore.cluster SET version = {now}, next_producer_id = next_producer_id + {IDS_SKIPPED};
+         {keep}
          COMMIT"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_epoch_after_a_copy_is_above_all_epochs_of_versions_that_it_lacks() {
+        let now = 7 + VERSIONS_SKIPPED;
+        for newest in [None, Some(0), Some(14)] {
+            assert_eq!(first_leader_epoch(now, newest), 200_000_014);
+        }
+        // Epochs no longer come from versions.
+        let (now, first) = (20 * VERSIONS_SKIPPED, FIRST_LEADER_EPOCH_MAX);
+        assert_eq!(first_leader_epoch(now, None), first);
+        assert_eq!(first_leader_epoch(now, Some(first + 5)), first + 5 + EPOCHS_SKIPPED);
+        assert_eq!(first_leader_epoch(i64::MAX, Some(i32::MAX)), i32::MAX);
+    }
+
+    #[test]
+    fn acceptance_is_read_as_written() {
+        let accepted = CopyAcceptance { version: u64::MAX, first_leader_epoch: 7, at_ms: -1 };
+        assert_eq!(CopyAcceptance::parse(&accepted.text()), Some(accepted));
+        assert_eq!(CopyAcceptance::parse("7 8"), None);
+    }
 }

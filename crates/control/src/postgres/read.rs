@@ -9,7 +9,9 @@ use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::{Text, Uuid};
 
-use super::super::change::{Change, DeletedTopic, FEATURE_RESOURCE, Partitions, Version};
+use super::super::change::{
+    ACCEPTANCE_RESOURCE, Change, CopyAcceptance, DeletedTopic, FEATURE_RESOURCE, Partitions, Version,
+};
 use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::Commit;
 use super::record::{self, SetConfigs};
@@ -177,6 +179,10 @@ fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Sto
             let level = as_typed(text(&row, 3)?).parse().ok();
             let name = as_typed(text(&row, 1)?);
             changes.extend(level.map(|level| Change::FeatureUpdated { name, level }));
+        } else if code == ACCEPTANCE_RESOURCE {
+            let unreadable = || damaged("the acceptance of a copy cannot be read");
+            let accepted = CopyAcceptance::parse(text(&row, 3)?).ok_or_else(unreadable)?;
+            changes.push(Change::CopyAccepted(accepted));
         } else if let Some(resource) = Resource::from_code(code) {
             let of = set.entry((resource, as_typed(text(&row, 1)?))).or_default();
             of.insert(as_typed(text(&row, 2)?), as_typed(text(&row, 3)?));

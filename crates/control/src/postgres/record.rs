@@ -13,7 +13,7 @@ use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::{Text, Uuid};
 use serde::{Deserialize, Serialize};
 
-use super::super::change::{Change, DeletedTopic, Partitions};
+use super::super::change::{Change, CopyAcceptance, DeletedTopic, Partitions};
 use super::super::node::{Endpoint, RegisteredBroker};
 use fullbore_config::Resource;
 
@@ -80,6 +80,11 @@ enum ChangeRecord {
     },
     ProducerIdsTaken {
         next: i64,
+    },
+    CopyAccepted {
+        version: u64,
+        first_leader_epoch: i32,
+        at_ms: i64,
     },
 }
 
@@ -192,6 +197,9 @@ fn record(change: &Change) -> ChangeRecord {
         },
         Change::FeatureUpdated { name, level } => ChangeRecord::FeatureUpdated { name: name.clone(), level: *level },
         Change::ProducerIdsTaken { next } => ChangeRecord::ProducerIdsTaken { next: *next },
+        Change::CopyAccepted(CopyAcceptance { version, first_leader_epoch, at_ms }) => {
+            ChangeRecord::CopyAccepted { version: *version, first_leader_epoch: *first_leader_epoch, at_ms: *at_ms }
+        }
     }
 }
 
@@ -231,6 +239,9 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
         }
         ChangeRecord::FeatureUpdated { name, level } => Change::FeatureUpdated { name, level },
         ChangeRecord::ProducerIdsTaken { next } => Change::ProducerIdsTaken { next },
+        ChangeRecord::CopyAccepted { version, first_leader_epoch, at_ms } => {
+            Change::CopyAccepted(CopyAcceptance { version, first_leader_epoch, at_ms })
+        }
     })
 }
 

@@ -6,7 +6,9 @@ use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 
-use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
+use super::super::change::{
+    ACCEPTANCE, ACCEPTANCE_RESOURCE, Change, CopyAcceptance, FEATURE_LEVEL, FEATURE_RESOURCE, Version,
+};
 use super::super::node::RegisteredBroker;
 use super::record;
 use super::registrations::Registrations;
@@ -101,7 +103,16 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::ProducerIdsTaken { next } => {
             statements.add("UPDATE fullbore.cluster SET next_producer_id = ?", &[next]);
         }
+        Change::CopyAccepted(accepted) => copy_acceptance(statements, accepted),
     }
+}
+
+/// Adds the statement that replaces the newest acceptance of an older copy.
+pub fn copy_acceptance(statements: &mut Statements, accepted: &CopyAcceptance) {
+    let put = "INSERT INTO fullbore.resource_configs (resource_type, resource_name, name, value)
+        VALUES (?, ?, ?, ?) ON CONFLICT (resource_type, resource_name, name) DO UPDATE SET value = excluded.value";
+    let name = Typed(ACCEPTANCE);
+    statements.add(put, &[&i32::from(ACCEPTANCE_RESOURCE), &name, &name, &Typed(&accepted.text())]);
 }
 
 /// Adds the statements that replace the deleted topics of a name.

@@ -6,7 +6,9 @@ use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::super::change::{Change, DeletedTopic, FEATURE_RESOURCE, Partitions, Version};
+use super::super::change::{
+    ACCEPTANCE_RESOURCE, Change, CopyAcceptance, DeletedTopic, FEATURE_RESOURCE, Partitions, Version,
+};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
@@ -67,6 +69,8 @@ fn resources(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Re
             let level = row.get::<_, String>(3)?.parse().ok();
             let name = row.get(1)?;
             changes.extend(level.map(|level| Change::FeatureUpdated { name, level }));
+        } else if code == ACCEPTANCE_RESOURCE {
+            changes.extend(CopyAcceptance::parse(&row.get::<_, String>(3)?).map(Change::CopyAccepted));
         } else if let Some(resource) = Resource::from_code(code) {
             set.entry((resource, row.get(1)?)).or_default().insert(row.get(2)?, row.get(3)?);
         }

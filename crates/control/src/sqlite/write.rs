@@ -6,7 +6,7 @@ use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
-use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
+use super::super::change::{ACCEPTANCE, ACCEPTANCE_RESOURCE, Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
@@ -54,6 +54,12 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
             let put = "INSERT OR REPLACE INTO resource_configs (resource_type, resource_name, name, value)
                  VALUES (?1, ?2, ?3, ?4)";
             let row = params![FEATURE_RESOURCE, name, FEATURE_LEVEL, level.to_string()];
+            connection.prepare_cached(put)?.execute(row).map(drop)
+        }
+        Change::CopyAccepted(accepted) => {
+            let put = "INSERT OR REPLACE INTO resource_configs (resource_type, resource_name, name, value)
+                 VALUES (?1, ?2, ?3, ?4)";
+            let row = params![ACCEPTANCE_RESOURCE, ACCEPTANCE, ACCEPTANCE, accepted.text()];
             connection.prepare_cached(put)?.execute(row).map(drop)
         }
         Change::ProducerIdsTaken { next } => {

@@ -192,6 +192,9 @@ impl Cleaner {
     /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due, if another
     /// thread has just taken that log, or if the log is no longer dirty.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
+        if self.registry.log_dir().keeps_records(now_ms) {
+            return None;
+        }
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
         for partition in self.registry.partitions() {

@@ -14,6 +14,7 @@ pub mod opener;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -63,6 +64,8 @@ pub struct LogDir {
     pub unwritable: Failures,
     /// Tracks the free space of the disk, and holds the disk reserve.
     pub space: Arc<DiskSpace>,
+    /// Retention and compaction delete no records before this time, in ms since 1970.
+    pub keeps_records_until_ms: AtomicI64,
     /// True if the batches of a transaction are flushed before they are acknowledged. This is the case in a cluster
     /// with `fullbore.transaction.flush`.
     pub flushes_transactions: bool,
@@ -81,6 +84,12 @@ impl LogDir {
                 self.carried_tails.leave(key, Uuid::ZERO, ProducerTails::partial(), 0);
             }
         }
+    }
+
+    /// Returns true if retention and compaction must not delete records now. A full disk takes precedence, since only
+    /// deletions make room for new records.
+    pub fn keeps_records(&self, now_ms: i64) -> bool {
+        now_ms < self.keeps_records_until_ms.load(Ordering::Relaxed) && !self.space.is_full()
     }
 
     /// Schedules the removal of a file or directory after `delay`.

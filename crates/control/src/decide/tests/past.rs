@@ -177,3 +177,24 @@ fn first_leader_epoch_leaves_room_for_elections_after_any_number_of_versions() {
     transacted(&mut image, &[deleting("t")]);
     assert_eq!(image.first_leader_epoch("t"), i32::MAX / 2);
 }
+
+/// Epochs below the first one may have been used for the same partitions, in versions that the copy lacks.
+#[test]
+fn partitions_created_after_an_accepted_copy_begin_above_the_skipped_epochs() {
+    let mut image = one_broker(1);
+    transacted(&mut image, &[creating("deleted", 1, &[]), creating("grown", 1, &[])]);
+    transacted(&mut image, &[deleting("deleted")]);
+    let (version, first_leader_epoch) = (100, 200);
+    let accepted = crate::change::CopyAcceptance { version, first_leader_epoch, at_ms: 1 };
+    image.apply(&broker(""), &Change::CopyAccepted(accepted)).expect("applied");
+    image = image.at(Version { number: version, nonce: 0 });
+    let grown = crate::GrowTopic { name: "grown".into(), count: 2, assignments: None };
+    let growing = crate::CreatePartitions { topics: vec![grown], validate_only: false };
+    transacted(&mut image, &[creating("new", 1, &[]), creating("deleted", 1, &[]), TopicsCommand::Grow(growing)]);
+    assert_eq!((epochs(&image, "new"), epochs(&image, "deleted")), (vec![200], vec![200]));
+    assert_eq!(epochs(&image, "grown"), [0, 200], "accept-copy raises those that were there");
+    let known = raised(&mut image, "new");
+    transacted(&mut image, &[deleting("new")]);
+    transacted(&mut image, &[creating("new", 1, &[])]);
+    assert!(epochs(&image, "new")[0] > known, "clients ignore older epochs");
+}
