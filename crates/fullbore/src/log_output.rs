@@ -1,4 +1,4 @@
-//! Writes the broker's log to standard error. If nobody reads it, the broker goes on.
+//! Writes the broker's log to standard error. If no process reads it, the broker goes on.
 //!
 //! A thread that logs writes its line itself, as long as the write cannot block. Otherwise it leaves the line to a
 //! thread of its own. Invariants: lines keep their order, the waiting lines take at most [`WAITING_BYTES_MAX`], and

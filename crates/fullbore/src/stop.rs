@@ -102,8 +102,8 @@ impl Stop {
         }
     }
 
-    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a second signal, or if the command does not end in time,
-    /// `last_words` runs and the program ends.
+    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a second signal, or if the command does not end in
+    /// time, `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();

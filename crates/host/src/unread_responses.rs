@@ -29,7 +29,7 @@ const STEP_BYTES: u64 = 16 << 10;
 /// Time between two polls of the connections. They are polled only while room is wanted.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The largest room that a request of this process has asked for.
+/// The largest room that a request of this process has reserved or waited for.
 #[cfg(any(test, feature = "test-util"))]
 pub static LARGEST_ROOM: AtomicUsize = AtomicUsize::new(0);
 

@@ -47,8 +47,8 @@ pub async fn handle(
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-/// Returns how many producers the response has at most. A partition that is not open counts as one without producers, and
-/// a diskless one as one with the maximum number.
+/// Returns how many producers the response has at most. A partition that is not open counts as one without producers,
+/// and a diskless one as one with the maximum number.
 pub(super) fn count(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
     let image = metadata.control.image();
     let named =
