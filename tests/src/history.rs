@@ -1,6 +1,6 @@
-//! The history of one id's transactions as the id's clients saw them, and a check that finds broken promises.
+//! The history of one transactional id as its clients saw it, and a check of the guarantees of transactions.
 //!
-//! The client copies numbers and commits its group's offset in the same transaction. If a transaction is not committed,
+//! In each transaction, a client copies numbers and commits its group's offset. If a transaction is not committed,
 //! its numbers are copied again later. Invariant: this module sends no request.
 
 use std::collections::{BTreeMap, BTreeSet};

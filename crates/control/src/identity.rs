@@ -335,8 +335,8 @@ mod tests {
         }
     }
 
-    /// In the same boot of the machine, a smaller number reveals an older copy of the directory. After another boot,
-    /// the number must not count.
+    /// If the heartbeat number in the directory is smaller than that in the database, the directory is an older copy.
+    /// After a boot of the machine, the directory's number is ignored.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterDirectory { noted: 5, ..directory_of(None) }.used_by(Uuid([1; 16]));

@@ -94,7 +94,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Computes all values again after the broker's settings have changed.
+    /// Computes the timeouts of all groups again after the broker's settings have changed.
     pub fn follow(&mut self, broker: &BrokerConfig, dynamic: &DynamicConfig) {
         self.group_default = GroupTimeouts::resolve(broker, dynamic, &BTreeMap::new());
         for ((_, _), configured) in self.configured.iter_mut().filter(|((resource, _), _)| *resource == Resource::Group)

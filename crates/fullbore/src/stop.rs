@@ -80,7 +80,7 @@ fn ignores_hangup() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
-/// A request to stop a command, with its state. Clones share both.
+/// A request to stop a command. Clones share it. The command may continue for a limited time after Ctrl-C.
 #[derive(Clone)]
 pub struct Stop {
     requested: Arc<watch::Sender<bool>>,

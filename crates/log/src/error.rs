@@ -33,8 +33,8 @@ pub enum StorageError {
     },
     /// The offsets between two segments are in no file.
     #[error(
-        "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before was cut; restore \
-         that file, or move the log files from {next:020} on away"
+        "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before it was cut; \
+         restore that file, or move {next:020}.log and all later files away"
     )]
     Gap {
         /// The partition's directory.

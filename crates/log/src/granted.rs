@@ -17,7 +17,7 @@ use super::files::replace_unsynced;
 
 const FILE: &str = "producer-window-checkpoint";
 
-/// The largest window, as stored in the file.
+/// The largest idempotence window of the partition's producers, as stored in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted(usize);
 

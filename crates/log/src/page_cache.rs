@@ -182,8 +182,8 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct PageCacheQueue {
     growth: Growth,
-    /// The stretches that were written since growth was stopped and are still in the cache, oldest first. `kept_bytes`
-    /// is their total size.
+    /// Stretches that were written since the page cache was kept from growing, and are still in it, oldest first.
+    /// `kept_bytes` is their total size.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,

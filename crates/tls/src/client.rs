@@ -166,7 +166,7 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     Ok(usable)
 }
 
-/// Verifies the certificates of servers with the rules of rustls and two rules of Java. The check of the host name can
+/// Verifies the certificates of servers as rustls does, with two exceptions as in Java. The check of the host name can
 /// be turned off. A certificate that is itself in the truststore is trusted even if it is marked as an authority, as
 /// `openssl req -x509` does.
 #[derive(Debug)]

@@ -52,8 +52,8 @@ fn sibling_directories_have_no_cycle() {
     assert!(circles.is_empty(), "circles of directories:\n{}", circles.join("\n"));
 }
 
-/// Returns each cycle of sibling directories. Files of one directory may use each other, and so may a directory and
-/// those inside it.
+/// Returns a line for each directory in a cycle of sibling directories. Files of one directory may use each other, and
+/// so may a directory and those inside it.
 fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (file, used) in uses::between_files(of) {

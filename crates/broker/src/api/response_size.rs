@@ -52,9 +52,9 @@ struct Costs {
     entry: usize,
     /// A producer in DescribeProducers. Its memory includes the producer as it is found.
     producer: usize,
-    /// How often the response has bytes that clients have set, such as the metadata of offsets.
+    /// How many copies the response has of bytes that clients have set, such as the metadata of offsets.
     copies: usize,
-    /// How often the response has the bytes of the request, for names that do not exist.
+    /// How many copies the response has of the request's bytes, for names that do not exist.
     request: usize,
 }
 

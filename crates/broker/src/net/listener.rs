@@ -104,7 +104,7 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
         return Err(absent.remove(0).1);
     }
     for (addr, error) in absent {
-        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the other addresses");
+        tracing::info!(%addr, %error, "this machine lacks an address of the listener's host name: the broker listens on the other addresses");
     }
     Ok(sockets)
 }

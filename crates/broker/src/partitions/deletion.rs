@@ -110,8 +110,8 @@ impl Deletion {
         self.wake.notify_one();
     }
 
-    /// Records that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`] is
-    /// called.
+    /// Notes that the index of diskless topics may have rows of the topic. [`Deletion::is_out_of_index`] removes the
+    /// note.
     pub fn add_to_index(&self, topic_id: Uuid) {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }

@@ -376,11 +376,11 @@ impl Partitions {
         self.log_dir.unwritable.count()
     }
 
-    /// Records in the data directory that logs may lack acknowledged records, because a write or an fsync has failed.
-    /// The next start of the broker reports this to the cluster. Only the first call writes to the disk.
+    /// Marks the data directory: its logs may lack acknowledged records, because a write or an fsync has failed. The
+    /// next start of the broker reports this to the cluster. After a successful call, later calls do nothing.
     ///
     /// # Errors
-    /// Fails with an I/O error if the record cannot be written. The next call tries again.
+    /// Fails with an I/O error if the mark cannot be written. The next call tries again.
     pub fn mark_unclean(&self) -> io::Result<()> {
         if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;

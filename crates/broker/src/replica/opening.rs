@@ -283,8 +283,8 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // If the broker was killed right after it created the directory, the log lacks the state of the deleted
-            // partition's producers.
+            // If the broker was killed right after it created the directory, the log did not yet get the producer tails
+            // of the deleted partition of this name.
             self.take_over_tails(&mut log);
         }
         // The checkpoints may be past the log end, because this opening has truncated the log, or the broker was killed

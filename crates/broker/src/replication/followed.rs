@@ -269,7 +269,7 @@ impl FollowedPartition {
                 tracing::error!(topic, partition, %error, "cannot replicate a partition: this broker fetches the leader's records again");
             }
             FollowError::Append(_) => {
-                // On a full disk, every partition fails many times per second.
+                // On a full disk, every partition fails many times per second, so this line is limited.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
                     tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }

@@ -42,7 +42,7 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task, up to the first answer or the first effect that has to wait. A request
+    /// Carries out effects on the caller's task, until it has sent an answer or an effect has to wait. A request
     /// that does not have to wait is then answered without a task switch. Returns the rest, which the caller must run,
     /// or `None` if nothing is left.
     pub(super) fn follow_here(

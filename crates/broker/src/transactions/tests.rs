@@ -188,8 +188,8 @@ async fn transaction_with_unflushable_records_is_not_committed() {
     assert_eq!(opened.state(), TransactionState::Ongoing);
 }
 
-/// This is the state after a power loss: the index still has its commits, but the log with the ids has lost its end.
-/// The open transactions must be aborted.
+/// After a power loss, `__transaction_state` may have lost its end while the index of diskless topics has kept its
+/// rows. Transactions that are open only in the index must be aborted.
 #[tokio::test]
 async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     let directory = tempfile::tempdir().expect("temporary directory");

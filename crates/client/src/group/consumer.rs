@@ -204,8 +204,8 @@ impl<'a> Consumer<'a> {
         }
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
-        // The assignment is not final as long as this member has not given up all partitions. The coordinator may
-        // withhold new ones until then.
+        // An empty assignment is not final while this member still reports partitions. The coordinator may withhold new
+        // ones until it has given these up.
         let has_any = has_some || self.reported.as_ref().is_some_and(|reported| !reported.is_empty());
         if has_any {
             self.empty.end();

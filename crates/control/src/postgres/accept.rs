@@ -111,7 +111,8 @@ fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
     newest.map_or(raised, |newest| newest.saturating_add(EPOCHS_SKIPPED).max(raised))
 }
 
-/// Returns the statements that skip the numbers. The new version has no list of changes, so brokers read everything.
+/// Returns the statements that raise versions, epochs and other counters above all numbers that brokers may have used.
+/// The new version has no list of changes, so that brokers read the whole state.
 fn skipping(now: i64, accepted: CopyAcceptance) -> String {
     let mut keep = Statements::default();
     copy_acceptance(&mut keep, &accepted);

@@ -14,7 +14,7 @@ use fullbore_tests::postgres::Database;
 
 /// How long a test waits before it fails.
 const HANGS: Duration = Duration::from_secs(120);
-/// Number of partitions of the test's topic. The first piece may have fewer.
+/// Number of partitions of the test's topic. The first transaction of a failover may change fewer.
 const PARTITIONS: i32 = 3_000;
 
 /// Starts the brokers 1 to 3.

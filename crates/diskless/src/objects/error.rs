@@ -14,7 +14,7 @@ pub enum ObjectError {
     #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
     /// The store has fewer bytes of the object than were put.
-    #[error("the object {id:016x} ends at byte {end} in the store, before its last byte")]
+    #[error("the object {id:016x} has at most {end} bytes in the store, fewer than were put")]
     Short {
         /// The id of the object.
         id: ObjectId,

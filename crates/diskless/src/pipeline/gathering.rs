@@ -93,8 +93,8 @@ impl Gathering {
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes and returns the batches of the next object. If not all of them fit, they have about `bytes_max` bytes,
-    /// which only the last batch may exceed.
+    /// Removes and returns the batches of the next object, all of them if they fit. Otherwise takes them in order, up
+    /// to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes, which only the last batch may exceed.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {

@@ -118,8 +118,8 @@ impl DiskSpace {
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
             tracing::warn!(
-                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker reserves {wanted} bytes instead, since the \
-                 reserve has whole blocks of {BLOCK} bytes and at most a sixteenth of the file system of {}",
+                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker reserves {wanted} bytes instead: whole \
+                 blocks of {BLOCK} bytes, and at most a sixteenth of the file system that has {}",
                 directory.display()
             );
         }

@@ -16,7 +16,7 @@ const MOVED: &str = "it was moved or unmounted; move it back to this path, or mo
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// The directory. `None` if it could not be opened; it then counts as being at its path.
+    /// The directory. `None` if it could not be opened, and then the check of its path always succeeds.
     opened: Option<File>,
 }
 

@@ -55,7 +55,7 @@ pub struct ValidBatch<'a> {
 enum ValidBytes<'a> {
     /// The bytes as the client sent them.
     Sent(BatchView<'a>),
-    /// Bytes that replace the client's, or a copy of them.
+    /// Bytes that replace the client's bytes, or a copy of the client's bytes.
     Own(Bytes),
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// How many of its last batches a broker remembers of each producer.
+/// How many of a producer's last batches a broker remembers.
 const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;

@@ -284,8 +284,8 @@ fn register(services: &FetchServices, plan: &mut FetchPlan, waiter: &Arc<Notify>
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once. If the client wants more than one byte and still has time, the sizes are compared first,
-/// so that no records are read in vain.
+/// Reads every partition once. If the client wants more than one byte and its deadline has not passed, adds up the
+/// known sizes first. The records are then read only if these sizes reach the minimum.
 fn attempt(services: &FetchServices, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
         let attempt = read_each(services, wanted, Depth::Sizes, limits, reads_ahead);
@@ -408,10 +408,10 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts the `bytes` of records from a partition that could have returned up to `room` bytes.
+    /// Counts the `bytes` that a partition returns; `room` is the most that it may return.
     ///
-    /// Records that were cut for lack of space count as `room` bytes, as in Kafka, because a longer wait brings no
-    /// more. In a session that reads ahead they fill the whole minimum, since the rest follows in the next answer.
+    /// If records were cut for lack of space, at least `room` bytes count, as in Kafka, because a longer wait brings no
+    /// more. In a session that reads ahead, cut records reach the minimum at once, since the next answer has the rest.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,

@@ -34,7 +34,7 @@ use super::checkpoints::TopicPartition;
 const BYTES_MAX: usize = 8 << 20;
 /// Estimated memory for a partition without its producers, in bytes. Twice the length of the topic's name is added.
 const OF_PARTITION: usize = 256;
-/// Estimated memory for each producer that the map of a partition's tails has room for, in bytes.
+/// Estimated memory for each slot in the map of a partition's tails, in bytes. Empty slots count too.
 const OF_PRODUCER: usize = 48;
 
 /// The producer tails of deleted partitions.
