@@ -5,7 +5,8 @@
 //! made, and waits its turn if there is none. The part of a response that was sent is freed and no longer counts.
 //!
 //! If room is wanted, connections whose clients have stopped reading are closed. A client that reads steadily, however
-//! slowly, keeps its connection. Invariant: the responses take at most [`BYTES_MAX`], unless a single one is larger.
+//! slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`], unless a single
+//! one is larger. With all others, which are about as large as their requests, they take at most twice as much.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -143,7 +144,8 @@ impl ResponseRoom {
     }
 
     /// Counts the response, which has been made and has this size, instead of the reserved room. If all together are
-    /// too large, ends the connections of the clients that have read nothing for longest.
+    /// too large, ends the connections of clients that do not read. If they are twice too large, also ends those of the
+    /// slowest ones.
     pub fn hold(&self, bytes: usize, connection: Box<dyn Connection>) {
         self.all.table.lock().hold(self.number, bytes, connection, Instant::now());
         self.all.freed.notify_waiters();
@@ -208,7 +210,8 @@ impl Table {
             self.poll(now);
         }
         while self.bytes > self.bytes_max
-            && let Some((longest, _)) = self.longest_without_step()
+            && let Some((longest, since)) = self.longest_without_step()
+            && (now >= since + STALLED_AFTER || self.bytes > 2 * self.bytes_max)
         {
             self.evict(longest);
         }

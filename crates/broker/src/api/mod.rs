@@ -168,7 +168,8 @@ async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply:
 }
 
 /// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. It first reserves
-/// room for a large response. The completion is `None` if there is no response.
+/// room for a response that may be much larger than its request. Any other response counts once it is made. The
+/// completion is `None` if there is no response.
 async fn dispatch_wide(
     api: ApiKey,
     node: &Node,
@@ -180,12 +181,6 @@ async fn dispatch_wide(
         ApiKey::Produce | ApiKey::Fetch => None,
         _ => Some(Arc::new(node.unread.room())),
     };
-    let is_estimated = response_size::is_estimated(api);
-    if let Some(room) = room.as_ref().filter(|_| !is_estimated) {
-        room.reserve(response_size::encoded_entries(bytes, call.reader.remaining()))
-            .await
-            .map_err(|NoRoom| Fault::NoRoom)?;
-    }
     let _turn = wide::command_turn(&node.wide, api).await;
     let is_estimated = response_size::is_estimated(api);
     let carry_out = async {

@@ -99,12 +99,6 @@ impl Costs {
     }
 }
 
-/// Returns about the encoded size of a response with one entry for each of its request. `bytes` is the memory of the
-/// request, with at least [`ENTRY_BYTES`] for each entry.
-pub(super) fn encoded_entries(bytes: usize, body_len: usize) -> usize {
-    body_len + Costs::of(Measure::Encoded).entry * (bytes / ENTRY_BYTES)
-}
-
 /// Returns true if [`of`] estimates the responses of this API.
 pub(super) fn is_estimated(api: ApiKey) -> bool {
     use ApiKey::*;

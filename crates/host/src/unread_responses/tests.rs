@@ -112,11 +112,11 @@ fn client_that_takes_single_bytes_counts_as_one_that_does_not_read() {
 }
 
 #[test]
-fn response_beyond_the_limit_evicts_the_client_that_has_read_nothing_for_longest() {
+fn response_beyond_the_limit_evicts_the_client_that_does_not_read() {
     let mut simulation = Simulation::new();
     let (_, first) = simulation.hold(HALF);
     let (_, second) = simulation.hold(HALF);
-    simulation.now += SECOND;
+    simulation.now += STALLED_AFTER;
     first.reads(STEP_BYTES);
     let (third, client) = simulation.hold(HALF);
     assert_eq!([&first, &second, &client].map(|client| client.is_evicted()), [false, true, false]);
@@ -126,6 +126,16 @@ fn response_beyond_the_limit_evicts_the_client_that_has_read_nothing_for_longest
     simulation.table.shrink(third, HALF);
     simulation.table.remove(third);
     assert_eq!(simulation.table.bytes, 2 * BYTES_MAX, "the evicted one does not count twice");
+}
+
+#[test]
+fn response_beyond_the_limit_evicts_no_client_that_has_just_read() {
+    let mut simulation = Simulation::new();
+    let clients = [HALF; 4].map(|bytes| simulation.hold(bytes).1);
+    assert!(clients.iter().all(|client| !client.is_evicted()));
+    simulation.hold(HALF);
+    assert!(clients[0].is_evicted(), "responses take at most twice the limit");
+    assert!(clients[1..].iter().all(|client| !client.is_evicted()));
 }
 
 #[test]
