@@ -116,6 +116,8 @@ async fn write_plain(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         };
+        // The copies in `unsent` now own the bytes alone, so that a part is freed once it is sent.
+        parts[..count].fill_with(|| Part::Bytes(Bytes::new()));
         if !unsent.is_empty() {
             // Boxed, because otherwise the task of every connection would reserve memory for this future from the
             // start.
