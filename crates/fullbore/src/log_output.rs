@@ -50,14 +50,16 @@ trait Target: Send + Sync {
     fn write(&self, line: &[u8]);
 }
 
-struct StandardError;
+struct StandardError {
+    /// True for a pipe or socket. A writable terminal may still block, and so may a file on a hanging disk.
+    is_pipe: bool,
+}
 
 impl Target for StandardError {
     fn is_writable(&self) -> bool {
         let stderr = io::stderr();
         let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-        // A closed stream does not block either.
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_or(true, |ready| ready > 0)
+        self.is_pipe && poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     fn write(&self, line: &[u8]) {
@@ -71,7 +73,9 @@ impl LogOutput {
     /// # Errors
     /// Returns the system's error if it refuses the thread.
     pub fn to_standard_error() -> io::Result<Self> {
-        Self::to(Box::new(StandardError))
+        let kind = rustix::fs::fstat(io::stderr()).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+        let is_pipe = matches!(kind, Ok(rustix::fs::FileType::Fifo | rustix::fs::FileType::Socket));
+        Self::to(Box::new(StandardError { is_pipe }))
     }
 
     fn to(to: Box<dyn Target>) -> io::Result<Self> {
