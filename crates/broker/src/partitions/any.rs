@@ -205,7 +205,11 @@ impl AnyPartition {
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
-            // A diskless log is never truncated, so any epoch is fine.
+            // An older epoch is that of a deleted topic with the same name. A newer one may be left from before an
+            // older copy of the database was accepted, and does no harm, because a diskless log is never truncated.
+            AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
+                Err(ErrorCode::FENCED_LEADER_EPOCH)
+            }
             AnyPartition::Diskless(_) => Ok(()),
         }
     }
