@@ -68,7 +68,7 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
 /// start may have failed. `seen` is the newest version of the metadata that this broker has seen before.
 pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
     image.accepted_copy().is_some_and(|accepted| {
-        seen.is_none_or(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
+        seen.is_some_and(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
     })
 }
 
