@@ -141,7 +141,9 @@ fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
         fs::create_dir(&paths[0]).expect("made");
         wait_for_others(cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers take over");
+        cluster
+            .broker(1)
+            .wait_for_stderr("cannot create files in the data directory: other in-sync replicas take over");
         fs::remove_dir(&paths[0]).expect("it is empty");
         fs::rename(&away, &paths[0]).expect("moved");
         cluster.broker(1).wait_for_stderr("files can be made in the data directory again");

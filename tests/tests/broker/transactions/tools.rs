@@ -26,7 +26,7 @@ fn abort_of_a_coordinated_transaction_is_refused_unless_forced() {
     let refused = abort(&broker, &[]);
     let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{reported}");
-    assert!(reported.contains("the coordinator of transactional id 'owned' has it (Ongoing for "), "{reported}");
+    assert!(reported.contains("the coordinator of transactional id 'owned' knows it (Ongoing for "), "{reported}");
     assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (0, 1));
     let forced = abort(&broker, &["--force"]);
     assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
