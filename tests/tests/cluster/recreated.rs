@@ -253,10 +253,8 @@ fn topic_made_again_after_elections_begins_in_a_later_leader_epoch() {
         assert_eq!(client.fetch_batches(TOPIC, 0)[0].leader_epoch, before);
         // A record of the deleted topic counts as truncated, since its epoch ends before the first record.
         assert_eq!(ends(epoch_end(&mut client, before, deleted)), (ErrorCode::NONE, deleted, 0));
-        if !is_diskless {
-            assert_eq!(epoch_end(&mut client, deleted, deleted).error_code, ErrorCode::FENCED_LEADER_EPOCH);
-            assert_eq!(fetched_in(&mut client, deleted), ErrorCode::FENCED_LEADER_EPOCH);
-        }
+        assert_eq!(epoch_end(&mut client, deleted, deleted).error_code, ErrorCode::FENCED_LEADER_EPOCH);
+        assert_eq!(fetched_in(&mut client, deleted), ErrorCode::FENCED_LEADER_EPOCH);
         assert_eq!(fetched_in(&mut client, before), ErrorCode::NONE);
     }
 }
