@@ -75,15 +75,34 @@ fn grow(cluster: &Cluster, assignment: &str) {
     cluster.run(&["topics", "alter", "--topic", "grown", "--partitions", "2", "--replica-assignment", &all]);
 }
 
-/// The second incarnation of the partition has a follower with the records of the first.
-#[test]
-fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_own_records() {
-    let (mut cluster, _store) = start(3);
+/// Starts three brokers and copies the database. Later the topic gets a second partition with records, which is lost
+/// with the database.
+fn grown_after_the_copy() -> (Cluster, TempDir) {
+    let (mut cluster, store) = start(3);
     cluster.run(&["topics", "create", "--topic", "grown", "--replica-assignment", "1:2"]);
     cluster.postgres().copy();
     cluster.wait_for_brokers(&[1, 2, 3]);
     grow(&cluster, "1:2");
     produce(&mut cluster, 1, "grown", 1, &numbered("lost", 30));
+    (cluster, store)
+}
+
+/// Adds the partition again while broker 1 is stopped, restarts broker 1 as a follower, and kills the leader. Broker 1
+/// must then have the new records only.
+fn add_again_and_lose_leader(cluster: &mut Cluster) {
+    grow(cluster, "3:1");
+    produce(cluster, 3, "grown", 1, &numbered("new", 60));
+    cluster.broker(1).restart();
+    cluster.wait_for_isr(2, "grown", 2);
+    cluster.broker(3).kill();
+    assert_eq!(cluster.wait_for_leader(2, "grown", 1, 3), 1);
+    assert_eq!(texts(cluster, 1, "grown", 1), numbered("new", 60));
+}
+
+/// The second incarnation of the partition has a follower with the records of the first.
+#[test]
+fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_own_records() {
+    let (mut cluster, _store) = grown_after_the_copy();
     continue_on_copy(&mut cluster);
     let directory = cluster.broker(1).data_dir().to_owned();
     let entries = fs::read_dir(&directory).expect("listed").map(|entry| entry.expect("listed").file_name());
@@ -93,24 +112,13 @@ fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_ow
     cluster.broker(1).wait_for_stderr("set aside directories of partitions");
     // The follower must learn of the partition only at its start.
     cluster.broker(1).stop();
-    grow(&cluster, "3:1");
-    produce(&mut cluster, 3, "grown", 1, &numbered("new", 60));
-    cluster.broker(1).restart();
-    cluster.wait_for_isr(2, "grown", 2);
-    cluster.broker(3).kill();
-    assert_eq!(cluster.wait_for_leader(2, "grown", 1, 3), 1);
-    assert_eq!(texts(&mut cluster, 1, "grown", 1), numbered("new", 60));
+    add_again_and_lose_leader(&mut cluster);
 }
 
 /// The follower is away while the others start on the copy, so that it keeps the directory of the first incarnation.
 #[test]
 fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_the_first() {
-    let (mut cluster, _store) = start(3);
-    cluster.run(&["topics", "create", "--topic", "grown", "--replica-assignment", "1:2"]);
-    cluster.postgres().copy();
-    cluster.wait_for_brokers(&[1, 2, 3]);
-    grow(&cluster, "1:2");
-    produce(&mut cluster, 1, "grown", 1, &numbered("lost", 30));
+    let (mut cluster, _store) = grown_after_the_copy();
     let away = cluster.broker(1).data_dir().to_owned();
     let kept = TempDir::new().expect("a directory");
     copy(&away.join("grown-1"), kept.path());
@@ -118,13 +126,7 @@ fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_
     cluster.broker(1).stop();
     // This has the effect of a broker that did not run in between.
     copy(&kept.path().join("grown-1"), &away);
-    grow(&cluster, "3:1");
-    produce(&mut cluster, 3, "grown", 1, &numbered("new", 60));
-    cluster.broker(1).restart();
-    cluster.wait_for_isr(2, "grown", 2);
-    cluster.broker(3).kill();
-    assert_eq!(cluster.wait_for_leader(2, "grown", 1, 3), 1);
-    assert_eq!(texts(&mut cluster, 1, "grown", 1), numbered("new", 60));
+    add_again_and_lose_leader(&mut cluster);
 }
 
 /// librdkafka ignores metadata with an older leader epoch than it knows, even if the topic has another id.
