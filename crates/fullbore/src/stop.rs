@@ -57,6 +57,15 @@ impl StopSignals {
         })
     }
 
+    /// Waits for Ctrl-C or SIGTERM. A shell may send SIGHUP twice when its terminal is closed, which must not cut short
+    /// what the first one began.
+    async fn insistent(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
     /// Waits for a signal. Returns true if it was Ctrl-C.
     pub async fn next(&mut self) -> bool {
         let hangup = async {
@@ -122,7 +131,7 @@ impl Stop {
                 let repeated_until = Instant::now() + REPEATED_WITHIN;
                 let another = async {
                     loop {
-                        signals.next().await;
+                        signals.insistent().await;
                         if Instant::now() >= repeated_until {
                             return;
                         }
