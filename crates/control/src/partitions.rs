@@ -29,7 +29,7 @@ impl Control {
     /// carried out.
     pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let count = requested.partition_count();
-        let (mut pieces, mut requested) = (Pieces::default(), requested.split());
+        let (mut pieces, mut requested) = (Pieces::of_request(), requested.split());
         let mut outcomes = Vec::with_capacity(count);
         while let Some(piece) = requested.next(pieces.partitions()) {
             let (size, began) = (piece.partition_count(), Instant::now());
