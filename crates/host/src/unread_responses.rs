@@ -17,6 +17,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use crate::log_rate_limit::LogRateLimit;
+
 /// Responses of at most this size do not count.
 pub const COUNTED_FROM: usize = 1 << 20;
 /// Maximum size of all counted responses together, in bytes.
@@ -53,6 +55,10 @@ pub struct UnreadResponses {
     freed: Notify,
     /// The lock of the request that is the next to get room.
     turn: tokio::sync::Mutex<()>,
+    /// Limits how often the log reports a request that has got no room.
+    pub no_room_line: LogRateLimit,
+    /// Limits how often the log reports an evicted connection.
+    pub evicted_line: LogRateLimit,
 }
 
 struct Table {
@@ -93,7 +99,13 @@ impl Default for UnreadResponses {
     fn default() -> Self {
         let table =
             Table { bytes_max: BYTES_MAX, bytes: 0, next: 0, responses: BTreeMap::new(), polled_at: Instant::now() };
-        UnreadResponses { table: Mutex::new(table), freed: Notify::new(), turn: tokio::sync::Mutex::new(()) }
+        UnreadResponses {
+            table: Mutex::new(table),
+            freed: Notify::new(),
+            turn: tokio::sync::Mutex::new(()),
+            no_room_line: LogRateLimit::default(),
+            evicted_line: LogRateLimit::default(),
+        }
     }
 }
 

@@ -76,13 +76,17 @@ pub async fn serve(
             tracing::debug!(%peer, error = %InputError::Cut, "connection lost")
         }
         Ok((Some(Ended::Fault(Fault::NoRoom)), ())) | Err(Ended::Fault(Fault::NoRoom)) => {
-            tracing::warn!(%peer, "cannot make a large response: other clients are still reading theirs, so the connection is closed; request it again")
+            if let Some(left_out) = broker.unread.no_room_line.due() {
+                tracing::warn!(%peer, left_out, "cannot make a large response: other clients are still reading theirs, so the connection is closed; request it again")
+            }
         }
         Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(error @ Ended::HungUp(_)) => tracing::debug!(%peer, %error, "connection lost"),
         Err(Ended::Unread) => {
-            tracing::warn!(%peer, "cannot keep an unread response in memory: the connection of the slowest client is closed; check if it reads")
+            if let Some(left_out) = broker.unread.evicted_line.due() {
+                tracing::warn!(%peer, left_out, "cannot keep an unread response in memory: the connection of the slowest client is closed; check if it reads")
+            }
         }
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
