@@ -227,7 +227,7 @@ impl Log {
         self.flushes.is_broken()
     }
 
-    /// Returns an object by which this opening of the log can be recognised.
+    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another one.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }
