@@ -69,7 +69,7 @@ impl Control {
     }
 
     /// Removes this broker from the ISRs of partitions that it can no longer write to. A partition that no other
-    /// replica can lead stays unchanged.
+    /// replica can lead stays unchanged, unless this broker's log certainly lacks committed records.
     ///
     /// # Errors
     /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot

@@ -40,7 +40,7 @@ impl Pieces {
         Self { registrations: FIRST_OF_REQUEST }
     }
 
-    /// Returns the number of partitions that the next piece may change.
+    /// Returns the budget of changed partitions for the next piece.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }
