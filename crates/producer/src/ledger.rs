@@ -122,7 +122,7 @@ impl TransactionLedger {
         Arc::new(TransactionLedger { id, wake: Arc::default(), changed: Notify::new(), state: Mutex::new(state) })
     }
 
-    /// Resolves when the phase or an outcome changes after the call.
+    /// Resolves when the phase, an outcome or the queue of offsets changes after the call.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
