@@ -43,8 +43,8 @@ pub async fn serve(
     let idleness = Arc::new(Idleness::default());
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Both halves are pinned here, where they are created. A future that is pinned as an argument takes its memory
-    // twice.
+    // Both halves are pinned here, where they are created. A future that is pinned as an argument is in the task's
+    // memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
             // The client has not ended its side. As long as it waits for a response, it is not idle.
@@ -95,8 +95,8 @@ pub async fn serve(
     }
 }
 
-/// Returns once the client has been idle for too long. A client that waits for a response is not idle, but if it has
-/// ended its side, it counts as idle even then.
+/// Returns once the client has been idle for too long. A client that waits for a response counts as idle only after it
+/// has ended its side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
