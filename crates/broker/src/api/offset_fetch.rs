@@ -135,8 +135,8 @@ async fn answer(
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition. Older versions have no error field for the
-/// group.
+/// Returns the topics of a refused request with the error at each partition, because older versions have no error field
+/// for the group.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };
