@@ -73,7 +73,7 @@ fn answer(metadata: &MetadataServices, version: i16, error_code: ErrorCode) -> A
     }
 }
 
-/// Copies the beginning of the text. The text itself would keep the whole request in memory.
+/// Copies the beginning of the text, because a slice of it would keep the whole request in memory.
 fn kept(text: &str) -> Text {
     Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }

@@ -74,7 +74,7 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
             overrides = topic.overrides.iter().map(|(key, value)| copies * (key.len() + value.len())).sum();
         }
-        // A name that does not exist gives no sample.
+        // The sample of a resource that does not exist is empty, so it is not reused.
         let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();
         let sample = known.unwrap_or_else(|| of_type(resource.resource_type, &resource.resource_name));
         samples.insert(resource.resource_type, sample);

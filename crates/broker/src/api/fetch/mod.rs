@@ -247,7 +247,7 @@ async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimi
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // Frees the list before the wait. It is as long as the list of partitions.
+        // Frees the outcomes before the wait, because there is one for each partition.
         drop(fetched);
         let grown = async {
             tokio::select! {
