@@ -209,7 +209,8 @@ impl Replica {
         &self.log_dir.cold
     }
 
-    /// Returns the files that a recovery after a power loss has set aside. Reads the disk if there may be any.
+    /// Returns the number and size of the files that a recovery after a power loss has set aside. Reads the disk if
+    /// there may be any.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }

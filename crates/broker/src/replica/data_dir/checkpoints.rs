@@ -198,7 +198,7 @@ impl Checkpoints {
         self.write_files()
     }
 
-    /// Writes one of the files, unless another directory is at the path of the data directory.
+    /// Writes one of the files. Fails if another directory is at the path of the data directory.
     fn put(&self, name: &str, offsets: &OffsetsByPartition) -> io::Result<()> {
         self.space.check_place()?;
         files::write_offsets(&self.dir.join(name), offsets)
