@@ -107,8 +107,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // The note must come before the deletion, which stores the state of producers. If the topic was ever written,
-        // that state replaces the note.
+        // Stores partial tails, if they are needed, before the deletion. If the topic was ever written, the deletion
+        // replaces them by the state of its producers.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);
