@@ -219,6 +219,7 @@ fn garbage_closes_the_connection_at_every_stage_and_does_not_flood_the_log() {
     inside.send_bytes(b"\xff\xff\xff\xff");
     assert_eq!(inside.wait_for_close(), 0, "a bad frame inside of a session");
     secured.assert_serves();
+    secured.broker.wait_for_stderr("TLS handshake failed");
     let warnings = secured.broker.stderr().matches("TLS handshake failed").count();
     assert!((1..20).contains(&warnings), "{warnings} warnings about 100 failures");
 }

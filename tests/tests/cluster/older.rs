@@ -116,7 +116,7 @@ fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
         reported.contains("has since used a newer state of this directory")
     });
     nothing_is_missing(&mut cluster);
-    assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
+    cluster.broker(1).wait_for_stderr("this data directory is an older copy");
     let (is_well, reported) = checked(&cluster, &[], &directory);
     assert!(is_well, "it is the newest by now: {reported}");
 }
