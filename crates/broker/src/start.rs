@@ -123,7 +123,11 @@ impl Broker {
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         if let Some(step) = fault_point::arm().map_err(StartError::FaultPoint)? {
-            tracing::warn!(step, "{} is set: the broker ends or hangs at that step", fault_point::VARIABLE);
+            tracing::warn!(
+                step,
+                "{} is set: the broker will end or hang on purpose when it reaches this step",
+                fault_point::VARIABLE
+            );
         }
         let config = Arc::new(config);
         let listeners = bind(&config).await?;

@@ -121,11 +121,12 @@ pub enum ClientError {
     },
     /// The topic does not exist.
     #[error(
-        "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
+        "topic '{0}' does not exist; `fullbore topics list` shows the existing topics, and `fullbore topics create` \
+         creates one"
     )]
     NoTopic(String),
     /// The group does not exist, because it has neither members nor offsets.
-    #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
+    #[error("consumer group '{0}' does not exist; `fullbore groups list` shows the existing groups")]
     NoGroup(String),
     /// The members of the group are not consumers. They belong to Kafka Connect, for example.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
@@ -161,7 +162,7 @@ pub enum ClientError {
         last: i32,
     },
     /// No coordinator has this transactional id.
-    #[error("transactional id '{0}' does not exist; `fullbore transactions list` shows those that do")]
+    #[error("transactional id '{0}' does not exist; `fullbore transactions list` shows the existing ids")]
     NoTransactionalId(String),
 }
 

@@ -187,7 +187,7 @@ impl ClusterDirectory {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
                         if let Some(left_out) = vain.due() {
-                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: after a restart, this broker may not notice that the directory or the database is an older copy; retrying");
+                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: after a restart, this broker might not notice that its data directory or the database is an older copy; the broker retries");
                         }
                     }
                 }
@@ -222,9 +222,9 @@ impl UsedDirectory {
         self.content.marks(is_same_boot)
     }
 
-    /// Records in the file that `joining` is about to replace the registered process `former`. `former` is `None` if
-    /// this directory is an older copy, or if another directory is registered. In that case the first process in the
-    /// file stays.
+    /// Writes to the file that the process `joining` is about to replace the registered process `former`. `former` is
+    /// `None` if this directory is an older copy, or if another directory is registered. The file then keeps its
+    /// registered process.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.

@@ -67,8 +67,8 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Called with each image before it is published.
     listener: Option<ImageListener>,
-    /// When this broker last learnt of a new topic, all producer ids below this one were reserved. Ids from here on are
-    /// therefore newer than every known topic.
+    /// The first producer id that was not yet reserved when this broker last learnt of a new topic. This id and all
+    /// later ones are therefore newer than every known topic.
     newest_topic_after: i64,
 }
 
@@ -113,7 +113,7 @@ impl Failure {
                 }
             }
             Failure::Unknown(_) => {
-                tracing::error!(error = %self, commands, "cannot determine yet whether a metadata commit was made: the broker finds out with its next transaction")
+                tracing::error!(error = %self, commands, "cannot determine yet whether the database has committed a change of the metadata: the next transaction shows it")
             }
             _ => tracing::error!(error = %self, commands, "cannot write the metadata: nothing was changed"),
         }

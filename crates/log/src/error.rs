@@ -61,9 +61,9 @@ pub enum StorageError {
     },
     /// The end of the log lacks committed records, but another replica has them.
     #[error(
-        "{path}: the log ends at offset {log_end}, but the records below offset {high_watermark} were committed: this \
-         replica only follows a leader that has them. If no such replica can return, accept the loss with `fullbore \
-         topics elect-leaders --election-type unclean`"
+        "{path}: the log ends at offset {log_end}, but all records below offset {high_watermark} were committed: this \
+         replica cannot lead until it has copied the missing records from a leader. If no replica with these records \
+         can return, accept the loss with `fullbore topics elect-leaders --election-type unclean`"
     )]
     EndMissing {
         /// The partition's directory.

@@ -10,7 +10,7 @@ pub enum DecodeError {
         missing: usize,
     },
     /// A length or count is below -1, is -1 where null is not allowed, or is above the maximum of its type.
-    #[error("length {0} is not valid here")]
+    #[error("the length or count {0} is outside the range of its field")]
     Length(i64),
     /// There are more array elements than the frame can contain or the reader's budget allows.
     #[error("array of {0} elements is too large")]

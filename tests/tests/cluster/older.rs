@@ -275,7 +275,7 @@ fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_uncle
         cluster
             .broker(short)
             .stderr()
-            .contains("the log ends at offset 100, but the records below offset 200 were committed")
+            .contains("the log ends at offset 100, but all records below offset 200 were committed")
     });
     wait_until("it resigns", Duration::from_secs(60), || leader(&cluster) == -1);
     cluster.run(&["topics", "elect-leaders", "--election-type", "unclean", "--topic", TOPIC, "--partition", "0"]);

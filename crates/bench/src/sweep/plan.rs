@@ -86,7 +86,7 @@ pub enum PlanError {
     #[error("{0} is in --over twice; give all values in one --over")]
     Twice(String),
     /// There are too many points.
-    #[error("{points} points ({product}); at most {POINTS_MAX}: leave values out, or sweep them one after another")]
+    #[error("{points} points ({product}), the limit is {POINTS_MAX}: leave values out, or sweep over fewer settings")]
     Points {
         /// The number of points.
         points: usize,

@@ -268,7 +268,7 @@ impl CoordinatorTopic {
             // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
-                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: this broker does not serve them until a retry succeeds", C::STATE);
+                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: their clients must wait until a retry succeeds", C::STATE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);

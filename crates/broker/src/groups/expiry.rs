@@ -43,7 +43,7 @@ impl Groups {
         }
         let is_over = self.peek(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
         if is_over && self.delete(id, false).await.is_ok() {
-            tracing::info!(group = %id, "removed a group without members and offsets");
+            tracing::info!(group = %id, "removed a group that had no members and no offsets");
         }
     }
 

@@ -1,13 +1,14 @@
-//! The broker as a member of its cluster. It fences other brokers that have failed, and unfences itself after it was
-//! fenced. Before it stops, or if its disk is full or hangs, it hands its partitions over. If it loses the object
-//! store, it stops serving diskless topics. If another process replaces it, its own process ends.
+//! The broker as a member of its cluster. The broker fences other brokers that have failed, and unfences itself after
+//! it was fenced. The broker hands its partitions over before it stops, and if its disk is full or hangs. If the broker
+//! loses the object store, it stops serving diskless topics. If another process registers in its place, this process
+//! ends.
 //!
 //! The rules are in [`fullbore_rules::cluster`]. Every change is a command of the control plane, and any broker may
 //! send it. The control plane also sends the heartbeats, over a connection of its own. A standalone broker has no
 //! membership.
 //!
-//! Invariant: safety does not depend on this module. If a broker is considered failed by mistake, it just leads nothing
-//! for a while.
+//! Invariant: safety does not depend on this module. A broker that is considered failed by mistake loses no records. It
+//! only leads nothing for a while.
 
 mod backoff;
 pub mod balance;
@@ -255,7 +256,7 @@ pub async fn leave(control: &Control) {
 /// Fences this broker.
 pub async fn fence(control: &Control) {
     if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence, [].into()).await {
-        tracing::debug!(%refusal, "cannot report this broker's stop: the others detect it by its heartbeats");
+        tracing::debug!(%refusal, "cannot report that this broker stops: the other brokers detect the stop once its heartbeats are missing");
     }
 }
 

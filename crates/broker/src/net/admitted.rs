@@ -119,7 +119,7 @@ pub(super) enum Ended {
     Fault(#[from] Fault),
     #[error("no bytes were read or written for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
-    #[error("the client was the slowest to read a large response, and other responses need its memory")]
+    #[error("of all clients, this one was the slowest to read a large response, and others wait for the memory")]
     Unread,
     #[error("the client closed its side, and accepted no response for {0:?}")]
     HungUp(Duration),

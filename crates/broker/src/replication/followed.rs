@@ -267,7 +267,7 @@ impl FollowedPartition {
             // The metadata has changed or the partition is gone, and the fetcher will get an event for that.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
-                tracing::error!(topic, partition, %error, "cannot replicate a partition: this broker fetches the leader's records again");
+                tracing::error!(topic, partition, %error, "cannot replicate a partition: the records that the leader has sent cannot be appended, so this broker fetches them again");
             }
             FollowError::Append(_) => {
                 // On a full disk, every partition fails many times per second, so this line is limited.

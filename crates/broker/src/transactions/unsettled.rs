@@ -88,7 +88,7 @@ impl Unsettled {
         let directory = self.file.parent().unwrap_or(Path::new("."));
         let noted = files::replace(&self.file, b"").and_then(|()| files::sync_dir(directory));
         if let Err(error) = noted {
-            tracing::error!(%error, "cannot write {}: if the broker is killed before it has settled transactions whose state is lost, some of these may stay open", self.file.display());
+            tracing::error!(%error, "cannot write {}: transactions may have lost their state, and if the broker is killed before it has ended them, some may stay open; check the disk", self.file.display());
         }
         sets.0 += 1;
         drop(sets);

@@ -25,7 +25,7 @@ pub enum Inapplicable {
     Resource(ConfigError),
     #[error("the database returned metadata version {found} after version {known}")]
     Skipped { known: u64, found: u64 },
-    #[error("a change names the topic id {0}, which no topic has")]
+    #[error("a change refers to a topic with id {0}, but there is no such topic")]
     NoTopic(Uuid),
     #[error("topic {topic} has {count} partitions, but a change adds more from number {first} on")]
     Gap { topic: String, count: usize, first: usize },
@@ -258,8 +258,13 @@ fn resolved(
     let config = TopicConfig::resolve(broker, dynamic, overrides)
         .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
     if let Some(error) = config.contradiction() {
-        tracing::warn!(topic, %error, "a setting of the topic contradicts a default of this broker: this broker uses \
-             the lower of the two compaction lags, and does not compact a diskless topic");
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms {
+            tracing::warn!(topic, %error, "a setting of the topic contradicts a default of this broker: this broker \
+                 uses the lower of the two compaction lags");
+        } else {
+            tracing::warn!(topic, %error, "a setting of the topic contradicts a default of this broker: this broker \
+                 deletes old records of the diskless topic instead of compacting it");
+        }
     }
     Ok(config.without_contradiction())
 }

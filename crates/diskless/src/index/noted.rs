@@ -89,7 +89,8 @@ enum NextWrite {
     /// Nothing, because the file has all counts.
     #[default]
     Nothing,
-    /// Only counts of other brokers have risen. The thread writes them a second after its last write.
+    /// Since the last write, only counts of other brokers have risen. The thread writes the file a second after that
+    /// write.
     Others,
     /// The count of this broker has risen. The thread writes the file at once.
     Own,
@@ -183,7 +184,7 @@ impl SharedNotes {
             if let Err(error) = written
                 && let Some(left_out) = unwritten.due()
             {
-                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; check the space and permissions of the data directory");
+                tracing::warn!(%error, left_out, "cannot write {FILE}: the next start might not detect an older copy of the index; check the space and permissions of the data directory");
             }
         }
     }

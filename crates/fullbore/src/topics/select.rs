@@ -40,7 +40,7 @@ impl Select {
 /// Fails if a typed name has no topic or a pattern matches none, unless `if_exists` is set.
 pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Result<(), Failure> {
     let Some(typed) = typed.filter(|_| !if_exists) else { return Ok(()) };
-    let hint = "`fullbore topics list` shows those that do";
+    let hint = "`fullbore topics list` shows the existing topics";
     match (found, &absent(found, typed)[..]) {
         ([], _) => Err(Failure::new(format!("Topic '{typed}' does not exist as expected; {hint}"))),
         (_, []) => Ok(()),

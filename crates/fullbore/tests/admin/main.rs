@@ -313,7 +313,7 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     assert_eq!(place.ok("groups delete --group g"), deleted);
     let reported = place.refused("groups describe --group g");
     assert!(
-        reported.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"),
+        reported.contains("consumer group 'g' does not exist; `fullbore groups list` shows the existing groups"),
         "{reported}"
     );
 }
