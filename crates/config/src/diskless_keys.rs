@@ -1,7 +1,7 @@
 //! The broker keys of diskless topics.
 //!
-//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless, and then both names are
-//! keys. The row of Inkless's name has no default, and our row falls back on its value.
+//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless. Then both names are keys,
+//! and the value of Inkless's key applies if our key is not set. Only our key has a default.
 
 use super::key::{Allowed, Key, Type};
 
@@ -63,7 +63,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.commit.interval.ms", None, 1, "Inkless's name of diskless.produce.commit.interval.ms.")
         .allow(COMMIT_INTERVAL_MS)
         .differs(INKLESS),
-    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Limit of uploads a second for early uploads. While there are fewer uploads, an object is uploaded before it is full or due, if an upload slot is idle. Full and due objects are always uploaded. An object with a transaction's marker, or with records that the producer flags as a transaction's last, has a separate limit of the same number. With 0 no object is uploaded early.")
+    Key::int("diskless.puts.per.second.max", Some("10"), 0, "Uploads a second up to which objects are uploaded early. While the rate of all uploads is lower and an upload slot is idle, an object is uploaded before it is full or due. Full and due objects are always uploaded. Objects with a transaction's marker, or with records that the producer flags as a transaction's last, have a second limit of the same size. With 0 no object is uploaded early.")
         .allow(Allowed::Between(0, 10_000))
         .differs(NOT_KAFKAS),
     Key::int("diskless.produce.max.upload.attempts", Some("3"), 1, "Attempts to upload an object before its batches are refused.")

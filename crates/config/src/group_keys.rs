@@ -41,7 +41,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.session.timeout.ms",
         Some("45000"),
         1,
-        "Time without a heartbeat after which a member of the consumer protocol is removed from its group, in milliseconds. A group's consumer.session.timeout.ms overrides it. Must lie between group.consumer.min. and .max.session.timeout.ms.",
+        "Time without a heartbeat after which a member of the consumer protocol is removed from its group, in milliseconds. A group's consumer.session.timeout.ms overrides this key. Must lie between group.consumer.min.session.timeout.ms and group.consumer.max.session.timeout.ms.",
     ),
     Key::int("group.consumer.min.session.timeout.ms", Some("45000"), 1, "The shortest session timeout of the consumer protocol."),
     Key::int("group.consumer.max.session.timeout.ms", Some("60000"), 1, "The longest session timeout of the consumer protocol."),

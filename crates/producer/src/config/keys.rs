@@ -29,9 +29,9 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.compression = codec(v)?;
     "compression.zstd.level", "", "-131072 to 22; default 3.",
         |_c, v| level(v, -131_072, 22)?;
-    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto begins with one, and \
-         adds connections while they limit throughput, if max.in.flight.requests.per.connection is auto too. A \
-         partition uses only one connection, unless the broker puts batches back in order.",
+    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto begins with one. \
+         If max.in.flight.requests.per.connection is auto too, auto adds connections as long as the connections limit \
+         throughput. A partition uses only one connection, unless the broker puts batches back in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "Longest time from send to success or failure.",
         |c, v| c.delivery_timeout = ms(v)?;
