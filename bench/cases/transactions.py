@@ -49,7 +49,7 @@ def produce(bench):
                 words = ["--transactional-id", topic, "--transaction-duration-ms", LONG]
                 return perf(bench, broker, f"tx-own-{in_flight}", topic, 3 * RECORDS, words, [f"max.in.flight.requests.per.connection={in_flight}"])
             rates = [bench.with_topic(f"tx-own-{in_flight}", alone)(wide, n) for n in range(bench.rounds)]
-            bench.row("tx-produce", f"records/s, ours in flight {in_flight} / Java on Kafka", rates, beside, ">= 8x")
+            bench.row("tx-produce", f"records/s, our producer with in flight {in_flight}, beside Java on Kafka", rates, beside, ">= 8x")
     finally:
         wide.stop()
     # Each round runs A B B A, because the first run of a pair finds colder memory than the second.

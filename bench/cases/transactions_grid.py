@@ -20,7 +20,7 @@ SECOND = ["--transaction-duration-ms", 1000]
 def grid(bench):
     """Java's producer in transactions on both brokers. Then ours on our broker, in transactions and without."""
     for size, partitions, codec, java_records, own_records in CELLS:
-        cell = f"{size} B, {partitions}, {codec}"
+        cell = f"{size} B, {partitions} partition{'s' if partitions > 1 else ''}, {codec}"
         label = f"tx-grid-{size}-{partitions}-{codec}"
         properties = [f"compression.type={codec}"]
 
