@@ -1,5 +1,6 @@
-//! Estimates responses that are large for their requests: lists of everything, and entries that are much longer than
-//! their names. The memory for making such a response is many times its encoded size, so both are estimated.
+//! Estimates responses that are much larger than their requests: lists of everything, and entries that are much longer
+//! than their names. Making such a response takes many times the memory of its encoded form. Both sizes are therefore
+//! estimated.
 //!
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
 //! request. The estimates are made before the response, so they may be too high, for example if a filter applies. A
@@ -51,7 +52,7 @@ struct Costs {
     replica: usize,
     /// Any other entry, such as an offset or a transaction.
     entry: usize,
-    /// A producer in DescribeProducers. The memory includes the copy that the partition returns.
+    /// A producer in DescribeProducers. For [`Measure::Memory`], this includes the copy that the partition returns.
     producer: usize,
     /// How many copies the response has of bytes that clients have set, such as the metadata of offsets.
     copies: usize,

@@ -39,7 +39,7 @@ pub struct Viewer<'i> {
 }
 
 impl<'i> Viewer<'i> {
-    /// Creates the view of the client that sent this request.
+    /// Creates the view of the image for the client that sent the request `call`.
     pub fn of(call: &'i Call<'_>, metadata: &'i MetadataServices, image: &'i Image) -> Self {
         let listener = call.listener;
         let zones = zones(metadata, image, listener);

@@ -236,7 +236,7 @@ struct AppendRun<'a> {
     /// How many more records with errors the response may list. Limiting each batch is not enough, because a request of
     /// one megabyte may contain ten thousand batches of a thousand records.
     reports_left: usize,
-    /// How much the request may still decompress.
+    /// How many bytes the request may still decompress.
     budget: DecompressionBudget,
     is_long: bool,
     /// The permit to decompress the next batch, if that is large.

@@ -251,7 +251,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic("t", id, &led_by(1, 2), config, Origin::New);
-            // Topics 3 and 4 are deleted as if an earlier process had begun to delete them.
+            // Topics 3 and 4 are deleted by the function for topics whose deletion an earlier process has begun.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

@@ -31,7 +31,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// Maximum time for which one round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Maximum time from the broker's start to the first retention.
+/// Maximum time from the broker's start until retention is applied for the first time.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// How often retention is applied while the disk is full, unless the configured interval is shorter.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);

@@ -317,10 +317,10 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of a diskless topic with `count` partitions. If this broker may not know all producers of a
-    /// partition, it stores partial tails, which let unknown producers begin anywhere in the next topic with the same
-    /// name. A broker that does not serve diskless topics knows no producers. A broker that serves them may lack the
-    /// tails of an earlier topic with that name.
+    /// Handles the deletion of a diskless topic with `count` partitions. For each partition whose producers this broker
+    /// might not all know, it stores [`ProducerTails::partial`]. With partial tails, the next topic of the same name
+    /// lets an unknown producer begin with any sequence. A broker that does not serve diskless topics knows no
+    /// producers. A broker that serves them might lack the tails of an earlier topic of the name.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -400,8 +400,8 @@ impl Partitions {
         self.log_dir.aside.total()
     }
 
-    /// Ends all waits of requests because the broker stops. Parked batches are refused, the waiters of acks=all are
-    /// woken, and openings end.
+    /// Ends all waits of requests because the broker stops: refuses parked batches, wakes requests that wait for
+    /// replicas (acks=all), and ends the opening of logs.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
         for partition in self.partitions() {
@@ -471,7 +471,8 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// Fails with an I/O error if they cannot be written. Even then, segments before a log start may be removed.
+    /// Fails with an I/O error if they cannot be written. The new log starts stay in force nonetheless, so retention
+    /// might still remove segments before them.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }

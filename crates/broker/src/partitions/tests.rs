@@ -62,7 +62,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction ends before the batch arrives. It has version 1, so the producer epoch stays the same.
+    // The transaction ends before the batch arrives. Its marker has version 1, so the producer epoch stays the same.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {

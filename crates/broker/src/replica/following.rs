@@ -252,7 +252,7 @@ impl Replica {
     /// recovery finds out which records are on the disk. A log that is being cleaned stays broken until the broker
     /// restarts.
     pub(super) fn open_anew(&self) {
-        // No cleaning can begin after this check, because the log is broken.
+        // No cleaning can begin after this check, because the cleaner does not take broken logs.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;
         }
@@ -264,8 +264,8 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. Take the guard before the
-    /// lock of the state.
+    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. A caller that also locks the
+    /// state must take this guard first, because all callers do.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }

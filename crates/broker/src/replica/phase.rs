@@ -31,22 +31,23 @@ pub enum Phase {
 /// The flag of a deleted partition. It is set once, in any phase, and never cleared.
 const LEAVING: u8 = 0x80;
 
-/// The phases that may follow each phase. The comments name the functions of `Replica` that make the change, with the
-/// reasons in the order of the phases in that row.
+/// The phases that may follow each phase. The comment of a row names the functions of `Replica` that make these
+/// changes, in the order of the row.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
-    // `step`; `leave`.
+    // `step` opens the log; `leave` closes the partition for good.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, only by the thread that opens the log: failed or ended early; no directory; opened; damaged.
+    // `step`, in the thread that opens the log: it failed or ended early; there is no directory; it is open; it is
+    // damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`, only by the thread that creates the log: failed or ended early; created; damaged.
+    // `step`, in the thread that creates the log: it failed or ended early; it is open; it is damaged.
     (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`; `leave`.
+    // `step` creates the log; `leave` closes the partition for good.
     (Phase::Absent, &[Phase::Creating, Phase::Gone]),
-    // `open_anew`; `leave`.
+    // `open_anew` closes the log after a failed truncation; `leave` closes the partition for good.
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
-    // `leave`.
+    // `leave` closes the partition for good.
     (Phase::Refused, &[Phase::Gone]),
-    // `leave`, if the partition is deleted while the broker stops.
+    // `leave` comes twice if the partition is deleted while the broker stops.
     (Phase::Gone, &[Phase::Gone]),
 ];
 

@@ -25,7 +25,7 @@ const PLANS_MAX: usize = 8;
 /// completely, in steps of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
-/// The kind of reader. It decides up to which offset a read may go, and if the last batch must be complete.
+/// The kind of reader, which decides up to which offset a read may go and whether its last batch must be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
     /// For a consumer. The last batch may be incomplete.

@@ -148,7 +148,7 @@ impl Replica {
     /// Marks the partition as deleted. Long work on it then ends early, and its checkpoints are no longer written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // Only the first call, which comes from the deletion, sets the version.
+        // The first call comes from the deletion and sets the version. Later calls do not change the version.
         let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 

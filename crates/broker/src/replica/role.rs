@@ -63,8 +63,8 @@ impl Replica {
         if !self.has_news.load(SeqCst) {
             return;
         }
-        // The flag is cleared before the reads below. Metadata that arrives during them sets it again, for the next
-        // lock.
+        // Clear the flag before reading the metadata. If newer metadata arrives during the reads, it sets the flag
+        // again, and the next lock applies it.
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {

@@ -45,7 +45,7 @@ enum Marked {
     Gone,
     /// The marker is in the log, but not yet flushed or replicated.
     Written(Box<WrittenBatch>),
-    /// The coordinator of `__consumer_offsets` has queued the marker, or waits until it is replicated.
+    /// The coordinator of `__consumer_offsets` has queued the marker, or has written it and waits for the replicas.
     Queued(PendingWrite<MarkerOutcome>),
     /// The partition's log is not open yet.
     Closed,

@@ -39,7 +39,8 @@ impl Counted {
 }
 
 impl Tally {
-    /// Updates the counts for an id. `counted` is the id's contribution before. The caller holds the id's lock.
+    /// Updates the counts after a change of an id's `transaction`. `counted` is the id's contribution so far, and is
+    /// replaced by the new one. The caller holds the id's lock.
     pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
         let now = Counted::of(transaction);
         let before = std::mem::replace(counted, now);

@@ -111,7 +111,7 @@ async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
     opened.groups.topic.loaded().await;
-    // The shard that was left must not write anything once its successor serves.
+    // The shard `before` is from the earlier time as leader. It must not write anything once its successor serves.
     let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
     assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
     assert!(opened.is_pending("g", &t, 0));

@@ -89,8 +89,8 @@ async fn thousand_idle_partitions_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // Late fetches may still include partitions. As long as more than 40 fetches come within two seconds, the
-    // measurement starts again.
+    // At first, fetches still carry partitions and come more often. The measurement of two seconds begins anew each
+    // time after more than 40 fetches.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(20);
     loop {
