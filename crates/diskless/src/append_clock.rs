@@ -23,7 +23,7 @@ pub struct AppendClock {
     steady: SteadyClock,
     /// How far the database's clock is ahead of `steady`, in ms, or [`UNKNOWN`].
     database_ahead_ms: AtomicI64,
-    /// True after a difference was logged, until the two clocks agree again.
+    /// True from the log line that the two clocks differ until they agree again, so that the line is not repeated.
     is_apart: AtomicBool,
 }
 

@@ -382,8 +382,8 @@ impl Diskless {
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
-            // The reader forgets the partition before the pipeline does. A refresh that ends later then finds the
-            // partition deleted, and adds no state to the pipeline.
+            // First make the reader forget the partition, and then the pipeline. A refresh that is under way then finds
+            // the partition deleted, and does not add its state to the pipeline again.
             self.services.reader.retired(number);
             if partition.view.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));

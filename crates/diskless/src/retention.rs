@@ -63,7 +63,7 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the end of the extents that exceed `bytes_max`. Without them, the partition still has at least `bytes_max`
+/// Returns the offset up to which the oldest extents can be removed, so that the partition keeps at least `bytes_max`
 /// bytes. Returns `None` if the index fails, or if extents were removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;

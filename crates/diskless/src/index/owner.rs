@@ -4,10 +4,11 @@
 //! The work itself is in [`Index`].
 //!
 //! The queue of the thread contains at most one commit, and few reads and moves of log starts, even if their callers
-//! give up. The number of changes to topics is not limited in this way, because they follow the metadata. However, once
-//! [`CHANGES_MAX`] of them are queued, the next deletion of a topic waits.
+//! give up. Changes to topics have no such limit, because the metadata have already changed. However, once
+//! [`CHANGES_MAX`] changes to topics are queued, the next deletion of a topic waits.
 //!
-//! Invariant: if a request panics, nothing else is carried out, since the state in memory may differ from the store.
+//! Invariant: if a request panics, the thread carries out no further request, since the state in memory might then
+//! differ from the store.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -216,8 +216,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Producers 7 to 10 write to the first topic. Then producers 8, 9 and 10 each continue in one later topic of the
-    // same name, and producer 7 only in the last one.
+    // Producers 7 to 10 write to the first topic. Of the next three topics of the same name, the first gets a batch
+    // from producer 8, the second from 9, and the third from 10. Producer 7 continues only in the last topic.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {

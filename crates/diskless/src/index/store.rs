@@ -364,7 +364,8 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the object was already marked as deleted a day ago. The caller forgets it after this second DELETE.
+    /// True if the first DELETE of the object was a day ago. The caller sends a second DELETE and then forgets the
+    /// object.
     pub is_again: bool,
 }
 

@@ -1,15 +1,16 @@
 //! The ownership marker of a store: an object that names the cluster to which the store belongs. A cluster writes its
 //! marker before it uses a store, and never uses a store with the marker of another cluster.
 //!
-//! The marker also contains a random id of the store, which the index records. A store with a different id does not
+//! The marker also contains a random id of the store, which the index records. If the ids differ, the store does not
 //! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
-//! of the cluster. Another index, perhaps a lost one, may know these objects.
+//! of the cluster, because another index, perhaps a lost one, might know these objects.
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or
-//! ignores the condition, this is guaranteed only if the requests of both clusters take at most [`MARKER_SETTLES`].
-//! Nothing is put, read or deleted before it is certain that the index and the store belong together.
+//! Invariants: if two clusters begin to use a store, one of them is refused. A store might have no conditional PUTs or
+//! ignore the condition. With such a store, the refusal is certain only if the requests of both clusters take at most
+//! [`MARKER_SETTLES`]. A cluster puts, reads and deletes nothing before it knows that its index and the store belong
+//! together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -93,8 +93,9 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Changes the rate if an interval has ended: it falls after a refusal and grows otherwise. `taken` is the rate at
-    /// which the store answers requests, if the store refuses most of them.
+    /// Changes the rate once an interval has passed since the last change. If the store has refused a request since
+    /// then, the rate falls, and otherwise it grows. While the store refuses most requests, `taken` is the rate of
+    /// those that it answers, and the rate falls below `taken`.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;

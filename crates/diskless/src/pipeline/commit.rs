@@ -148,8 +148,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows and releases the parked batches that were waiting for them. Returns the released batches
-    /// that have an outcome instead of being queued.
+    /// Applies committed rows and releases the parked batches that were waiting for them. Most released batches are
+    /// queued for a commit. Returns the others, whose outcome is already known.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,

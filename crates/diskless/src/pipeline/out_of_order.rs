@@ -43,7 +43,7 @@ impl Pipeline {
     /// `Continue` with `admission_terms` if it can be admitted or refused now.
     ///
     /// # Errors
-    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. The partition then does not get any of the batch's records.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,

@@ -95,7 +95,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch in the log. The numbers of its producer and of the batch come from its records.
+/// A batch in the log. The number of the producer and the number of the batch are read from the batch's records.
 struct Found<'a> {
     producer: usize,
     number: usize,

@@ -1,9 +1,9 @@
 //! The index of a cluster, in PostgreSQL tables beside those of the control plane. All brokers change these tables.
 //!
-//! No decisions are made here. All transactions take their locks in the same order, so there are no deadlocks:
-//! partitions by id, then objects by id, then the row of this broker. The row of `fullbore.cluster` is never locked
-//! here, because each change of the metadata locks it. Transactions are READ COMMITTED. A statement after a lock sees
-//! everything that was committed before the lock was granted.
+//! This module makes no decisions. To avoid deadlocks, all transactions take their locks in the same order: partitions
+//! by id, then objects by id, then the row of this broker. They never lock the row of `fullbore.cluster`, because each
+//! change of the metadata locks that row. Transactions are READ COMMITTED, so a statement after a lock sees everything
+//! that was committed before the lock was granted.
 //!
 //! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows (see
 //!   `super::noted`).

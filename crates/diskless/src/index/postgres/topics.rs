@@ -1,8 +1,9 @@
 //! Creates and deletes partitions and moves log starts, each in one transaction. Also records the id of the object
 //! store. Several brokers may request the same change at the same time.
 //!
-//! The rows that a deleted partition leaves are for the next partition of its name. A broker may have to create that
-//! partition before it knows of the deletion. The creation therefore first deletes all other partitions of the name.
+//! The rows of a deleted partition's producers stay for the next partition of the same name. A broker may have to
+//! create this next partition before it knows of the deletion. The creation therefore first deletes all other
+//! partitions of the name.
 //!
 //! Invariant: no partition is created for a topic that is already deleted. A slow broker could otherwise create
 //! partitions after all brokers have carried out the deletion. These partitions would remain until a broker restarts
