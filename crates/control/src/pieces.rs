@@ -40,7 +40,7 @@ impl Pieces {
         Self { registrations: FIRST_OF_REQUEST }
     }
 
-    /// Returns the budget of changed partitions for the next piece.
+    /// Returns how many partitions the next piece may change, as a budget.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }

@@ -101,7 +101,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Creates a request that is not made yet.
+    /// Creates a stop that has not been requested yet.
     pub fn new() -> Self {
         Stop {
             requested: Arc::new(watch::Sender::new(false)),

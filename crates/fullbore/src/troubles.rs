@@ -49,7 +49,8 @@ impl Troubles {
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if no line was printed within the last minute. A new line then counts as printed.
+    /// Returns true if no line was printed within the last minute, so that the caller prints one now. The minute then
+    /// begins anew.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.printed.is_none_or(|printed| now - printed >= EVERY);
         self.printed = if is_due { Some(now) } else { self.printed };

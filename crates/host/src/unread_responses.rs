@@ -1,9 +1,9 @@
 //! Large responses in memory that their clients have not read yet.
 //!
 //! A short request can have a response of many megabytes, and a client may send such requests over many connections
-//! without ever reading. All such responses together have a limit of bytes. A request reserves room within this limit
-//! before its response is made. If there is too little, requests wait for room in their order. Parts of a response that
-//! were sent are freed and no longer count.
+//! without ever reading. All such responses together must not exceed a limit of bytes. A request reserves room within
+//! this limit before the broker makes its response. Requests that find too little room wait in the order of their
+//! arrival. The parts of a response that the broker has sent no longer count.
 //!
 //! While a request waits for room, connections whose clients have stopped reading are closed. A client that reads
 //! steadily, however slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`],

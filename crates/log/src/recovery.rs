@@ -244,8 +244,9 @@ impl Log {
     }
 
     /// Reads a whole segment, verifies the checksums from [`TORN_MAX`] bytes before the recovery point on, and rebuilds
-    /// its indexes. After a clean shutdown, all checksums are verified. Returns true if the segment has control
-    /// batches. In that case the index of aborted transactions must also be rebuilt.
+    /// its indexes. After a clean shutdown, only a segment that seems damaged is recovered, so all its checksums are
+    /// verified. Returns true if the segment has control batches. The caller must then rebuild the index of aborted
+    /// transactions too.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,

@@ -251,7 +251,7 @@ impl TransactionTask {
         ended
     }
 
-    /// Aborts a transaction that the coordinator may know.
+    /// Aborts a transaction that may be open at the coordinator.
     ///
     /// # Errors
     /// Returns [`TransactionError`] if an error ends the producer.

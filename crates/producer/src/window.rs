@@ -360,7 +360,7 @@ impl<B> Window<B> {
         self.put_parts((place - self.first) as usize, parts);
     }
 
-    /// Returns the `place` of the next batch to send again, or `None` if none may leave.
+    /// Returns the place of the next batch to send again, or `None` if no batch may be sent again now.
     fn retry_place(&mut self, missing: bool) -> Option<u64> {
         if missing && self.in_flight > 0 && self.round.is_none() {
             if self.retries == 0 || !self.established || self.must_settle() {

@@ -39,7 +39,8 @@ impl BlockingStream {
                 // The read timeout has passed, or a signal has arrived. The loop checks the remaining time.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // If the session has queued an alert with the reason, sends it.
+                    // If the session has queued a TLS alert with the reason for the failure, this sends the alert to
+                    // the peer.
                     let _ = session.send(&mut &socket);
                     return Err(error);
                 }

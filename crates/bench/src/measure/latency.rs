@@ -59,7 +59,7 @@ impl Latencies {
         self.max_us
     }
 
-    /// Returns the smallest latency that the part `quantile` (0 to 1) of all latencies did not exceed, in microseconds.
+    /// Returns a quantile of the latencies, in microseconds. `quantile` is between 0 and 1, so 0.99 returns the p99.
     /// Returns 0 if there are no latencies.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile).min(self.max_us)

@@ -38,7 +38,7 @@ struct TrackedPartition {
 pub struct Failed {
     /// The number of records.
     pub records: u64,
-    /// The reason of the first failure.
+    /// The error of the first record that failed.
     pub first: Option<ProduceError>,
 }
 

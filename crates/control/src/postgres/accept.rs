@@ -33,8 +33,9 @@ use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
 use fullbore_db::postgres::statements::Statements;
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
-/// How many versions are skipped. A cluster that commits ten times a second needs four months for as many. Leader
-/// epochs of topics that are created again come from versions and have only 32 bits, so no more can be skipped.
+/// How many versions are skipped. A cluster that commits ten times a second needs four months for this number. The
+/// number must not be larger, because leader epochs of recreated topics are computed from versions and have only 32
+/// bits.
 const VERSIONS_SKIPPED: i64 = 100_000_000;
 /// How many ids of producers are skipped.
 const IDS_SKIPPED: i64 = 1_000_000_000;

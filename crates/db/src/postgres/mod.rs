@@ -1,8 +1,8 @@
 //! PostgreSQL: sessions with one request at a time, and the schema that a cluster uses.
 //!
 //! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
-//! - `settings` has the settings of every session, which also work behind a pooler. `session` is a session for a task.
-//!   `connection` is one for a thread that blocks, and reopens it when it has ended.
+//! - `settings` has the settings that every session needs, also behind a connection pooler. `session` is a session for
+//!   an async task. `connection` has a session for a blocking thread, and opens a new session once that has ended.
 //! - `statements` writes values as literals, and `rows` reads answers. `error` interprets failures, and `refused`
 //!   explains why a broker cannot start with its database.
 //! - `schema` creates, checks and upgrades the tables. The statements that use these tables are in other crates.

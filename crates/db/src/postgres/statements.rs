@@ -17,7 +17,7 @@ impl Statements {
         self.0
     }
 
-    /// Adds a statement, with the `values` in place of each `?`.
+    /// Adds a statement, in which the n-th `?` is replaced by the n-th of `values`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");

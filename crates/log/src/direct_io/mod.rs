@@ -66,12 +66,12 @@ impl DirectReads {
         &self.failed
     }
 
-    /// Returns bytes of the file from `position` on, if they are not in memory. The result has at most `len` bytes
-    /// (which must be at least 1), and at most [`PIECE_MAX`]. It has fewer at the end of a piece, and none at the end
-    /// of the file.
+    /// Returns `None` if the page cache has the bytes, which is found out with one short system call. Otherwise returns
+    /// bytes of the file from `position` on: at most `len` bytes and at most [`PIECE_MAX`], fewer at the end of a
+    /// piece, and none at the end of the file.
     ///
-    /// Returns `None` if the bytes are in memory, which costs only one short system call. The bytes before `settled`
-    /// must not change any more. `settled` must be at least `position + len`.
+    /// `len` must be at least 1. The file's bytes before position `settled` must not change any more, and `settled`
+    /// must be at least `position + len`.
     ///
     /// # Errors
     /// Returns the error of the file.

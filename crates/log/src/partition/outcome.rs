@@ -224,7 +224,8 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sends the answer to all copies of a batch. It is stored with the batch, and can send only one answer.
+/// Sends the answer of a batch to all its copies that wait. Kept with the batch until the batch has an outcome, and
+/// consumed by sending, so that each copy gets only one answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -281,7 +282,7 @@ impl AppendAnswer {
         self.send(&Ok(appended.into()));
     }
 
-    /// Refuses and counts all copies.
+    /// Refuses all copies with `error`, and counts each as a failed produce.
     pub fn failed(mut self, error: AppendError) {
         for copy in std::mem::take(&mut self.copies) {
             self.refuse(copy, error);

@@ -70,8 +70,9 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Makes a check every 100 ms from `from` to `to`, which are in tenths of a second. `delivered` returns the bytes
-    /// acknowledged by then. Returns the tenth of the first report, or `None` without a report.
+    /// Makes a check every 100 ms, from `from` up to but not including `to`. Both are tenths of a second after `start`.
+    /// `delivered` returns the bytes acknowledged at such a time. Returns the time of the first report in tenths of a
+    /// second, or `None` without a report.
     fn reported(
         binding: &mut Binding,
         start: Instant,
