@@ -6,7 +6,8 @@ use fullbore_sim::run;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Seeds that must find each planted fault. They begin where the rarest faults are found soon, so the test is short.
+/// A range of seeds, at least one of which must find each planted fault. The first seeds of the range find the rarest
+/// faults, so that the test is short.
 const FAULT_SEEDS: Range<u64> = 4_300..6_300;
 
 #[test]

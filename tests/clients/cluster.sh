@@ -162,7 +162,7 @@ same_logs() { # compares the replicas' logs by size, then record by record
   done
 }
 
-settings() { # changes settings of one broker, and of all brokers
+settings() { # changes a setting of one broker, and its default for all brokers
   local node
   configs --alter --entity-type brokers --entity-name 2 --add-config message.max.bytes=1600000
   eventually described 2 'message.max.bytes=1600000 .*DYNAMIC_BROKER_CONFIG'

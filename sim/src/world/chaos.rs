@@ -100,9 +100,10 @@ impl World {
     }
 
     /// Returns true if a power loss of this broker may be simulated. Other brokers must have all records that are not
-    /// flushed here. Therefore at most one machine may have lost records without the cluster's knowledge, and enough
-    /// other replicas must remain after a pending change of the ISR. A broker on a copy of a disk that was in use is
-    /// excluded. Only its heartbeat number shows that it is a copy, and a reboot invalidates that number.
+    /// flushed here. Therefore no other machine may have lost records without the cluster's knowledge, and enough other
+    /// replicas must remain after a pending change of the ISR. Returns false if the broker's disk is a copy that was
+    /// taken while a process ran. Only the heartbeat number shows that such a disk is a copy, and a reboot invalidates
+    /// that number.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;

@@ -39,8 +39,8 @@ fn hanging(secured: &Secured) -> Vec<Client> {
     firsts.flat_map(both).collect()
 }
 
-/// Checks that the disk space is free although no client has read anything. After that each client gets an incomplete
-/// response, and its connection is closed.
+/// Checks that the broker frees the disk space of removed files although no client has read its response. Then checks
+/// that each client's connection is closed within its first response.
 fn assert_ended(broker: &Broker, slow: Vec<Client>) {
     wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
     for mut client in slow {

@@ -34,7 +34,8 @@ fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
     broker.restart();
     let mut requesting = broker.client();
-    // The second request is handled after the first one is answered, when the time for responses is over.
+    // The broker handles the second request only after it has answered the first one. By then its time for the last
+    // responses is over, because the first deletion hangs.
     requesting.send(&delete("slow"), DELETE_TOPICS);
     requesting.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();

@@ -44,7 +44,7 @@ struct Function {
     caller: Option<usize>,
 }
 
-/// The functions of the rows so far.
+/// The functions of the rows above the current row.
 #[derive(Default)]
 struct Above {
     functions: Vec<Function>,

@@ -49,7 +49,8 @@ impl One {
 enum Found {
     /// At most the leader epoch differs. The broker cannot notice that, so it must serve the batch.
     Whole,
-    /// The offset differs, and perhaps the leader epoch. The value is the offset in the file.
+    /// The base offset differs, and perhaps also the leader epoch. The value is the base offset that the damaged batch
+    /// has.
     At(i64),
     Damaged,
 }
