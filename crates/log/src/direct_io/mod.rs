@@ -67,8 +67,8 @@ impl DirectReads {
     }
 
     /// Returns `None` if the page cache has the bytes, which is found out with one short system call. Otherwise returns
-    /// bytes of the file from `position` on: at most `len` bytes and at most [`PIECE_MAX`], fewer at the end of a
-    /// piece, and none at the end of the file.
+    /// bytes of the file from `position` on, at most `len` and at most [`PIECE_MAX`]. The result is shorter at the end
+    /// of a piece, and empty at the end of the file.
     ///
     /// `len` must be at least 1. The file's bytes before position `settled` must not change any more, and `settled`
     /// must be at least `position + len`.
