@@ -38,8 +38,9 @@ impl Replica {
         }
     }
 
-    /// Appends the marker that ends a transaction. With `leader_epoch`, this happens only in that epoch. The producer's
-    /// parked batches of older epochs are refused, and those that follow the marker are appended.
+    /// Appends the marker that ends a transaction. If `leader_epoch` is given, the marker is appended only in that
+    /// epoch. The producer's parked batches of older producer epochs are refused, and those that follow the marker are
+    /// appended.
     ///
     /// # Errors
     /// Fails with [`AppendError`] if the marker is refused or cannot be written. The log is then unchanged.
@@ -73,8 +74,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the state of the partition before a verification begins. The caller passes it on in
-    /// [`AppendTerms::verified_at`].
+    /// Returns the state of the partition right before a verification of the producer's transaction. The caller passes
+    /// this state to the append in [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -281,8 +282,8 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Records a full disk or a failed write in `space`. After a failed write, the next check of the disk finds out if
-/// files can still be created.
+/// Notes in `space` that the disk is full or that a write has failed. After a failed write, the next check of the disk
+/// finds out whether files can still be created.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

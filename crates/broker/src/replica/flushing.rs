@@ -1,4 +1,4 @@
-//! Decides when a replica's log is flushed, and handles the outcome.
+//! Decides when a replica's log is flushed, and handles the success or failure of the flush.
 //!
 //! The threads that flush are in [`super::data_dir::flusher`]. The choice of files for a flush is in
 //! [`fullbore_log::flush`].

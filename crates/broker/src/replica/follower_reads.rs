@@ -145,7 +145,7 @@ impl Replica {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // All waiters are woken, because requests with acks=all must check if enough replicas are in sync.
+        // Wake all waiters, because requests with acks=all must check whether enough replicas are in sync now.
         let _ = effects;
         self.waiters.wake();
     }

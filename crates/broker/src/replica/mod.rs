@@ -194,7 +194,7 @@ impl Replica {
         self.index
     }
 
-    /// Returns the settings in force.
+    /// Returns the topic's settings that are in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
     }

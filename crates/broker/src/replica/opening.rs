@@ -1,5 +1,5 @@
-//! Opens and creates the logs of partitions. A log can take seconds to open, so the opening is a state that callers
-//! wait for, and no thread holds the partition's lock meanwhile.
+//! Opens and creates the logs of partitions. Opening a log can take seconds. No thread holds the partition's lock for
+//! that time. Instead, the log is in the phase `Opening`, and callers wait until that phase ends.
 //!
 //! Recovery itself is in [`fullbore_log::recovery`], and the threads that open logs are in [`super::data_dir::opener`].
 //! Requests queue an opening and wait for it asynchronously ([`Replica::opened`]), while background threads open logs
@@ -52,8 +52,8 @@ impl Replica {
         if self.requested.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // No opening is queued, but a thread may just have taken one off the queue. The phase under the lock shows if
-        // that thread is opening the log.
+        // No opening is queued, but a thread may just have taken one off the queue. The phase, read under the lock,
+        // shows whether that thread is opening the log.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -406,10 +406,11 @@ impl Replica {
             return Ok(());
         }
         if !files::had_records(dir).map_err(failed)? {
-            // A crash while this partition was created leaves such a directory.
+            // The directory has neither records nor a topic id. A crash during the creation of this partition leaves it
+            // so.
             return files::write_topic_id(dir, self.topic_id()).map_err(failed);
         }
-        // The topic id reaches the disk with the first flush, so a power loss may take it until then.
+        // The topic id reaches the disk with the first flush, so a power loss before that flush may lose the id.
         if known.rebooted && known.recovery_point == 0 {
             let aside = self.rename_as_stray(dir, unique_now()).map_err(failed)?;
             tracing::warn!(

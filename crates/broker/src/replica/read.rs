@@ -222,8 +222,8 @@ impl Replica {
         }
     }
 
-    /// Repeats a failed read, and drops the records, to find out if they can be read again. The role does not matter.
-    /// Also succeeds if the log is not open, or no longer has that offset.
+    /// Repeats a failed read, and drops the records, to find out whether they can be read again. Does so whether this
+    /// broker leads or not. Also succeeds if the log is not open, or no longer has that offset.
     ///
     /// # Errors
     /// Fails with an I/O error if the records still cannot be read.
@@ -283,8 +283,8 @@ impl Replica {
         })
     }
 
-    /// Returns the log start and the leader epoch of the record there. The epoch is -1 if it is unknown. If there are
-    /// no records, it is the current epoch. The timestamp is always -1.
+    /// Returns the log start and the leader epoch of the record there, or -1 if that epoch is unknown. If the log has
+    /// no records, returns the current leader epoch. The timestamp is always -1.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.

@@ -166,7 +166,7 @@ impl Replica {
         let parked = state.parked.take();
         let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);
-        // Otherwise a timed flush would keep the partition in memory until the flush is due.
+        // Cancel the timed flushes. Otherwise each of them would keep the partition in memory until it is due.
         due.into_iter().flatten().for_each(|due| self.log_dir.flusher.take_back(due));
         if let Some(parked) = parked {
             parked.refuse(why);

@@ -65,7 +65,7 @@ pub struct Flushing {
 }
 
 impl ReplicaState {
-    /// Counts the log as broken, if it is. Call this after each operation that may break the log.
+    /// Counts the log in `failures` if it is broken. Call this after each operation that may break the log.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
         if is_broken && self.failed.is_none() {

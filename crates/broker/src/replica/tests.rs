@@ -29,7 +29,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// Applies metadata in which this broker leads, or another broker if false.
+    /// Applies metadata. If true, this broker leads in it, and otherwise another broker.
     Lead(bool),
     AppendFromLeader,
     TruncateFully,
@@ -209,7 +209,8 @@ fn while_moved(broker: &Broker, check: impl Fn()) {
     fs::rename(away.path().join("data"), &data).expect("moved back");
 }
 
-/// Records of a partition that is created in another directory would be lost at the next start.
+/// No partition may be created in another directory at the path of the moved one, because its records would be lost at
+/// the next start.
 #[test]
 fn moved_data_directory_refuses_new_partitions_until_it_is_back() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

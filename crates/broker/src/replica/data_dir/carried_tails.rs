@@ -7,17 +7,18 @@
 //! broker lagged. Then a producer may begin with any sequence if its id was allocated before the new topic was created.
 //! Kafka allows that for all producers.
 //!
-//! The tails of a deleted diskless partition are here for a classic partition that follows it. A diskless one finds
-//! them in the index, which gets the tails of classic partitions from here.
+//! The tails of a deleted diskless partition are kept here only for a classic partition that follows it. A diskless
+//! partition finds the tails of its predecessor in the index, even those of a classic predecessor, which the index gets
+//! from here.
 //!
 //! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
 //! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
 //! topics ([`PastTopic`]). The producers of such a topic may begin anywhere, unless this process has the topic's tails
 //! or has followed its deletion.
 //!
-//! Invariant: all entries together take at most [`BYTES_MAX`]. The tails of the oldest deletion are dropped first, and
-//! later its name. For topics deleted after `complete_since`, this process has the tails of every partition that a
-//! producer has written to.
+//! Invariant: all entries together take at most [`BYTES_MAX`]. To free memory, the tails of the oldest deletion are
+//! dropped first, and later also the partition's name. For topics deleted after `complete_since`, this process has the
+//! tails of every partition that a producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -62,7 +63,7 @@ struct DeletedStops {
     /// The version of the metadata since which this process has followed every deletion and has forgotten no name.
     complete_since: u64,
     bytes: usize,
-    /// The entries of `by_age` with keys below this one keep only their names. Their tails were dropped.
+    /// The entries of `by_age` with keys below this one have only their names left, because their tails were dropped.
     shortened_below: u64,
     /// The size of the entries that keep only their names. At most about half of [`BYTES_MAX`].
     name_bytes: usize,
@@ -160,8 +161,8 @@ impl CarriedTails {
         }
     }
 
-    /// Returns a bound for producer ids: all that are allocated in the newest image are below it. Returns `i64::MAX`
-    /// before the first image.
+    /// Returns an id that is above all producer ids allocated in the newest image. Returns `i64::MAX` before the first
+    /// image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }

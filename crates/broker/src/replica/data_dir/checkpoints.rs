@@ -7,8 +7,8 @@
 //!
 //! Locks: a writer holds `writing` while it collects the offsets and writes them, so that an old log start never
 //! replaces a newer one. The writer locks partitions meanwhile, so a thread that has locked a partition must not take
-//! `writing`. The thread that applies metadata takes `entries`. No thread holds that lock across blocking calls, except
-//! `finish` at shutdown.
+//! `writing`. The thread that applies metadata takes `entries` and must not block. So no thread holds `entries` across
+//! blocking calls, except `finish` at shutdown.
 
 use std::collections::HashSet;
 use std::io;
@@ -31,7 +31,7 @@ pub type TopicPartition = (String, i32);
 
 /// The value of a partition in the list of unrecovered partitions if only the process has crashed.
 const KILLED: i64 = 0;
-/// The value of a partition in that list if the machine has also been booted since the crash.
+/// The value of a partition in the list of unrecovered partitions if the machine has also been booted since the crash.
 const REBOOTED: i64 = 1;
 
 /// The checkpoint files and their contents.
@@ -54,7 +54,8 @@ struct Entries {
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark has changed since the file was written.
     has_moved: bool,
-    /// True if the file of log starts could be read. A partition that is not in it begins with its first segment.
+    /// True if the file of log starts could be read. The log of a partition that is not in the file starts with its
+    /// first segment.
     knows_log_starts: bool,
     /// Partitions whose logs were not opened since a crash, even if the broker has been shut down cleanly in the
     /// meantime. The value is [`REBOOTED`] or [`KILLED`].
@@ -350,7 +351,7 @@ impl Entries {
             // The list of unrecovered partitions is written before the marker. So the marker counts only if that list
             // can be read.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
-            // If there is no such file, no record was ever recorded as flushed.
+            // If the file does not exist, no flush was ever noted, and so no record counts as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
             recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
@@ -363,10 +364,11 @@ impl Entries {
         }
     }
 
-    /// Checks at the broker's start if the machine was booted since the last run. If it was, and the last run crashed,
-    /// a power loss may have damaged every partition, so all of them are marked. The list of marked partitions is
-    /// written before the id of the new boot. If the broker is killed between the two writes, the next start marks the
-    /// partitions again. If the recovery points cannot be read, no partition keeps the mark [`REBOOTED`].
+    /// Checks at the broker's start whether the machine was booted since the last run. If it was booted, and the last
+    /// run crashed, a power loss may have damaged every partition, so all of them are marked. The list of marked
+    /// partitions is written before the id of the new boot. If the broker is killed between the two writes, the next
+    /// start marks the partitions again. If the recovery points cannot be read, no partition keeps the mark
+    /// [`REBOOTED`].
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

@@ -1,5 +1,5 @@
-//! The state of compaction of each partition: up to which offset its log is clean, if it is being cleaned now, and if
-//! it cannot be cleaned. A partition may have this state even if it has no directory.
+//! The state of compaction of each partition: up to which offset its log is clean, whether it is being cleaned now, and
+//! whether it cannot be cleaned. A partition may have this state even if it has no directory.
 //!
 //! The threads that compact are in [`crate::partitions::cleaner`].
 //!
@@ -112,7 +112,7 @@ impl Cleanings {
         }
     }
 
-    /// Returns the offset up to which the partition is clean, or `None` if it is unknown.
+    /// Returns the offset up to which the partition is clean, or `None` if that offset is unknown.
     pub fn checkpoint(&self, key: &TopicPartition) -> Option<i64> {
         self.tracking.lock().checkpoints.get(key).copied()
     }

@@ -1,7 +1,8 @@
 //! Counts the partitions that have some kind of failure, such as a broken log or damaged files. A data directory has
 //! one count for each kind.
 //!
-//! The causes are only in the broker's log. Invariant: the count equals the number of [`Mark`]s that exist.
+//! The causes of the failures are not stored here, only logged. Invariant: the count equals the number of [`Mark`]s
+//! that exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

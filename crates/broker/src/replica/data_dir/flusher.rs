@@ -3,7 +3,7 @@
 //!
 //! [`fullbore_log::flush`] chooses the files that a flush covers. A partition is in the queue at most once, so the
 //! queue is never longer than the number of partitions. If several requests arrive while a partition is being flushed,
-//! they cause one more flush together.
+//! one more flush serves all of them.
 //!
 //! Lock order: the state of a partition is locked before the queue.
 
@@ -100,8 +100,8 @@ impl Flusher {
     }
 
     /// Queues a flush that is due after `delay`, and returns the key that cancels it. Returns `None` if the clock
-    /// cannot represent that time. The caller may queue one flush for each reason, and must cancel it if it is no
-    /// longer needed.
+    /// cannot represent that time. A partition may have one such flush for each reason. The caller must cancel a flush
+    /// that is no longer needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();

@@ -62,7 +62,7 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // The name that contains the topic id may already be taken.
+        // The name with the topic id may already be taken. Then the name with the present time is used.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;

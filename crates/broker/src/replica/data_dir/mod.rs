@@ -74,9 +74,9 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. Their producers may
-    /// begin anywhere in a new partition with the same name, because further topics with this name may have come and
-    /// gone while this broker was down.
+    /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. In a new partition
+    /// with the same name, their producers may begin with any sequence. The reason is that further topics with this
+    /// name may have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());

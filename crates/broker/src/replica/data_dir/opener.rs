@@ -67,8 +67,8 @@ struct Recovery {
 }
 
 impl OpeningQueue {
-    /// Notes that the opening of a partition of `rest` has succeeded or failed. Only the first ones count for the
-    /// recovery, because the partitions that a crash may have damaged come first in `rest`.
+    /// Notes that the opening of a partition of `rest` has succeeded (`is_of_use`) or failed. Only the first openings
+    /// count for the recovery, because the partitions that a crash may have damaged come first in `rest`.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
