@@ -35,8 +35,8 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns the state of the partition before a verification begins. The caller passes it on in
-    /// `AppendTerms::verified_at`.
+    /// Returns the state of the partition right before a verification of the producer's transaction. The caller passes
+    /// this state to the append in `AppendTerms::verified_at`.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -66,8 +66,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses requests while the partition cannot answer. A classic one cannot while a write to its log may hang, and
-    /// a diskless one cannot while only other brokers reach the object store.
+    /// Refuses requests while the partition cannot answer them. For a classic partition, this is while a write to its
+    /// log may hang. For a diskless one, this is while only other brokers reach the object store.
     ///
     /// # Errors
     /// Returns KAFKA_STORAGE_ERROR if the partition is classic and this broker leads it, otherwise
@@ -208,8 +208,8 @@ impl AnyPartition {
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
-            // An older epoch is that of a deleted topic with the same name. A newer one may be left from before an
-            // older copy of the database was accepted, and does no harm, because a diskless log is never truncated.
+            // An older epoch is that of a deleted topic with the same name. A newer epoch may be from the time before
+            // an older copy of the database was accepted. It does no harm, because a diskless log is never truncated.
             AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
                 Err(ErrorCode::FENCED_LEADER_EPOCH)
             }

@@ -385,8 +385,8 @@ impl<'a> AppendRun<'a> {
         let requested: Vec<_> =
             next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // Another broker may have written the marker of the previous transaction in the same epoch. The offset that
-            // this broker knows must be past that marker.
+            // Another broker may have written the marker that ends the producer's previous transaction in the same
+            // epoch. After this refresh, the log end that this broker knows is past that marker.
             let partitions: Vec<_> = requested.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
@@ -479,7 +479,7 @@ impl<'a> AppendRun<'a> {
     }
 }
 
-/// Returns the refusal of a batch that may not begin a transaction.
+/// Returns the refusal of a batch that must not begin a transaction.
 fn unverified(code: ErrorCode) -> RefusedBatch {
     let why = match code {
         ErrorCode::NOT_ENOUGH_REPLICAS => {

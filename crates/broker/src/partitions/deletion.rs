@@ -116,7 +116,7 @@ impl Deletion {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
 
-    /// Records that the index has no rows of the topic any more.
+    /// Notes that the index has no rows of the topic any more.
     pub fn is_out_of_index(&self, topic_id: Uuid) {
         {
             let mut queue = self.queue.lock();

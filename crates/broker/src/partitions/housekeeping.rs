@@ -164,7 +164,7 @@ impl Housekeeping {
     }
 }
 
-/// Returns true if `at` has passed, and then sets it to the next time.
+/// Returns true if the time `at` has passed, and in that case sets `at` to the next time.
 fn is_due(at: &mut Instant, interval: Duration) -> bool {
     let now = Instant::now();
     let due = *at <= now;
@@ -294,7 +294,7 @@ impl Housekeeping {
         if self.log_dir().keeps_records(now_ms) {
             return true;
         }
-        // The high watermark may be outdated. Retention then only keeps more.
+        // The high watermark may be outdated, which means too low. Retention then only keeps more records.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();

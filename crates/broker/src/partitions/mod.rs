@@ -88,7 +88,7 @@ pub struct Partitions {
     cleaner: Arc<Cleaner>,
     deletion: Arc<Deletion>,
     housekeeping: Arc<Housekeeping>,
-    /// The server of diskless topics. It is set once, before the first topic.
+    /// The server of diskless topics. Set at most once, before the first topic is registered.
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
@@ -337,8 +337,8 @@ impl Partitions {
         self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
 
-    /// Waits until the logs of a deleted topic are closed and its directories renamed. The deletion does not depend on
-    /// a waiter.
+    /// Waits until the logs of a deleted topic are closed and its directories renamed. The deletion continues even if
+    /// the caller stops waiting.
     pub async fn deleted(&self, id: Uuid) {
         self.deletion.carried_out(id).await;
     }

@@ -30,7 +30,7 @@ struct RegisteredTopic {
     partitions: Vec<Arc<Replica>>,
 }
 
-/// The origin of a topic, which decides if its partitions may already have records.
+/// The origin of a topic, which decides whether its partitions may already have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The topic existed before, and an earlier run may have written to it.

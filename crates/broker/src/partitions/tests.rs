@@ -69,7 +69,8 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         assert!(matches!(append(verification, before), AppendStep::Blocked(Blocker::Verification)));
     }
     let now = partition.verification_time(7);
-    // Another leader may have written the marker.
+    // A verification in an earlier leader epoch does not count, because another leader may have written the marker
+    // since.
     let earlier = VerificationTime { leader_epoch: now.leader_epoch - 1, ..now };
     assert!(matches!(append(Verification::Verified, earlier), AppendStep::Blocked(Blocker::Verification)));
     assert!(append(Verification::Added, now).is_written());

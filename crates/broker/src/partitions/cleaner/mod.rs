@@ -294,8 +294,8 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Compaction needs space before it frees any. The permit is released at once, because a cleaning may pause
-        // here.
+        // Fail if the disk is full, since compaction needs space before it frees any. The permit is released at once,
+        // because a cleaning may pause here.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }

@@ -17,8 +17,8 @@ use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
 /// Replaces adjacent segments, which have the base offsets `sources`, by the segments `cleaned`. The new segments must
-/// be complete and on the disk. Nothing is replaced if the log was truncated more than `cuts` times, which is the
-/// number when the cleaning began. Returns the files to be removed after file.delete.delay.ms.
+/// be complete and on the disk. `cuts` is the number of truncations of the log until the cleaning began. If the log was
+/// truncated since then, nothing is replaced. Returns the files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error
@@ -31,7 +31,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first segment is renamed last. Without it, a restarted broker considers the new segments incomplete.
+    // The first segment is renamed last. A broker that restarts before that considers the new segments incomplete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);

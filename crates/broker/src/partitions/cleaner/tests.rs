@@ -315,7 +315,7 @@ fn log_truncated_while_cleaned_segments_replace_others_keeps_the_new_records() {
         let is_old = |name: &String| is_old_log(name);
         if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
             let writes_again = write_again(&of);
-            // The truncation should wait for the replacement. If it does not, the thread ends within this time.
+            // The truncation must wait for the replacement. If it did not wait, the thread would end within this time.
             let until = Instant::now() + Duration::from_millis(300);
             while !writes_again.is_finished() && Instant::now() < until {
                 sleep(Duration::from_millis(5));

@@ -294,7 +294,7 @@ impl World {
             assert_eq!(newest.0, at, "superseded or aborted");
         }
         for marker in batches.iter().filter(|batch| batch.last_offset < clean_to && batch.is_commit.is_some()) {
-            // The segment may still have the transaction's data before the log start.
+            // The marker may also stay if its segment still has data of the transaction before the log start.
             let has_data = has_data(&batches, marker) || self.has_data_before_start(marker);
             assert!(has_data, "{marker:?} of {clean_to}: {batches:#?}");
         }
