@@ -29,7 +29,7 @@ pub struct FollowedPartition {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// The end of the log when fetches last began from the log end.
+    /// The end of the log at the moment when fetches last began there, for example on a new connection.
     requested: Position,
     log_end: i64,
     /// The start of the log, as reported to the leader.
@@ -270,7 +270,7 @@ impl FollowedPartition {
                 tracing::error!(topic, partition, %error, "cannot replicate a partition: the records that the leader has sent cannot be appended, so this broker fetches them again");
             }
             FollowError::Append(_) => {
-                // On a full disk, every partition fails many times per second, so this line is limited.
+                // On a full disk, every partition fails many times per second, so this log line is rate-limited.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
                     tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }

@@ -1,5 +1,5 @@
-//! Requests ISR changes for the partitions that this broker leads. A task sends all waiting changes in one command at a
-//! time, and passes each partition the outcome of its change.
+//! Requests ISR changes for the partitions that this broker leads. One task sends all changes that are waiting in one
+//! command, passes each partition the outcome of its change, and then sends the next command.
 //!
 //! Invariant: each requested change gets its outcome. If the outcome is unknown, the change is requested again.
 
@@ -106,8 +106,8 @@ async fn request_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     check(&isr, unknown).await;
 }
 
-/// Checks if followers lag or may join the ISR, for all partitions that this broker leads. Runs at intervals, and when
-/// brokers have come or gone.
+/// Checks for all partitions that this broker leads whether followers lag or may join the ISR. Runs at intervals, and
+/// when brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();

@@ -1,4 +1,4 @@
-//! Records how far each followed partition is behind its leader, for metrics.
+//! Tracks how many records each followed partition is behind its leader, for metrics.
 
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ impl Lags {
 }
 
 impl Lag {
-    /// Sets the number of records that are missing.
+    /// Sets how many records the partition is behind its leader.
     pub fn is(&self, records: i64) {
         self.0.store(records, Relaxed);
     }

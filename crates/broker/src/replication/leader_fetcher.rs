@@ -29,8 +29,8 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// How long to wait before the first reconnection. Each further failure doubles this time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. The leader may not
-/// know for about a second that this broker has started.
+/// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. For about a second
+/// after this broker's start, the leader might not know it yet.
 const UNHEARD_MAX: u32 = 6;
 /// Larger responses are appended in a slot for long work.
 const LONG_BYTES: usize = 256 * 1024;
@@ -199,7 +199,7 @@ impl LeaderFetcher {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
-            // These events belong to a connection that was given up.
+            // These events belong to a connection that this fetcher has given up, so they are ignored.
             FetcherEvent::Connected(..) | FetcherEvent::Answered(..) => {}
         }
     }
@@ -209,7 +209,7 @@ impl LeaderFetcher {
         self.context.lags.remove(id, &left.lag);
         if let Link::Up(session) = &self.link {
             if self.followed.is_empty() {
-                // This also ends the session.
+                // The leader ends the fetch session with its connection.
                 session.connection.close();
                 self.number += 1;
                 self.to_be_forgotten.clear();

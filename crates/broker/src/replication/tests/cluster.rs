@@ -79,7 +79,7 @@ impl Cluster {
         }));
     }
 
-    /// Stops a broker from reading the commits of other brokers.
+    /// Ends the task through which a broker reads the commits of other brokers.
     pub async fn deafen(&mut self, id: i32) {
         let (broker, receives) = self.running.get_mut(&id).expect("it runs");
         let receives = receives.take().expect("it has heard");
