@@ -1,4 +1,4 @@
-//! CreateTopics 2-7: creates topics, or only checks if they could be created.
+//! CreateTopics 2-7: creates topics, or only checks whether they could be created.
 
 use super::call::{Call, Fault, Reply, words};
 use crate::node::MetadataServices;

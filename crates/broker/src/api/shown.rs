@@ -90,8 +90,8 @@ impl<'i> Viewer<'i> {
     }
 }
 
-/// Groups the brokers that clients of this listener may use for diskless partitions by zone. Brokers that are stopping
-/// are left out, unless all are.
+/// Groups by zone the brokers that clients of this listener may use for diskless partitions. Brokers that are stopping
+/// are left out, unless all brokers are stopping.
 pub fn zones<'i>(metadata: &'i MetadataServices, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))

@@ -282,8 +282,8 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
 }
 
-/// A session leaves out entries that have not changed. If it left out the redirect, the consumer would stay at this
-/// broker.
+/// A fetch session leaves out entries that have not changed. It must not leave out a redirect, because the consumer
+/// would then stay at this broker.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;

@@ -311,7 +311,7 @@ async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened
     none_counts().await;
 }
 
-/// Short requests over many connections could fill the memory with unread responses.
+/// Without a limit, short requests over many connections could fill the memory with unread responses.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
     let opened = opened().await;
@@ -319,7 +319,7 @@ async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
     second_response_closes_the_first_connection(&opened, &request, 4).await;
 }
 
-/// The response is made after the admission of its request.
+/// The response of OffsetFetch is made only after the admission of its request. It must count as unread all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_offsets_of_a_group_beyond_the_limit_close_the_oldest_connection() {
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
@@ -370,7 +370,7 @@ async fn long_list_of_transactions_holds_up_no_description_of_log_dirs() {
     drop(turn);
 }
 
-/// The response has each name once.
+/// The response has a repeated name only once, so it is short too.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_requests_that_repeat_a_name_need_no_permit() {
     const TIMES: usize = 1_990;

@@ -122,8 +122,8 @@ fn admit_consumer(
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_slot() => {
             let fetched = attempt(services, &wanted, &limits, plan.reads_ahead);
-            // The session's list can be changed in place only if there is no second reference to it. Otherwise it is
-            // copied.
+            // Drop this second reference to the session's list, so that the session can change the list without copying
+            // it.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -344,8 +344,8 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The next answer begins with this partition. Other partitions would mostly find as little space as
-                // this one.
+                // The read ends here, and the next answer begins with this partition. The other partitions would mostly
+                // find as little space as this one.
                 minimum.left = 0;
                 break;
             }

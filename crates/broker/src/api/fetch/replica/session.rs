@@ -1,5 +1,5 @@
-//! The session of one follower at its leader. It knows which partitions the follower follows, up to which offsets their
-//! records were sent, and which high watermarks are still to be sent.
+//! The session of one follower at its leader. The session knows which partitions the follower follows, up to which
+//! offsets their records were sent, and which high watermarks are still to be sent.
 //!
 //! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
 //! changed. The replica keeps the follower's position ([`Replica::followed_from`]), and the session keeps how far
@@ -157,7 +157,8 @@ impl FollowerSession {
         Ok(())
     }
 
-    /// Records what a fetch contains: the partitions that the follower follows, and how far it has got.
+    /// Notes the contents of a fetch: which partitions the follower follows, and up to which offsets it has their
+    /// records.
     pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -215,7 +216,7 @@ impl FollowerSession {
         self.note_place(state, place, fetch);
     }
 
-    /// Records the follower's position in a partition. If the log is not open, the fetch is kept until it is.
+    /// Notes the follower's position in a partition. If the log is not open, the fetch is kept until the log is open.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
@@ -286,8 +287,8 @@ impl FollowerSession {
         self.marks.marked().await;
     }
 
-    /// Takes the timer of the fetch that will be answered next. It is reused by all fetches, so the caller returns it
-    /// with [`FollowerSession::give_back`].
+    /// Takes the timer of the fetch that will be answered next. All fetches of the session use this timer, so the
+    /// caller must return it with [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
     }
