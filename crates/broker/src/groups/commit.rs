@@ -23,8 +23,8 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// Kafka's limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum size of the records of all commits in flight. Once they exceed it, further commits are refused, and their
-/// clients have to retry.
+/// Maximum size of the records of all commits in flight. Once the records are larger, further commits are refused, and
+/// their clients have to retry.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// Offsets that were not committed, as pairs of index and error.
@@ -65,7 +65,7 @@ pub struct DeleteOffset {
 /// A commit in flight.
 #[derive(Default)]
 pub struct PendingCommit {
-    /// The write of the offsets. `None` if none is written.
+    /// The write of the offsets. `None` if no offset is written.
     pending: Option<PendingWrite<Result<RefusedOffsets, ErrorCode>>>,
     /// For each offset in flight, its index in the request.
     places: Vec<usize>,

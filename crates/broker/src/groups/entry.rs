@@ -91,7 +91,8 @@ impl EntryState {
             return;
         }
         if self.group.protocol() == Protocol::Classic {
-            // A classic group has no parts. Those of its former members become garbage.
+            // A classic group has no parts. The parts of its former members stay in the log until the next load deletes
+            // them.
             return self.unwritten.parts.clear();
         }
         self.outbox.clear_change();

@@ -69,7 +69,7 @@ impl Groups {
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
         // `commits` is read first. A commit makes its offsets visible before it decreases `commits`, so one of the two
-        // checks finds it.
+        // checks finds the commit.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }

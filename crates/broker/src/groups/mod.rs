@@ -89,9 +89,9 @@ pub struct Groups {
     clock: SteadyClock,
     /// Limits how often records of groups that could not be written are logged.
     unkept: LogRateLimit,
-    /// Limits how often a group beyond the limit is logged.
+    /// Limits how often a group beyond `fullbore.groups.max` is logged.
     uncounted: LogRateLimit,
-    /// Limits how often a request that found no memory is logged.
+    /// Limits how often a request beyond `fullbore.groups.bytes.max` is logged.
     unheld: LogRateLimit,
     /// Limits how often committed offsets beyond their limits are logged.
     unfit: LogRateLimit,

@@ -37,8 +37,8 @@ pub struct OffsetAndMetadata {
 /// The topic for which offsets are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicName {
-    /// The topic's id. Offsets are looked up by it, so a topic that is recreated under the same name begins without
-    /// any.
+    /// The topic's id, by which offsets are looked up. So a topic that is recreated under the same name begins without
+    /// any offsets.
     pub id: Uuid,
     /// The topic's name, as the records contain it.
     pub name: Arc<str>,

@@ -1,6 +1,6 @@
 //! Collects groups and offsets while the log of a shard is replayed, including pending offsets of open transactions.
 //!
-//! Offsets of deleted topics are still among them, and are only sorted out when the result is installed.
+//! The result may still have offsets of deleted topics. These are left out when the result is installed.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;

@@ -17,8 +17,9 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the group's partition of `__consumer_offsets`, how many markers it has had, and its state for this
-    /// producer. A commit is verified against these, so they must be read before the verification.
+    /// Returns the group's partition of `__consumer_offsets`, how many markers this partition has had, and its state
+    /// for the producer. Call this before the verification of a commit, because the commit is later checked against
+    /// these values.
     ///
     /// # Errors
     /// Returns the error of a shard that is not serving here.

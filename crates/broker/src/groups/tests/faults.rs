@@ -148,8 +148,8 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
 }
 
-/// When a request is finally handled, its topic was deleted and recreated, and another client has committed to the new
-/// one. The old commit must not replace the new one.
+/// Before a commit is handled, its topic is deleted and recreated, and another client commits to the new topic. The
+/// late commit must not replace the offset of the new topic.
 #[tokio::test]
 async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_name() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -226,7 +226,8 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     opened.close();
 }
 
-/// A group that is not listed could not be deleted, and its offsets would never expire.
+/// A group panics while its first commit is in flight. If it were no longer listed, it could not be deleted, and its
+/// offsets would never expire.
 #[tokio::test]
 async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -38,8 +38,8 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// Waits until the shard's log has reached `log_end`. Then fetches from the end of the log, as a follower would
-    /// that has all of it.
+    /// Waits until the shard's log has reached `log_end`. Then fetches from the end of the log, as a follower that has
+    /// the whole log does.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();
@@ -276,7 +276,8 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // Both are queued after the first commit. The deletion sees the offsets as they are at its own position in the log.
+    // A second commit and a deletion are queued after the first commit. The deletion sees the offsets as they are at
+    // its own position in the log.
     let second = opened.request("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -319,8 +320,8 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // The follower has not confirmed the records yet, so they may still be truncated. The shard must not serve before
-    // that.
+    // The follower has not confirmed the records yet, so they may still be truncated. Until it has, the shard must not
+    // serve.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);

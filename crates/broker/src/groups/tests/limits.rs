@@ -57,7 +57,7 @@ async fn commit_without_a_written_offset_creates_no_group() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=1").await;
     let t = opened.topic("t").await;
-    // No offset is left if the metadata of each was too large.
+    // A commit has no offsets left if the metadata of each was too large. Such a commit must not create a group.
     assert_eq!(opened.commit("none", vec![]).await, []);
     assert!(opened.groups.ids().is_empty());
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);

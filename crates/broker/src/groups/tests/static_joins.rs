@@ -133,7 +133,8 @@ async fn static_joins_whose_write_failed_are_refused_and_the_next_write_has_them
     opened.close();
 }
 
-/// The records of a rebalance are not complete, so a broker that restores them would find members without partitions.
+/// A group that is rebalancing must not be written, because a broker that restores it would find members without
+/// partitions.
 #[tokio::test]
 async fn stable_group_that_rebalances_before_the_write_is_written_as_it_was() {
     let directory = tempfile::tempdir().expect("tempdir");
