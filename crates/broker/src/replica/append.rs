@@ -207,7 +207,8 @@ impl Replica {
 
 /// The batches that were refused for a passing reason.
 ///
-/// Lock: `refused` is held only briefly, never during disk I/O. It is taken after the lock of the state.
+/// Locks: `refused` is held only briefly, never during disk I/O. A thread that takes the lock of the state too takes
+/// that lock first.
 impl Replica {
     /// Remembers that a batch was refused with `code`, if the code is retriable and the batch has a sequence number.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
@@ -244,7 +245,7 @@ impl Replica {
         }
     }
 
-    /// Returns the error for an out-of-order batch that may not wait, or has waited too long.
+    /// Returns the error for an out-of-order batch that must not wait, or has waited too long.
     pub(super) fn out_of_turn(&self, stamp: &Stamp) -> AppendError {
         AppendError::Sequence(self.refused.lock().of_early(stamp, self.log_dir.cluster.elapsed()))
     }

@@ -51,7 +51,7 @@ pub struct FailingLog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// The log cannot be opened because it lacks committed records. This does not pass by itself.
+    /// The log cannot be opened because it lacks committed records. Such a failure does not end by itself.
     EndMissing,
     /// Reads from `offset` fail. Reads from other offsets, and appends, may succeed at the same time.
     Read {

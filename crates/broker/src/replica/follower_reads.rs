@@ -120,7 +120,7 @@ impl Replica {
     }
 
     /// Adds slot `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the role
-    /// changes. This ends when the caller drops the registration.
+    /// changes, until the caller drops the returned registration.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }

@@ -252,8 +252,8 @@ impl Replica {
     }
 
     /// Wakes `waiter` each time the log, the high watermark or the role changes, when an opening ends, and when the
-    /// partition is deleted. This ends when the caller drops the registration. To miss no change, register first, then
-    /// check, then wait.
+    /// partition is deleted. Ends when the caller drops the returned registration. To miss no change, register first,
+    /// then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }

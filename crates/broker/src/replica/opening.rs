@@ -303,8 +303,8 @@ impl Replica {
 
     /// Refuses a log that ends below the checkpointed high watermark, for example because an old copy of its directory
     /// was restored. If this broker led with such a log, the replicas that have the missing records would be truncated.
-    /// So the log is refused if another replica in the ISR or ELR has them. The log is used as it is if there is no
-    /// such replica, or if this broker is in neither ISR nor ELR.
+    /// So the log is refused if another replica in the ISR or ELR has the missing records. The log is used as it is if
+    /// there is no such replica, or if this broker is in neither ISR nor ELR.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);

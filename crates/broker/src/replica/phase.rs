@@ -17,7 +17,7 @@ pub enum Phase {
     Unopened,
     /// A thread is looking for the log and opens it if its directory exists.
     Opening,
-    /// A thread is creating the log and its directory. This ends soon, because there is nothing to recover.
+    /// A thread is creating the log and its directory. The creation ends soon, because there is nothing to recover.
     Creating,
     /// The partition has no log, because nothing was ever written to it.
     Absent,

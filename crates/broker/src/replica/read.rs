@@ -337,8 +337,7 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // The followers' fetches wait for records. They must return now, because their responses carry the new log
-        // start.
+        // Fetches of followers that wait for records must return now, because their responses carry the new log start.
         self.waiters.wake();
         Ok(log_start)
     }

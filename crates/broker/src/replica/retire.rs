@@ -64,8 +64,8 @@ impl Replica {
         let are_stops_unknown = match given_away {
             // This process has not read the log, so the log's producers are unknown.
             Ok(Name::Free { had_directory: true }) => !was_open,
-            // This partition has no log, so it has not taken over its predecessor's tails. If this process lacks them,
-            // the next partition must get partial tails.
+            // This partition has no log, so it has not taken over its predecessor's tails. If this process lacks these
+            // tails, the next partition must get partial tails.
             Ok(Name::Free { had_directory: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
@@ -104,8 +104,7 @@ impl Replica {
     }
 
     /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
-    /// is known to belong to this topic. If the directory has records but its topic id is lost, it is kept under
-    /// another name.
+    /// is known to belong to this topic. A directory with records whose topic id is lost is kept under another name.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         // Fails if the data directory is not at its path. The partition's directory is then renamed later.

@@ -55,8 +55,8 @@ impl Replica {
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened or read.
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // Try the largest timestamp in the indexes first, which is cheap. This finds nothing if the record is already
-        // deleted.
+        // First search for the largest timestamp in the indexes, which is cheap. The search finds nothing if the record
+        // with this timestamp is already deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
         {

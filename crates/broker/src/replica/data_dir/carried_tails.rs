@@ -13,8 +13,8 @@
 //!
 //! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
 //! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
-//! topics ([`PastTopic`]). The producers of such a topic may begin anywhere, unless this process has the topic's tails
-//! or has followed its deletion.
+//! topics ([`PastTopic`]). The producers of such a topic may begin with any sequence, unless this process has the
+//! topic's tails or has followed its deletion.
 //!
 //! Invariant: all entries together take at most [`BYTES_MAX`]. To free memory, the tails of the oldest deletion are
 //! dropped first, and later also the partition's name. For topics deleted after `complete_since`, this process has the
@@ -119,7 +119,7 @@ impl CarriedTails {
 
     /// Removes and returns the tails of the last partition of this name, for the partition that follows it. `past` is
     /// the last deleted topic with this name, if the metadata still lists one. If this process may lack the tails of
-    /// that topic, returns partial tails, with which unknown producers may begin anywhere.
+    /// that topic, returns partial tails, with which unknown producers may begin with any sequence.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));

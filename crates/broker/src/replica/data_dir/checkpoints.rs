@@ -1,5 +1,5 @@
-//! The checkpoint files of a data directory. They hold the offsets of each log that a broker needs before it opens the
-//! log.
+//! The checkpoint files of a data directory. They have, for each log, the offsets that a broker needs before it opens
+//! the log.
 //!
 //! The file formats are in [`fullbore_log::files`]. As in Kafka, an entry is found by the topic's name and the
 //! partition's number, and a new topic may reuse a name. Therefore the entries of a deleted partition are removed from
@@ -158,7 +158,7 @@ impl Checkpoints {
         self.entries.lock().forget(key);
     }
 
-    /// Removes the entries of a deleted partition from the files. This must happen before a new partition with the same
+    /// Removes the entries of a deleted partition from the files. Call this before a new partition with the same
     /// name creates its directory.
     ///
     /// # Errors

@@ -190,7 +190,7 @@ impl Cleanings {
         self.log_failure(self.purge(key));
     }
 
-    /// Removes a deleted partition from the checkpoint file. This must happen before a new partition with the same name
+    /// Removes a deleted partition from the checkpoint file. Call this before a new partition with the same name
     /// creates its directory, since otherwise the new records would count as clean. A cleaning could then remove a
     /// tombstone before the older value of its key, and the value would come back.
     ///

@@ -39,7 +39,7 @@ impl LogDir {
     /// Renames the partition's directory if it still belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// Fails with an I/O error if the directory cannot be renamed. It then stays in the list.
+    /// Fails with an I/O error if the directory cannot be renamed. The directory then stays in the list.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {
