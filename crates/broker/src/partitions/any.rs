@@ -190,8 +190,8 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted. This ends when the caller
-    /// drops the registration. To miss no change, register first, then check, then wait.
+    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted. Ends when the caller
+    /// drops the returned registration. To miss no change, register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),

@@ -113,7 +113,8 @@ pub struct RequestTransaction<'a> {
 
 /// A batch of a request.
 pub struct RequestBatch<'a> {
-    /// The partition of the batch. If it does not exist or the client may not write to it, the refusal for the batch.
+    /// The partition of the batch. The refusal of the batch if the partition does not exist or the client must not
+    /// write to it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// The records as they were received.
     pub records: Option<&'a Records>,

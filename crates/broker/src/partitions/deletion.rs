@@ -25,8 +25,7 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// When this many deleted partitions are queued, further deletions wait. This is also the maximum number of partitions
-/// in use.
+/// When this many deleted partitions are queued, further deletions wait. A cluster may have as many partitions in use.
 const WAITING_MAX: usize = 200_000;
 
 /// Retires deleted partitions in a thread.

@@ -1,8 +1,9 @@
 //! Work that is done in the background once a second. This includes retention, the removal of files, the expiry of
 //! producers, checkpoints, and the release of file descriptors and memory.
 //!
-//! A single thread does this for all partitions. It opens no log, because that may take seconds. If retention is due
-//! for a log that is not open, the thread queues the opening and applies the retention in a later round.
+//! A single thread does this work for all partitions. The thread opens no log, because an opening may take seconds. If
+//! retention is due for a log that is not open, the thread queues the opening and applies the retention in a later
+//! round.
 
 use std::fs;
 use std::io;
@@ -41,8 +42,8 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// The descriptors of a log are closed after this many rounds without use.
 const IDLE_ROUNDS: u32 = 60;
-/// How many rounds a partition still counts as in use after its last use. This must be longer than it takes to detect a
-/// failed leader.
+/// How many rounds a partition still counts as in use after its last use. These rounds must take longer than the
+/// detection of a failed leader, so that a failover still knows which partitions are in use.
 pub const IN_USE_ROUNDS: u32 = 30;
 /// If few descriptors are left, those of a log are already closed after this many rounds without use.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
@@ -324,7 +325,7 @@ impl Housekeeping {
         let has_moved = log.log_start() != log_start;
         drop(state);
         if has_moved {
-            // The followers' fetches wait for records. They must return now, because their responses carry the new log
+            // Fetches of followers that wait for records must return now, because their responses carry the new log
             // start.
             partition.wake_waiters();
         }

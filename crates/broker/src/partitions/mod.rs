@@ -4,8 +4,8 @@
 //! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
 //! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. It counts only for logs that
-//! are complete on the disk, because the other logs are in the list of unrecovered partitions.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker counts only for
+//! logs that are complete on the disk, because all other logs are in the list of unrecovered partitions.
 
 mod any;
 pub mod append;
@@ -303,7 +303,7 @@ impl Partitions {
     }
 
     /// Handles the deletion of partitions of a classic topic that have no replica on this broker. The producers of
-    /// these partitions are unknown here, and may begin anywhere in the next topic with the same name.
+    /// these partitions are unknown here, and may begin with any sequence in the next topic with the same name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),

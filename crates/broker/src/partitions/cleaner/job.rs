@@ -368,8 +368,8 @@ impl Rewriting<'_> {
             let offset = batch.base_offset() + i64::from(record.offset_delta);
             let is_known = offset < mapped_to;
             let newest = record.key.filter(|_| is_known).and_then(|key| self.mapped.map.get(key));
-            // A record without a key was written before the topic was compacted. It is removed from the part that this
-            // cleaning covers.
+            // A record without a key was written before the topic was compacted. The cleaning removes such records from
+            // the part that it covers.
             let stays = (record.key.is_some() || !is_known)
                 && survives(offset, newest, mapped_to, record.has_value, horizon, now_ms);
             if stays {
@@ -415,8 +415,8 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Decides on a batch of which no record survives. It is removed unless it is its producer's last batch, which is
-    /// rewritten without records.
+    /// Decides on a batch of which no record survives. The last batch of a producer is rewritten without records. Any
+    /// other batch is removed.
     fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
         if !is_last {
             return Fate::Gone;

@@ -96,7 +96,8 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Applies new settings. The I/O rate changes at once, and the others with the next log that a thread cleans.
+    /// Applies new settings. The I/O rate changes at once. The other settings apply from the next log that a thread
+    /// cleans.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }

@@ -198,7 +198,7 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Truncates the whole log and writes it again, with the same keys and sizes but other values. This runs on another
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Does so on another
 /// thread, whose steps are not watched.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
