@@ -2,8 +2,8 @@
 //! senders are brokers. Their requests contain several transactions, and may only verify that the partitions were added
 //! (KIP-890).
 //!
-//! If one partition of a transaction cannot be added, none of them is. The other partitions of this transaction get
-//! OPERATION_NOT_ATTEMPTED.
+//! If one partition of a transaction cannot be added, no partition is added. The other partitions of this transaction
+//! get OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};

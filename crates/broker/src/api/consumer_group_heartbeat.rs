@@ -23,8 +23,8 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// Returns the heartbeat interval, raised if the client is far away. 0 stays 0, because it means that the setting is
-/// off.
+/// Returns the heartbeat interval, raised if the client is far away. An interval of 0 stays 0, because 0 means that the
+/// setting is off.
 ///
 /// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout it must reconnect, request the
 /// versions and send a heartbeat, all within the next interval.
@@ -107,7 +107,7 @@ fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()
 }
 
-/// Returns a new member id. In version 0 the broker chooses it.
+/// Returns a new member id. In version 0 of the API, the broker chooses the ids of members.
 fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }

@@ -222,8 +222,7 @@ struct Attempt {
 /// How far a read goes: `Sizes` only counts partitions whose sizes are already known, `Records` reads all of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Partitions of known size are counted and not read. All others are read, since their sizes are found only that
-    /// way.
+    /// Partitions of known size are counted and not read. All others are read, since only a read finds their sizes.
     Sizes,
     /// All partitions are read.
     Records,
