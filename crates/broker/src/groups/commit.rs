@@ -269,8 +269,8 @@ impl Groups {
         refused
     }
 
-    /// Queues the deletion of the offsets in `wanted`. These are looked up once all earlier writes are done, and those
-    /// that do not exist are left out.
+    /// Queues the deletion of the offsets in `wanted`. The offsets are looked up once all earlier writes are done.
+    /// Those that do not exist by then are left out.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,

@@ -3,8 +3,8 @@
 //!
 //! The effects of one group are carried out in order. An effect that must first be written delays the later effects of
 //! its own group, but not those of other groups. No lock is held across an await. So a group takes further events while
-//! its records are written, and their effects are queued. Groups and their commits are stored in `__consumer_offsets`
-//! through [`coordinator`](crate::coordinator).
+//! its records are written, and the effects of these events are queued. Groups and their commits are stored in
+//! `__consumer_offsets` through [`coordinator`](crate::coordinator).
 //!
 //! Each request gets exactly one answer, from its group or at the latest from [`Groups::close`].
 
@@ -159,8 +159,8 @@ impl Groups {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// Calls `see` and returns its result, if the group's shard is serving both before and after. If the shard is left
-    /// during the call, it is emptied and would look as if it had no groups.
+    /// Calls `see` and returns its result, if the group's shard is serving both before and after the call. If this
+    /// broker leaves the shard during the call, the shard is emptied and would look as if it had no groups.
     ///
     /// # Errors
     /// Returns the error of a shard that is not serving here, or that was left during the call.

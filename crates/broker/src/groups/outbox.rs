@@ -3,8 +3,8 @@
 //! At most one change waits. The changes of further events become part of it, and a classic group's snapshot is encoded
 //! only when the change is taken. So members that join at the same time cost one write of the group, not one each.
 //!
-//! Invariant: effects leave in the order in which they came. An effect leaves only after every change that came before
-//! it was written. It may leave after a newer state was written.
+//! Invariant: effects leave in the order in which they came. An effect leaves only once every earlier change is
+//! written. By then, changes that came later than the effect may also be written.
 
 use fullbore_rules::group::{Change, Effect, Event, GroupAnswer, RequestTicket};
 use fullbore_wire::ErrorCode;
@@ -18,7 +18,7 @@ pub(super) enum Outgoing {
 
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Effects that wait for the write under way. If there is none, they can be carried out.
+    /// Effects that wait for the write under way. If no write is under way, these effects can be carried out.
     ready: VecDeque<Outgoing>,
     /// The next change to write. A snapshot that is encoded only when the change is taken is not in it.
     change: Option<Change>,

@@ -483,7 +483,7 @@ async fn run(steps: Vec<Step>) {
                 drop(opened.forget(&format!("g{group}"), offset));
             }
             Step::DeleteGroup { group } => {
-                // The group may not exist. In this case it has no offsets either, so the error does not matter.
+                // The group might not exist. Then it has no offsets either, so the error does not matter.
                 let _ = opened.groups.delete(&format!("g{group}"), true).await;
             }
             Step::Renew { topic: number } => {

@@ -247,7 +247,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let began = std::time::Instant::now();
-    // Only the partition of `g0` moves. The other one keeps its leader, and its writes still wait.
+    // Only the partition of `g0` moves. The other partition keeps its leader, and its writes still wait.
     let (moves, index) = (opened.groups.serving("g0").expect("it serves").partition().index(), Cell::new(0));
     opened.publish(|registered| {
         if index.replace(index.get() + 1) == moves {
