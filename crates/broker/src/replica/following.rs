@@ -264,8 +264,8 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. A caller that also locks the
-    /// state must take this guard first, because all callers do.
+    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. To avoid a deadlock, a
+    /// caller that also locks the state must take this guard first.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }

@@ -76,8 +76,8 @@ pub struct Replica {
     /// True if `config` or `registered` has changed and `state` does not use the new values yet.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held while files of the log are renamed without the lock of `state`. A truncation also holds it, because the new
-    /// files may get the names of old ones. Must be taken before `state`.
+    /// Held while files of the log are renamed without the lock of `state`. A truncation also holds this lock, because
+    /// its new files may get the names of old ones. Must be taken before `state`.
     renaming: Mutex<()>,
     /// Notified when a thread has finished opening or creating the log.
     opening_ended: Condvar,

@@ -195,8 +195,8 @@ impl Replica {
         let outcome = match done {
             Ok(log) => {
                 if let Some(log) = &log {
-                    // A role is not replaced when its log was just created. The role may already have the positions of
-                    // followers, and they stay valid because the log is empty.
+                    // Replace the role only if the log was opened. After a creation, the role may already have the
+                    // positions of followers, which stay valid because the log is empty.
                     if matches!(step, Step::Open) {
                         state.role = self.role_over(log);
                     }
@@ -406,8 +406,7 @@ impl Replica {
             return Ok(());
         }
         if !files::had_records(dir).map_err(failed)? {
-            // The directory has neither records nor a topic id. A crash during the creation of this partition leaves it
-            // so.
+            // The directory has neither records nor a topic id, as after a crash during the creation of this partition.
             return files::write_topic_id(dir, self.topic_id()).map_err(failed);
         }
         // The topic id reaches the disk with the first flush, so a power loss before that flush may lose the id.

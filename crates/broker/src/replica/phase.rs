@@ -36,10 +36,11 @@ const LEAVING: u8 = 0x80;
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step` opens the log; `leave` closes the partition for good.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, in the thread that opens the log: it failed or ended early; there is no directory; it is open; it is
-    // damaged.
+    // `step`, in the thread that opens the log: the opening failed or ended early; there is no directory; the log is
+    // open; the log is damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`, in the thread that creates the log: it failed or ended early; it is open; it is damaged.
+    // `step`, in the thread that creates the log: the creation failed or ended early; the log is open; the log is
+    // damaged.
     (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
     // `step` creates the log; `leave` closes the partition for good.
     (Phase::Absent, &[Phase::Creating, Phase::Gone]),
@@ -47,7 +48,7 @@ const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
     // `leave` closes the partition for good.
     (Phase::Refused, &[Phase::Gone]),
-    // `leave` comes twice if the partition is deleted while the broker stops.
+    // `leave` is called twice if the partition is deleted while the broker stops.
     (Phase::Gone, &[Phase::Gone]),
 ];
 

@@ -94,8 +94,8 @@ impl Replica {
         given_away.is_ok()
     }
 
-    /// Returns the last sequences of the log's producers. A replica outside the ISR may lack records, so it returns
-    /// partial tails, which name no producers.
+    /// Returns the last sequences of the log's producers. A replica outside the ISR may lack records. For such a
+    /// replica, returns partial tails, which name no producers.
     fn tails_in(&self, log: &Log) -> ProducerTails {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return ProducerTails::partial();

@@ -21,8 +21,8 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// An empty set of brokers. The role of a leader without followers gets this set, because it does not depend on other
-/// brokers.
+/// An empty set of brokers. The role of a leader without followers gets this set, because such a role does not depend
+/// on other brokers.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// The state of a replica that its lock protects.
