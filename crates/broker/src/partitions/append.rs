@@ -59,7 +59,7 @@ pub struct AppendServices {
     pub transactions: Box<dyn TransactionVerifier>,
 }
 
-/// The batches of a request that may begin a transaction in their partitions.
+/// Batches of one request, each of which may begin a transaction in its partition.
 #[derive(Clone, Debug)]
 pub struct BeginningTransaction {
     /// The transactional id that the request names.
@@ -68,8 +68,8 @@ pub struct BeginningTransaction {
     pub producer_id: i64,
     /// The epoch of the producer.
     pub producer_epoch: i16,
-    /// The version of the request. From [`ADDS_FROM`] on, the coordinator adds the partitions to the transaction. In
-    /// older versions, it only checks that the client has added them.
+    /// The version of the request. From [`ADDS_FROM`] on, the coordinator adds the partitions to the transaction. For
+    /// older versions, the coordinator only checks that the client has added them.
     pub produce_version: i16,
     /// The partitions of the batches, as topic names and partition numbers.
     pub partitions: Vec<(Text, i32)>,

@@ -25,7 +25,8 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// When this many deleted partitions are queued, further deletions wait. A cluster may have as many partitions in use.
+/// When this many deleted partitions are queued, further deletions wait. A cluster may have the same number of
+/// partitions in use.
 const WAITING_MAX: usize = 200_000;
 
 /// Retires deleted partitions in a thread.

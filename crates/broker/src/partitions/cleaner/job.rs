@@ -304,8 +304,8 @@ struct Rewriting<'a> {
 }
 
 impl Rewriting<'_> {
-    /// Writes the records of `group` that survive to `output`. Returns true if the output differs from the group, and
-    /// the number of records that were removed.
+    /// Writes the surviving records of `group` to `output`. Returns true if the output differs from the group, and the
+    /// number of records that were removed.
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;

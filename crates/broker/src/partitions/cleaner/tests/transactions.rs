@@ -205,7 +205,7 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
 }
 
 /// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove the
-/// transaction's entry in the index, and the marker only from the delete horizon on.
+/// transaction's entry in the index. They must keep its marker until the delete horizon.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -255,7 +255,7 @@ fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
     let (logs, partition) = open_with(directory.path(), 600, None);
     raw(&partition);
     assert_eq!(producers(&partition), [(7, 4, -1, None)]);
-    // When the producer has continued, its empty batch is removed.
+    // Once the producer has written a later batch, its earlier batch without records must be removed.
     put(&partition, stamp(7, 4, 0), false, &[(9, value(9))]);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW + 3 * RETENTION_MS) {}
