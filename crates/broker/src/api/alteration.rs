@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Maximum length of the name of a subscription or group, in bytes. The name becomes a key in the database. Without
-/// this limit, it could be as long as a whole request.
+/// this limit, the key could be as long as a whole request.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
 /// The requested changes of one resource.

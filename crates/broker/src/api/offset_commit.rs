@@ -73,8 +73,8 @@ pub fn complete(
     }
 }
 
-/// The result of checking a request: which offsets may be committed, and a response that already has the errors of the
-/// others.
+/// The result of checking a request: which offsets may be committed, and a response that already has the errors of all
+/// other offsets.
 #[derive(Default)]
 pub struct ValidCommit {
     /// The offsets to commit. Their partitions exist, and their metadata is not too large.

@@ -27,7 +27,7 @@ const TOPIC_IDS: i16 = 10;
 const NONE: i64 = -1;
 
 /// Admits a fetch of offsets. The offsets are read only when the response is due. By then, earlier commits of this
-/// client have been written, even if it did not wait for them.
+/// client have been written, even if the client did not wait for them.
 pub async fn admit(
     call: &mut Call<'_>,
     services: &Arc<CoordinatorServices>,

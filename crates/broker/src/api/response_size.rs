@@ -121,14 +121,15 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
-/// Returns true if the response of this API is made after the admission of the request, when it is the next to be sent.
+/// Returns true if the response of this API is not made during the admission of the request, but only when it is the
+/// next one to be sent.
 pub(super) fn is_made_later(api: ApiKey) -> bool {
     api == ApiKey::OffsetFetch
 }
 
-/// Returns the estimated size of a response. A response whose size the request limits counts as 0 bytes. So does a
-/// request that cannot be decoded, because it gets no response. With [`Measure::Encoded`], copies of the request's
-/// names are added.
+/// Returns the estimated size of a response. A response whose size the request limits counts as 0 bytes. A request that
+/// cannot be decoded also counts as 0 bytes, because it gets no response. With [`Measure::Encoded`], copies of the
+/// request's names are added.
 pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version, measure: Measure) -> usize {
     let costs = &Costs::of(measure);
     let response = match api {

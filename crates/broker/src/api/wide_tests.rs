@@ -282,8 +282,8 @@ async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     }
 }
 
-/// Sends a request twice, first over a connection that does not read. The limit allows a single unread response. Checks
-/// that the first connection ends in the middle of its response.
+/// Sends a request over two connections, of which the first does not read its response. The limit allows a single
+/// unread response. Checks that the first connection ends in the middle of its response.
 async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened, request: &R, version: i16) {
     let unread = &opened.broker.node().unread;
     let none_counts = async || {

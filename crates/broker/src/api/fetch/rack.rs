@@ -1,7 +1,7 @@
 //! Redirects a consumer that reads a diskless partition to a broker in the consumer's own rack (KIP-392).
 //!
-//! Every broker that serves diskless topics can serve the partition, so the redirect only keeps traffic within the
-//! zone. A broker never redirects a consumer of its own rack, so no consumer is redirected twice.
+//! Every broker that serves diskless topics can serve the partition. The only purpose of the redirect is to keep
+//! traffic within the zone. A broker never redirects a consumer of its own rack, so no consumer is redirected twice.
 
 use crate::api::shown;
 use crate::node::MetadataServices;
