@@ -376,7 +376,8 @@ impl Groups {
         };
         let deleted = requested.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
-            // Either the deletion has failed, or a later commit has written offsets.
+            // Either the deletion has failed, or a later commit has written offsets. In both cases the group must exist
+            // again.
             self.create(&entry.id)?;
         }
         deleted.inspect_err(

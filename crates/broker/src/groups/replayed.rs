@@ -69,7 +69,7 @@ impl ReplayedShard {
         }
     }
 
-    /// Takes the parts of a group, to which its own record refers.
+    /// Takes the parts to which `snapshot`, the group's own record, refers.
     pub fn take_parts(&mut self, snapshot: &Snapshot) -> Parts {
         snapshot.parts_id().and_then(|parts_id| self.parts.remove(&parts_id)).unwrap_or_default()
     }
