@@ -39,7 +39,7 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A fenced broker has read the metadata and may take part.
+    /// Unfences a broker that has read the metadata and may take part.
     Unfence(BrokerState),
     /// A broker is considered failed.
     Fence(BrokerState),

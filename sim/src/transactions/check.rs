@@ -147,8 +147,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks at the end that each transaction is complete or absent. The output must have each number below the offset
-    /// of its id once.
+    /// Checks at the end that each transaction is complete or absent. For each id, the output must have each number up
+    /// to the id's offset in `copied` once, and no later number.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

@@ -106,7 +106,8 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A standalone broker fails to append only when its whole log fails, and such a log takes no more records.
+        // A standalone broker fails to append only when its whole log fails. Such a log takes no more records, so the
+        // failed record is certainly not written.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -239,7 +240,7 @@ impl World {
     }
 
     /// Handles a broker's request to verify a batch. The new protocol adds the batch's partition to the transaction.
-    /// The old one only looks it up there.
+    /// The old protocol only checks that the partition is in the transaction.
     pub fn verify(
         &mut self,
         broker: BrokerId,

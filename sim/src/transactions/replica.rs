@@ -250,8 +250,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that is already in the producer state. If it aborted a transaction, adds the transaction to the
-    /// list.
+    /// Appends an entry that is already in the producer state. If the entry aborted a transaction, adds this
+    /// transaction to the list of aborted ones.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);
