@@ -162,7 +162,7 @@ def read(bench):
     for broker in (bench.kafka, bench.fullbore):
         broker.topic("tx-read")
         in_java(bench, broker, "tx-read-fill", "-Xmx512M", "fill", broker.address, "tx-read", READ, 1000, READ_TRANSACTION, 10)
-    # Both levels read as many records, because in a longer run more of Java's code is compiled.
+    # Both levels read the same number of records, because in a longer run more of Java's code is compiled.
     levels, records = ("read_committed", "read_uncommitted"), READ * 9 // 10
 
     def once(broker, round_number):

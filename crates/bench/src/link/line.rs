@@ -1,7 +1,7 @@
 //! The two parts of a distance, for the bytes of a relay and for packets. A delay line keeps items in order until they
 //! are due. A bottleneck computes when the last byte of an item has left.
 //!
-//! Times are in nanoseconds since any start. Invariant: no item comes out before it is due, or out of order.
+//! Times are in nanoseconds since an arbitrary start. Invariant: no item comes out before it is due, or out of order.
 
 use std::collections::VecDeque;
 use std::time::Duration;

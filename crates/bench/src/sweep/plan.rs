@@ -150,7 +150,7 @@ impl SweepPlan {
         Ok(setup)
     }
 
-    /// Returns the first point that has the same settings as each point, whatever their spelling. For most points that
+    /// Returns, for each point, the first point with the same settings, however these are spelled. For most points that
     /// is the point itself.
     pub fn same(&self) -> Vec<usize> {
         let mut first = HashMap::new();

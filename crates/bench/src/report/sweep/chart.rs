@@ -40,7 +40,7 @@ pub struct Series {
     pub dash: usize,
     /// The index of the mark.
     pub mark: usize,
-    /// The points at each value. `None` if nothing was measured there.
+    /// The point at each value of the horizontal axis. `None` if nothing was measured there.
     pub points: Vec<Option<Spread>>,
 }
 
