@@ -142,8 +142,8 @@ impl Fixture {
         }
     }
 
-    /// Starts a new producer with the id of each open transaction. It must abort the transaction and commit one of its
-    /// own.
+    /// Starts a new producer with the id of each open transaction. The producer must abort the transaction and commit a
+    /// transaction of its own.
     pub fn assert_successors_abort(&self, coordinator: impl Fn(&str) -> Client, client: impl Fn(&str) -> Client) {
         for (topic, id) in self.open_transactions() {
             let mut coordinator = coordinator(id);

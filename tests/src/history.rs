@@ -61,8 +61,8 @@ impl History {
         there
     }
 
-    /// Reports committed transactions whose records are not in the output exactly once, and aborted transactions whose
-    /// records are.
+    /// Reports transactions with records that are not in the output exactly once if committed, or are there if aborted.
+    /// A transaction in doubt must have all its records in the output once, or none.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();

@@ -172,7 +172,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// If every entry were described, its documentation of all settings would take thirty kilobytes.
+/// If every entry were described, each description would have thirty kilobytes of documentation.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();

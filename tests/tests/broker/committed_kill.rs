@@ -168,8 +168,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                 GROUPS[index]
             );
         }
-        // Two connections commit for the same partition, and the broker orders their commits. The last commit of one of
-        // them remains. Every older one was acknowledged before it was overwritten.
+        // Two connections commit for the same partition, and the commit that the broker writes last remains. The offset
+        // must therefore be at least the last acknowledged offset of one of them.
         let found = committed(&mut client, "shared");
         let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
         assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");

@@ -333,7 +333,8 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     }
 }
 
-/// After a restart the broker cannot know which topics of the name existed before.
+/// After a restart the broker cannot know which topics of the name existed before, so the new one must accept any
+/// batch.
 #[test]
 fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch() {
     let mut broker = Broker::start(&[]);
@@ -357,7 +358,7 @@ fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch()
 const CLASSIC: &[(&str, &str)] = &[];
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 
-/// When the broker restarts.
+/// The moment at which the broker restarts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Restart {
     /// The broker restarts while no topic has the name.

@@ -174,7 +174,7 @@ fn every_response_of_version_14_has_the_limit_of_waiting_batches() {
     crate::assert_serves(&broker);
 }
 
-/// While a batch is parked, its retry arrives over a new connection. One append answers both.
+/// While a batch is parked, its retry arrives over a new connection. One append must answer both requests.
 #[test]
 fn retry_of_a_waiting_batch_shares_its_append() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);

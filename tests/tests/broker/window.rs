@@ -87,8 +87,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         producer.next = 1;
         producer.write(&mut client, window - 1);
         producer.assert_remembers(&mut client, window);
-        // This producer sends one nevertheless. The broker then no longer remembers the first batch, and must answer
-        // its retry with a duplicate error, so that the producer does not retry for ever.
+        // This producer sends a new batch nevertheless. The broker then no longer remembers the first batch, and must
+        // answer its retry with a duplicate error, so that the producer does not retry for ever.
         producer.write(&mut client, 1);
         producer.assert_remembers(&mut client, window);
     }

@@ -139,7 +139,7 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
 }
 
-/// A frozen process runs, and so do brokers without their database.
+/// Frozen processes and brokers without their database still run, but `status` must report them.
 #[test]
 fn process_hangs_or_database_ends_status_fails_and_names_it() {
     let cluster = Cluster::new();

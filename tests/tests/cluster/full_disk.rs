@@ -126,8 +126,8 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// An empty directory takes the place of the data directory, as after an unmount. It could take files, but the broker's
-/// records would be lost there.
+/// An empty directory takes the place of the data directory, as after an unmount. The broker could create files in it,
+/// but their records would be lost after the next mount.
 #[test]
 fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
     let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));

@@ -68,8 +68,8 @@ pub struct Log {
     present: usize,
     /// How many of these batches must still be served.
     kept: usize,
-    /// The damaged segment if it must make the partition unavailable. This is so if a batch follows the damage, or if
-    /// the damage hits flushed bytes. After a reboot, both must be true.
+    /// The damaged segment if it must make the partition unavailable. For that, a batch must follow the damage, or the
+    /// damage must hit flushed bytes. After a reboot, both conditions must hold.
     refused: Option<PathBuf>,
     /// The offset up to which records were flushed when the broker ended.
     flushed: i64,
