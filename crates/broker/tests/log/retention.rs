@@ -54,7 +54,8 @@ fn segments_past_retention_are_removed_and_later_their_files() {
     assert_eq!(read_all(&partition, 6).len(), 4);
 }
 
-/// The broker then keeps records by settings that may be older than they are.
+/// Until the time of `keep_records_until`, retention must remove nothing, because its settings may be older than the
+/// records.
 #[test]
 fn records_are_kept_until_the_time_that_is_set_and_then_removed() {
     let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));

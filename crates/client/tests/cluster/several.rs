@@ -157,7 +157,7 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     }
 }
 
-/// If a record of a diskless topic is lost for good, retries cannot help.
+/// If a record of a diskless topic is lost for good, retries cannot help, so the client must soon give up.
 #[test]
 fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();

@@ -209,7 +209,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         let (status, reported) = ended(child, protocol);
         assert_eq!(status, Some(0), "{reported}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // The member may already have read from the recreated topic.
+        // The member might already have read from the recreated topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

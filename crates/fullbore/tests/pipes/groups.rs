@@ -346,7 +346,7 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     let others = Seen::default();
     let second = member(&broker, &[], &others);
     // While the test reads no output, the first member is blocked in a write and gives up no partition. Therefore the
-    // test reads 20 lines between two looks at the group.
+    // test reads 20 lines between two checks of the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
