@@ -173,7 +173,7 @@ impl Broker {
         self.request(context, command);
     }
 
-    /// Stops the process cleanly. It first hands over its leaderships.
+    /// Stops the process cleanly. The process first hands over its leaderships.
     pub fn stop(&mut self) {
         if let Some(process) = &mut self.process {
             process.is_stopping = true;

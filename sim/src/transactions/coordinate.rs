@@ -106,8 +106,8 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A standalone broker fails to append only when its whole log fails. Such a log takes no more records, so the
-        // failed record is certainly not written.
+        // A standalone broker fails to append only when its whole log fails, and such a log takes no more records.
+        // Appends in doubt are therefore simulated only in a cluster.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
