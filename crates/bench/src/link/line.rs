@@ -79,7 +79,7 @@ impl Bottleneck {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues `bytes` bytes. Returns the time at which the last of them will have left.
+    /// Queues `bytes` bytes. Returns the time at which the last byte will have left.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;

@@ -235,7 +235,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
-        // When the first of the other records is sent, a full buffer of warmup records is in flight.
+        // When the first record after the warmup is sent, a full buffer of warmup records is in flight.
         produced.start_steady(at(10));
         assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
         assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());

@@ -76,8 +76,8 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Commits the open transaction after a record was refused. Returns the commit's error, or `refused` if it has
-    /// none.
+    /// Ends the open transaction, which has failed and refused a record. Returns the reason of the failure, or
+    /// `refused` if none is known.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }

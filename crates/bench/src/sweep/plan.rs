@@ -1,8 +1,9 @@
 //! Plans the measurements of a sweep and their order, and finds those that are impossible.
 //!
-//! Nothing here connects. The first axis varies fastest and the targets within it, so that neighbours in a report are
-//! measured close together. Every second repeat runs backwards, so that a machine that slows down with time does not
-//! favour the first points. Invariant: each repeat has every point of every target once.
+//! Nothing here connects. The targets are measured one after another at each point, and the first axis varies faster
+//! than the other axes. Neighbours in a report are therefore measured close together. Every second repeat runs
+//! backwards, so that a machine that slows down with time does not favour the first points. Invariant: each repeat has
+//! every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -56,7 +57,7 @@ pub struct SweepPlan {
     pub targets: Vec<Target>,
     /// The condition that ends each measurement.
     pub amount: Amount,
-    /// How long to send before each measurement, approximately. This is not in its figures.
+    /// How long to send before each measurement, approximately. The figures of the measurement leave this time out.
     pub warmup: Duration,
     /// How many measurements each point gets.
     pub repeats: u32,

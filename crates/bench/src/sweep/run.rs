@@ -53,7 +53,7 @@ pub struct Figures {
     pub percentiles: Percentiles,
     /// The causes of the figures.
     pub causes: Causes,
-    /// True if time ran out before all records were acknowledged. The others are in no figure.
+    /// True if time ran out before all records were acknowledged. The figures leave out the unacknowledged records.
     pub cut_short: bool,
 }
 
