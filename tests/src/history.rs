@@ -37,8 +37,8 @@ pub struct History {
     /// The partition and value of each record that a read_committed consumer gets at the end. The records of each
     /// partition are in order.
     pub found: Vec<(i32, String)>,
-    /// The partition and value of each record that a second read_committed consumer has read. It reads during the whole
-    /// run.
+    /// The partition and value of each record that a second read_committed consumer has read. This consumer reads
+    /// during the whole run.
     pub polled: Vec<(i32, String)>,
     /// The group's committed offset at the end.
     pub offset: i64,

@@ -205,7 +205,8 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     for validate_only in [true, false] {
         let request =
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
-        // A request and its response take about 30 MiB. On a busy machine all of them can be in memory at once.
+        // A request and its response take about 30 MiB. On a busy machine all requests and responses can be in memory
+        // at once.
         let response = bearable_within(256 * MIB, &broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }

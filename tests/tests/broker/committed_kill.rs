@@ -49,7 +49,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
 #[derive(Default, Clone)]
 struct Seen {
     acknowledged: Vec<i64>,
-    /// The offset in the last request, which may or may not be committed.
+    /// The offset in the last request, which might be committed.
     in_flight: i64,
 }
 

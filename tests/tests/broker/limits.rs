@@ -74,8 +74,8 @@ fn flood_of_requests_with_unread_responses_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each response has 78 KB, and a connection may have 6.5 MB of them. When they are freed together, they leave holes
-/// below memory that is still in use.
+/// Each response has 78 KB, and a connection may have 6.5 MB of them. When the responses are freed together, they leave
+/// holes below memory that is still in use. The system must get this memory back, too.
 #[test]
 fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
     const CLIENTS: usize = 60;

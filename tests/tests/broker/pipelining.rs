@@ -185,7 +185,7 @@ fn connection_limited_to_one_request_handles_one() {
     full.send(&long_poll("polled", 100_000), FETCH);
     (0..3).for_each(|_| _ = full.send_produce("written", 0, &Batch::of(&["v"])));
     // The poll was read and waits. By the time that these requests are answered, the three requests behind the poll
-    // have arrived, but none of them may be handled.
+    // have arrived, but the broker must not have handled any of them.
     (0..100).for_each(|_| assert_eq!(client.latest("written", 0), 0));
     client.produced("polled", 0, &Batch::of(&["enough"]));
     full.receive::<FetchRequest>(FETCH);

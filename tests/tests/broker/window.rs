@@ -189,7 +189,7 @@ fn every_brokers_window_changes_while_it_runs_and_through_kill_9() {
     window_changes(OF_BROKER, BROKER, "", Broker::kill);
 }
 
-/// The broker had granted a window of 64, which the producer has not filled yet. The producer may still rely on it.
+/// The broker had granted a window of 64, which the producer has not filled yet. The producer may still use all of it.
 fn a_restart_with_a_smaller_window(end: End) {
     let wide = format!("{OF_BROKER}=64");
     let mut broker = Broker::start(&[&wide]);

@@ -159,7 +159,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// The brokers that were last in sync are down. The broker that starts may not lead, and cannot reach any leader.
+/// The brokers that were last in sync are down. The broker that starts must not lead, and cannot reach any leader.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);

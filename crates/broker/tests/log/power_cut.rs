@@ -287,7 +287,7 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
 }
 
 /// The power loss has destroyed records that were flushed. New records then get the same offsets. They are not flushed,
-/// although the old checkpoint covers these offsets. If a kill tears the last one, it must be truncated.
+/// although the old checkpoint covers these offsets. If a kill tears the last new record, it must be truncated.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut directory = Directory::new();

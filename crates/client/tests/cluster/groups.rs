@@ -167,7 +167,7 @@ fn only_member(key: ApiKey, requested: &ReceivedRequest) -> Option<Frame> {
 }
 
 /// Starts two brokers, of which the second coordinates the group. Until the first broker has refused `refusals` joins,
-/// both name it as the coordinator. Returns the first broker's port and the codes of the joins.
+/// both brokers name the first as the coordinator. Returns the first broker's port and the codes of the joins.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();

@@ -230,7 +230,7 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
     serve(second, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))));
-    // The first broker answers one connection, on which it names the other broker. Then it ends.
+    // The first broker answers one connection, on which it names the other broker. Then the first broker ends.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
     let first = std::thread::spawn(move || {
