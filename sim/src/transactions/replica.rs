@@ -250,8 +250,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that is already in the producer state. If the entry aborted a transaction, adds this
-    /// transaction to the list of aborted ones.
+    /// Appends an entry that the producer state already contains. `completed` is the transaction that the entry has
+    /// ended, if there is one. If it was aborted, adds it to the list of aborted transactions.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);

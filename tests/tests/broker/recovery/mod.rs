@@ -6,9 +6,9 @@
 //!
 //! Nothing else may be lost than the following:
 //! - Damage in the newest segment loses its records from the first damaged batch on. The partition becomes unavailable
-//!   instead if a whole batch follows the damage, or if the damage hits flushed bytes. The log then names the file, and
-//!   the file stays unchanged. After a reboot, the partition is unavailable only if a whole batch follows and flushed
-//!   bytes are hit. If only one of these holds, the bytes from the first damaged batch on are set aside.
+//!   instead if a whole batch follows the damage, or if the damage hits flushed bytes. A log line then names the file,
+//!   and the file stays unchanged. After a reboot, the partition becomes unavailable only if a whole batch follows and
+//!   flushed bytes are damaged. With only one of the two, the bytes from the first damaged batch on are set aside.
 //! - Damage in the tail of `control.db-wal` loses the topics that were created last, in order. Committed offsets are
 //!   not affected, because they are in a topic.
 //! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.
