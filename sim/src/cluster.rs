@@ -57,7 +57,8 @@ pub enum Command {
     },
     ReportEnd(LogEndReport),
     ElectPreferred,
-    /// The partition is adapted to the newest state of the brokers, as a later part of a change of brokers.
+    /// The partition is adapted to the newest state of the brokers. This is a later part of a change such as a
+    /// registration.
     Settle,
 }
 

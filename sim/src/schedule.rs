@@ -171,8 +171,8 @@ fn outage(random: &mut Random) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (random.between(100_000, 2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// Returns a pause of a broker together with a fault of commands: either all are late, or the next commit's response is
-/// lost.
+/// Returns a pause of a broker together with a fault: either all commands to the database are late, or the response to
+/// the next commit is lost.
 fn late_commands(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if random.one_in(2) {
         ChaosEvent::LoseAnswer

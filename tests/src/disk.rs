@@ -38,7 +38,7 @@ impl Disk {
         None
     }
 
-    /// Returns a disk in the state that it would have after a power loss at this moment.
+    /// Returns a copy of this disk, in the state that a power loss at this moment would leave.
     pub fn cut_power(&self) -> Disk {
         let disk = Disk { directory: tempfile::tempdir().expect("a temporary directory") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");

@@ -13,8 +13,8 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 /// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings that keep a broker from expiring or compacting anything by itself. Without them it would expire much at
-/// once, because the fixtures are older than most expiration times.
+/// Settings that keep a broker from expiring or compacting anything by itself. Without these settings it would expire
+/// much at once, because the fixtures are older than most expiration times.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",
@@ -104,7 +104,8 @@ impl Fixture {
         lines.map(|line| (line[5].strip_suffix("-0").expect("partition 0"), line[0])).collect()
     }
 
-    /// Checks that this release describes the data as the manifest does. The broker may need some time to load it.
+    /// Checks that this release describes the data as the manifest does. The broker may need some time to load the
+    /// data.
     pub fn assert_described(&self, bootstrap: &str) {
         let describe = || {
             let mut command = Command::new(Path::new(FIXTURES).join("describe"));

@@ -324,7 +324,7 @@ impl Broker {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The system limits the numbers of descriptors, and always assigns the smallest free number.
+        // The limit applies to the numbers of descriptors, and the system always assigns the smallest free number.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }

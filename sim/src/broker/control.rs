@@ -120,7 +120,8 @@ impl Broker {
         self.request_for_oneself(context);
     }
 
-    /// Requests the next part of a change of brokers if the change is not fully decided yet. Any broker may request it.
+    /// Requests the next part of a change, such as a registration, that is not decided for all partitions yet. Any
+    /// broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.random.one_in(4) {

@@ -117,7 +117,7 @@ pub fn position(log: &[Record]) -> Position {
     Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
 }
 
-/// How many of its last batches the broker remembers of each producer.
+/// How many of each producer's last batches the broker remembers.
 const WINDOW: usize = 5;
 
 fn remember(producers: &mut Producers, record: &Record, offset: i64) {

@@ -341,7 +341,7 @@ impl World {
         partitions.flat_map(|(partition, _)| of(*partition)).collect()
     }
 
-    /// Reports to the machine of an id that its record was replicated or has failed.
+    /// Reports to an id's state machine that its record was replicated or could not be written.
     pub fn report(&mut self, place: Place) -> Result<(), String> {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);

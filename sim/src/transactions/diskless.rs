@@ -25,7 +25,7 @@ use fullbore_wire::ErrorCode;
 
 /// The id that the partition has in the index.
 const NUMBER: DisklessPartitionId = 1;
-/// How many of its last batches the index remembers of each producer.
+/// How many of each producer's last batches the index remembers.
 const WINDOW: usize = 5;
 
 /// The index, which all brokers share.

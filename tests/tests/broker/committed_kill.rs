@@ -37,7 +37,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     let request = OffsetFetchRequest { groups: vec![requested], ..Default::default() };
     loop {
         let found = client.call(&request, 8).groups.remove(0);
-        // The broker may already serve requests while it still loads the group.
+        // The broker may already serve requests while it still loads the group. The request is then repeated.
         if found.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
             assert_eq!(found.error_code, ErrorCode::NONE, "{group}");
             return found.topics[0].partitions[0].committed_offset;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// A limit for the lag of followers, in milliseconds, that no test reaches.
 const NEVER: &str = "3600000";
 
-/// Writes until the disk is full.
+/// Writes to a file until the disk is full. Returns the file's path.
 fn fill(directory: &Path) -> PathBuf {
     let path = directory.join("ballast");
     let mut file = File::options().append(true).create(true).open(&path).expect("ours");

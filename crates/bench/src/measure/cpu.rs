@@ -19,7 +19,7 @@ const LISTENS: &str = "0A";
 /// The column of a socket's inode in `/proc/net/tcp`.
 const INODE: usize = 9;
 
-/// The processes that are the brokers.
+/// The processes in which the measured brokers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerPlace {
     /// The brokers run in this process.

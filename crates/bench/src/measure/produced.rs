@@ -60,7 +60,7 @@ struct Series {
     sent: Instant,
     /// The time from which the rate of the series is computed.
     started: Instant,
-    /// When the last of its records was acknowledged.
+    /// When the last record of the series was acknowledged.
     last: Option<Instant>,
     records: u64,
     bytes: u64,

@@ -83,7 +83,7 @@ pub enum PlanError {
     /// There are more axes than a page can show.
     #[error("{0} axes; at most {AXES_MAX}")]
     Axes(usize),
-    /// A setting is an axis twice.
+    /// Two axes have the same setting.
     #[error("{0} is in --over twice; give all values in one --over")]
     Twice(String),
     /// There are too many points.

@@ -22,7 +22,7 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 const READS_PER_LOOK: usize = 32;
 /// How often an idle direction checks if it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// How long one frame may occupy a link with a bandwidth. Longer frames are cut.
+/// How long one frame may occupy a link with a limited bandwidth. Longer frames are cut.
 const TURN: Duration = Duration::from_millis(1);
 /// The priority of the thread. The link is a device, so it must not wait behind the programs that use it.
 const NICENESS: i32 = -15;

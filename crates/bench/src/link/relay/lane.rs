@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// At the smallest bandwidths, one read has at most this many bytes. This is about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// How long one read may occupy a link with a bandwidth. This limits the bytes of a read, so that connections
+/// How long one read may occupy a link with a limited bandwidth. This limits the bytes of a read, so that connections
 /// alternate.
 const TURN: Duration = Duration::from_millis(1);
 /// Bytes that each piece counts for in addition to its contents. This limits the number of small pieces in transit.
