@@ -534,7 +534,7 @@ fn broker_with_another_store_does_not_start() {
         "{}",
         refused.stderr
     );
-    // An unfenced broker would get replicas and clients until its session expires.
+    // The refused broker must be fenced. Otherwise it would get replicas and clients until its session expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);

@@ -149,7 +149,7 @@ impl<'a> Runner<'a> {
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
             let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
-            // If records are still unacknowledged, they are not awaited.
+            // The close does not wait for records that are still unacknowledged.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
             outcome

@@ -86,7 +86,7 @@ fn garbage_at_any_position_counts_as_a_hole() {
             let mut damaged = whole.clone();
             damaged[from..from + 90].fill(filler);
             fs::write(directory.file(SEGMENT), &damaged).expect("written");
-            // Some of the overwritten bytes may have been equal to the filler.
+            // Overwritten bytes that were equal to the filler are not damaged.
             let first_bad = whole.iter().zip(&damaged).position(|(was, is)| was != is).expect("they differ");
             let kept = ends.iter().filter(|end| **end <= first_bad).count();
             let partition = directory.power_cut();
