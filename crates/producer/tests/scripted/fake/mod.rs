@@ -431,7 +431,7 @@ impl State {
         }
     }
 
-    /// Restarts the broker, which then knows only the last batch of each producer, as from Kafka's snapshots.
+    /// Restarts the broker. The restarted broker retains only one batch of each producer, as Kafka's snapshots do.
     pub fn forget_all_but_the_newest(&mut self) {
         self.restarts += 1;
         for log in self.logs.values_mut() {
