@@ -13,7 +13,7 @@ use fullbore_wire::coordinator::{CoordinatorRecord, TransactionLogRecord, Transa
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
-/// Maximum decompressed size of a batch, which has a few KiB as input.
+/// Maximum decompressed size of a batch. A batch in the input has a few KiB.
 const BATCH_DECOMPRESSED_MAX: usize = 1 << 20;
 const DECOMPRESSED_MAX: usize = 1 << 18;
 

@@ -160,7 +160,8 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // The client repeats this request even with `Resolve::Anew`, because it starts a new producer each time.
+        // The client repeats this request even with `Resolve::Anew`, because each new producer fences the former one
+        // anyway.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))

@@ -61,8 +61,8 @@ impl History {
         there
     }
 
-    /// Reports transactions with records that are not in the output exactly once if committed, or are there if aborted.
-    /// A transaction in doubt must have all its records in the output once, or none.
+    /// In the output, a committed transaction must have each of its records once, an aborted one none, and one in doubt
+    /// all of them or none. Reports all other transactions.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();
