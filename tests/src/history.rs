@@ -61,8 +61,8 @@ impl History {
         there
     }
 
-    /// In the output, a committed transaction must have each of its records once, an aborted one none, and one in doubt
-    /// all of them or none. Reports all other transactions.
+    /// Reports transactions that the output contradicts. A committed transaction must have each of its records there
+    /// once, an aborted one none, and one in doubt all of them or none.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();
