@@ -18,7 +18,7 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// A response is copied if it uses less than 1/`BLOCK_SHARE` of the bytes of its blocks. Otherwise its slices would
+/// A response that uses less than 1/`BLOCK_SHARE` of the bytes of its blocks is copied. Slices of these blocks would
 /// keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
@@ -307,8 +307,8 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // The first pair compares a range across two blocks with a range in one block. The second pair compares two
-        // ranges in one block with two ranges in two blocks.
+        // The first pair has the same bytes across two blocks and in one block. The second pair has two ranges of the
+        // same size, in one block and in two blocks. Only ranges in two blocks are copied.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

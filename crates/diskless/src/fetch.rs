@@ -135,7 +135,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Sends a GET, with retries. Fewer than `wanted` bytes are returned only if even the last attempt got no more.
+    /// Sends a GET, with retries. Returns fewer than `wanted` bytes only if even the last attempt got no more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;

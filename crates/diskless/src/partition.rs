@@ -188,7 +188,7 @@ impl DisklessPartition {
         let (bounds, failed) = (self.view.bounds(), self.view.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.view.is_refreshed_since(since) {
-            // The client may have learned of commits that this broker has not seen yet.
+            // The client may have learned of commits that this broker has not seen yet, so the view is refreshed.
             return self.request(failed, |reader, view| reader.request_refresh(view));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
@@ -207,7 +207,8 @@ impl DisklessPartition {
         if offset >= end {
             let is_known = !self.services.others_commit || self.view.was_refreshed() || failed.is_some();
             if !is_known {
-                // Commits from before this broker knew the partition's id are missing from the change feed.
+                // The change feed lacks commits from before this broker knew the partition's id, so the view is
+                // refreshed.
                 self.services.reader.request_refresh(&self.view);
                 return Ok(None);
             }
@@ -416,7 +417,7 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start until its outcome is known. The index may have carried out the move, and only the
+/// Repeats a move of the log start until its outcome is known. The index may have carried out the move although its
 /// answer was lost.
 async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !view.is_gone() {

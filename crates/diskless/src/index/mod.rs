@@ -464,8 +464,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
-/// sequence in the marker is the producer's next one. The last record therefore had the sequence before it.
+/// Adds a batch of a producer's newest row to the state of a deleted partition. A marker at the start of the row has
+/// the producer's next sequence, so the record before the marker had the sequence before that.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

@@ -212,7 +212,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Waits for a slot to move log starts, of which there are few.
+    /// Waits for one of the few slots for requests that move log starts.
     pub async fn slot_to_move(&self) -> QueueSlot {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }

@@ -44,7 +44,8 @@ pub trait IndexStore: Send {
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Does periodic work now that a later commit would otherwise have to do. Returns true if there was any.
+    /// Does periodic work in advance, which a later commit would otherwise have to do. Returns true if there was any
+    /// work.
     fn checkpoint(&mut self) -> bool {
         false
     }
@@ -192,8 +193,8 @@ pub trait IndexStore: Send {
 
     /// Returns the time by which the ages of records and producers are computed, in ms since 1970.
     ///
-    /// This is `now_ms`, or the clock of a database that several brokers share if that is earlier. Otherwise, a broker
-    /// whose clock is ahead would delete records and forget producers too early for all brokers.
+    /// If several brokers share a database, this is the earlier of `now_ms` and the database's clock. Otherwise, a
+    /// broker whose clock is ahead would delete records and forget producers too early for all brokers.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -364,7 +365,8 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the object was already marked as deleted a day ago. The caller forgets it after this second DELETE.
+    /// True if the object was marked as deleted a day ago. Its DELETE is then the second one, after which it is
+    /// forgotten.
     pub is_again: bool,
 }
 

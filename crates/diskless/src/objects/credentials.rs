@@ -125,7 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// A service that issues credentials until it hangs or fails. The key is the number of the request.
+    /// A service that issues credentials until it hangs or fails. The key id of the credentials is the request's
+    /// number.
     #[derive(Debug, Default)]
     struct Service {
         requests: AtomicUsize,

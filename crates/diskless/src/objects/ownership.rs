@@ -213,7 +213,8 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
         of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
         put = ConditionalPut::Written;
     }
-    // Without conditions, the last of several markers remains. It is read after a pause, when it no longer changes.
+    // Without conditional PUTs, the last of several markers remains. After a pause it no longer changes, and is then
+    // read.
     if put == ConditionalPut::Written {
         tokio::time::sleep(MARKER_SETTLES).await;
     }

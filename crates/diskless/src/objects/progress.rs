@@ -29,7 +29,7 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// When the request began. If it waits for a permit, this is moved forward.
+    /// When the request began. While the request waits for a permit, this time moves forward.
     began: Instant,
     /// When the last complete [`STEP`] had moved.
     at: Instant,

@@ -39,7 +39,7 @@ impl Bucket {
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // To give a request up, the caller drops it, which closes the connection.
+        // There is no time limit here. To give a request up, the caller drops it, which closes the connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?

@@ -62,7 +62,7 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // The object itself is missing, as if its PUT had never finished. Its files are deleted nevertheless.
+    // Object 0x107 itself is missing, as if its PUT had never finished. The DELETE still removes its unfinished file.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));

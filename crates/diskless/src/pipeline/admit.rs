@@ -330,8 +330,8 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.known_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
-    /// pending one.
+    /// Returns the confirmation of a batch's transaction, if there is any. The confirmation came with this batch or
+    /// with an earlier pending one.
     fn confirmation_of(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Confirmation> {
         if !candidate.is_transactional {
             return None;

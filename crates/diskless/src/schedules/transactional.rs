@@ -292,8 +292,8 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // Sometimes the coordinator gives up soon and writes the marker again. The first marker may then be written
-            // as well as the second.
+            // Sometimes the coordinator gives up soon and writes the marker again. In that case, both markers may be
+            // written.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.report(|| format!("{marker:?}: {written:?}"));

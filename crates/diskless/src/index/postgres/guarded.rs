@@ -2,8 +2,8 @@
 //! second one writes and commits.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
-//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same holds if
-//! the copy was accepted while this broker was frozen.
+//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same would
+//! happen if the copy had been accepted while this broker was frozen.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -73,9 +73,9 @@ pub fn succeed_classic(
         .try_for_each(|tails| enter_classic(session, name, topic_id, tails))
 }
 
-/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If the
-/// producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor are then
-/// not copied.
+/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have unknown ones.
+/// If the producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor
+/// are then not copied.
 fn enter_classic(
     session: &mut Guarded,
     name: &str,
@@ -302,7 +302,7 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// Sets the number of batches to retain of each producer of these partitions to `window`, unless it is already larger.
+/// Sets the number of batches to retain of each producer of these partitions to `window`, unless a larger one is set.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],
