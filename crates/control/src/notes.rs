@@ -1,5 +1,5 @@
 //! Numbers that the broker writes to its data directory before it sends them to the database with a heartbeat. They
-//! reveal if a directory is an older copy (see `identity`).
+//! reveal whether a directory is an older copy (see `identity`).
 //!
 //! The heartbeat thread requests the next number, and another thread writes it to the file (see `identity`).
 //! Invariants: a number is sent only after it is in the directory. A hanging disk delays only one heartbeat, by at most

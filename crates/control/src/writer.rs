@@ -285,8 +285,9 @@ impl<S: Store> MetadataWriter<S> {
         self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out if a commit without an answer was made. Takes the lock first, so that the commit cannot still be in
-    /// progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
+    /// Finds out whether a commit without an answer was made. Takes the lock first, so that the commit cannot still be
+    /// in progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the
+    /// commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,

@@ -35,9 +35,9 @@ pub enum Registering {
 /// former process is fenced, so that no leader adds it to an ISR.
 ///
 /// # Errors
-/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and has another directory or a newer
-/// state of this one. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only complete
-/// replica of a partition, and does not accept the loss.
+/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and uses another directory, or a newer
+/// state of the same directory. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only
+/// complete replica of a partition, and does not accept the loss.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);

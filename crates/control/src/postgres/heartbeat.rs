@@ -55,8 +55,8 @@ struct HeartbeatSender<K, B> {
     behind: Arc<B>,
     received: watch::Sender<HeartbeatAnswer>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. It is not `vain`, which limits the warnings about failed
-    /// heartbeats: the outage before a restore would suppress the warning about the copy.
+    /// Limits the warning about an older copy of the database. The warning does not share `vain`, which limits warnings
+    /// about failed heartbeats, because the outage before a restore has used up that limit.
     went_back: LogRateLimit,
 }
 

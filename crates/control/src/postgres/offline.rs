@@ -34,7 +34,7 @@ impl Offline {
 
 /// Returns findings about the partitions without a leader. A diskless partition needs no leader. `starting` is the
 /// broker on whose machine the check runs. If that broker is down, the partitions that wait for it are in a finding of
-/// their own. Blocks for about twice the settings' time limit at most.
+/// their own. Blocks for at most about twice the settings' time limit.
 pub fn find_offline(settings: &PlaneSettings, starting: Option<i32>) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,

@@ -124,7 +124,7 @@ fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     assert!(image.misses_topics_since(&second) && !image.misses_topics_since(&third));
 }
 
-/// Raises the leader epoch of all partitions twice, as the most that a commit can do, and returns the new one.
+/// Raises the leader epoch of all partitions twice, which is the most that one commit does. Returns the new epoch.
 fn raised(image: &mut Image, name: &str) -> i32 {
     let topic = Arc::clone(image.topic(name).expect("there"));
     let raise = |of: &Arc<PartitionRegistration>| {
