@@ -93,7 +93,7 @@ fn next_number(dir: &Path) -> io::Result<u64> {
 fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     let beside = to.with_added_extension("tmp");
     let copied = (|| {
-        // Open the file again, because copying moves the position in it.
+        // Open the file again, because copying moves the position of the open file.
         let mut source = File::open(segment.path(LOG))?;
         source.seek(SeekFrom::Start(from))?;
         let mut target = File::create(&beside)?;

@@ -244,8 +244,8 @@ impl Log {
     }
 
     /// Reads a whole segment, verifies the checksums from [`TORN_MAX`] bytes before the recovery point on, and rebuilds
-    /// its indexes. After a clean shutdown, all checksums are verified. Returns true if the segment has control
-    /// batches. In that case the index of aborted transactions must also be rebuilt.
+    /// its indexes. After a clean shutdown, only suspicious segments are recovered, with all checksums. Returns true if
+    /// the segment has control batches, so that the index of aborted transactions must also be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -344,7 +344,7 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes the segments after segment `index`. They are empty.
+    /// Removes the segments after segment `index`, which are all empty.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }

@@ -58,7 +58,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // There may have been no space for a snapshot before.
+        // An earlier snapshot may have failed for lack of space, so take it now.
         let lacks_snapshot = is_all || (gone > 0 && self.snapshot_offset < self.segments[0].base_offset);
         let snapshot = if lacks_snapshot && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
@@ -166,7 +166,7 @@ impl Log {
     }
 }
 
-/// Returns true if the directory of a partition that is not open may have records to delete. It only looks at the sizes
+/// Returns true if the directory of a partition that is not open may have records to delete. Looks only at the sizes
 /// and ages of the files, so that partitions are opened only when necessary. A record whose timestamp is older than its
 /// file is noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {

@@ -476,7 +476,7 @@ impl Segment {
         self.base_offset + i64::from(relative_offset)
     }
 
-    /// Returns the log file for a short read. If it was not open, it is closed again afterwards.
+    /// Returns the log file for a short read. A file that is opened for this read is closed after it.
     fn file_to_look_at(&self) -> io::Result<Arc<File>> {
         match &self.file {
             Some(open) => Ok(open.0.clone()),

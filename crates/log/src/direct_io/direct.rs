@@ -1,4 +1,4 @@
-//! Reads files without the page cache, and checks if parts of a file are in the cache.
+//! Reads files without the page cache, and checks whether parts of a file are in the cache.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};

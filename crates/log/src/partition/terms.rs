@@ -28,8 +28,8 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// The next offset, as far as known, for a diskless partition.
     pub next_offset: i64,
-    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows if the batch is late. `None` if
-    /// it is unknown.
+    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows whether the batch is late.
+    /// `None` if the epoch is unknown.
     pub coordinator_epoch: Option<i32>,
 }
 

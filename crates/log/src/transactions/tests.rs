@@ -150,7 +150,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
     }
     assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
-    // After the cut, new entries replace the old ones. These must be read.
+    // After the cut, new entries replace the old ones. A lookup must read the new ones.
     log.truncate_to(1_601, 0, &config).expect("cut off");
     append(&mut log, 8, 1);
     for sequence in 800..3_200 {
@@ -397,7 +397,8 @@ impl Model {
                 self.reopen(RecoveryHint::NOTHING);
             }
             Step::Kill { damage } => {
-                // A restarted broker trusts the indexes before the recovery point, because they were flushed.
+                // A restarted broker trusts the indexes before the recovery point, so they are damaged only if nothing
+                // was flushed.
                 let is_flushed = self.log().recovery_point() > 0;
                 damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
                 self.reopen(KILLED);
