@@ -10,7 +10,7 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Text of the refusal if a broker in a cluster is to create a diskless topic but has no object store.
+/// Text of the refusal if a diskless topic cannot be created because the cluster's broker has no object store.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
@@ -99,7 +99,7 @@ impl DisklessConfig {
     }
 }
 
-/// Checks that a setting which was set under both of its names has the same value twice.
+/// If a setting was set under both of its names, checks that the two values are equal.
 fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
     let number = |value: &str| value.parse::<i64>().ok();
     match (checked.get(ours), checked.get(theirs)) {
