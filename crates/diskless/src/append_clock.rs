@@ -23,7 +23,7 @@ pub struct AppendClock {
     steady: SteadyClock,
     /// How far the database's clock is ahead of `steady`, in ms, or [`UNKNOWN`].
     database_ahead_ms: AtomicI64,
-    /// True after a difference was logged, until the two clocks agree again.
+    /// True from the log line about a difference until the difference is at most half of [`APART_MAX_MS`].
     is_apart: AtomicBool,
 }
 
@@ -70,8 +70,8 @@ impl AppendClock {
         let ahead_ms = own_ms.saturating_sub(database_ms);
         let ahead_ms = if ahead_ms > 0 { ahead_ms.saturating_sub(took_ms).max(0) } else { ahead_ms };
         let was_apart = self.is_apart.load(Relaxed);
-        // After a warning, the next one needs a fall below half the limit first, so a difference near the limit is
-        // logged once.
+        // After a warning, the difference must fall to half the limit before another warning. A difference that varies
+        // around the limit is therefore logged only once.
         let apart_max_ms = if was_apart { APART_MAX_MS / 2 } else { APART_MAX_MS };
         let is_apart = ahead_ms.saturating_abs() > apart_max_ms;
         self.is_apart.store(is_apart, Relaxed);

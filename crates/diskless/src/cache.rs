@@ -196,8 +196,8 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
 }
 
 /// Returns true if the ranges use so little of their blocks that the caller should copy them. A slice would keep its
-/// whole block in memory until the client has received the response. The memory budget counts only the bytes of the
-/// response itself.
+/// whole block in memory until the client has received the response, although the memory budget counts only the bytes
+/// of the response.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {

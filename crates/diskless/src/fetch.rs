@@ -100,7 +100,7 @@ impl RangeFetcher {
         for block in blocks(range) {
             let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
             let to = (from + BLOCK as usize).min(bytes.len());
-            // The block is copied, because a slice would keep the bytes of all blocks in memory.
+            // The block is copied, because a slice would keep the bytes of all blocks of the GET in memory.
             cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
         }
     }

@@ -38,7 +38,7 @@ pub struct Hedging {
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
     credit: u32,
-    /// The time up to which seconds without progress have already earned credit.
+    /// Seconds without progress that began before this time have already earned their credit.
     credited_at: Duration,
 }
 

@@ -397,7 +397,7 @@ fn known_once_moved(
     match moved {
         Ok(Some(row)) => {
             view.moved(&row, Vec::new());
-            // The row may include commits of another broker that this broker has not seen yet.
+            // The row may include commits of another broker that this broker had not seen, so the waiters are woken.
             view.wake();
             Ok(view.offsets().log_start)
         }
@@ -434,7 +434,7 @@ async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: Dis
     }
 }
 
-/// The results of a request's waits for its diskless batches.
+/// The refreshes and the memory for which a request with diskless batches has waited.
 #[derive(Default)]
 pub struct Unblocked {
     /// The outcome of the last refresh of each partition's state.

@@ -62,7 +62,7 @@ struct KnownRecords {
     run_bytes: u64,
     /// The time and the error of the last read that failed. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
-    /// When the newest of the answered refreshes was requested. `None` before the first answer.
+    /// The time at which the newest of the answered refreshes was requested. `None` before the first answer.
     refreshed: Option<Instant>,
 }
 

@@ -63,8 +63,8 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the end of the extents that exceed `bytes_max`. Without them, the partition still has at least `bytes_max`
-/// bytes. Returns `None` if the index fails, or if extents were removed during the search.
+/// Returns the end of the oldest extents that can be deleted while at least `bytes_max` bytes of the partition are
+/// left. Returns `None` if the index fails, or if extents were removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };

@@ -229,8 +229,8 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has already changed the state in memory, so this state may no longer match the rows. A
-                // later call reads it again from the rows.
+                // The decision has already changed the state in memory, which may no longer match the rows. The state
+                // is dropped, so that a later call reads it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
@@ -475,7 +475,7 @@ fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i
     batch.remember(producers, written_ms, 1);
 }
 
-/// Returns the objects with their states. An object that the index does not know is gone.
+/// Returns the objects with their states. An object that the index does not know counts as gone.
 fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectState>) -> Vec<FinishedObject> {
     let finished = |object: &UploadedObject| FinishedObject {
         id: object.id,

@@ -89,7 +89,7 @@ enum NextWrite {
     /// Nothing, because the file has all counts.
     #[default]
     Nothing,
-    /// Only counts of other brokers have risen. The thread writes them a second after its last write.
+    /// Only counts of other brokers have risen. The thread writes the file once its last write is a second ago.
     Others,
     /// The count of this broker has risen. The thread writes the file at once.
     Own,
@@ -141,7 +141,7 @@ impl NotedChanges {
     }
 
     /// Returns true if an older copy of the index was accepted since this process has read the counts of all brokers.
-    /// Counts that were only read from the file may be older than the copy.
+    /// Before that, returns false, because the counts from the file may be older than the copy.
     pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
         let noted = self.shared.noted.lock();
         let is_skipped = |(broker_id, found): (&i32, &i64)| {

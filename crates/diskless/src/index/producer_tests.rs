@@ -216,8 +216,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Producers 7 to 10 write to the first topic. Then producers 8, 9 and 10 each continue in one later topic of the
-    // same name, and producer 7 only in the last one.
+    // Producers 7 to 10 write to the first topic. Producers 8, 9 and 10 then write one batch each, to the second, third
+    // and fourth topic of the name. Producer 7 writes again only to the last topic.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -477,8 +477,8 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's only row is in the deleted partition. At its expiry, the new partition must record that it is
-/// forgotten.
+/// The producer's only row is in the deleted partition. At its expiry, the new partition must get the record that ids
+/// were forgotten.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -493,7 +493,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // The first write goes to another broker. It must read the rows of the partition, which has no record yet.
+    // The first write goes to another broker, which must read the rows of the partition although it has no record yet.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));

@@ -21,7 +21,7 @@ use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
-/// How long after a failed DELETE an object is returned again, in ms.
+/// Time in ms after a failed DELETE until [`IndexStore::unused`] returns the object again.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// A storage back end of the index.
@@ -365,8 +365,8 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the object was marked as deleted a day ago. Its DELETE is then the second one, after which it is
-    /// forgotten.
+    /// True if the object was marked as deleted a day ago, so that this DELETE is its second one. The caller forgets
+    /// the object after that.
     pub is_again: bool,
 }
 

@@ -71,7 +71,7 @@ impl HttpConnector for Connector {
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // `object_store` has read the proxy from the environment (AWS_PROXY_URL).
+        // The proxy in the options is the one that `object_store` has read from the environment (AWS_PROXY_URL).
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
@@ -124,8 +124,8 @@ enum Paced {
     Failed,
 }
 
-/// Texts in a 503 with which stores refuse too many requests. If a proxy cannot reach the store, its 503 has none of
-/// them.
+/// Texts in the body of a 503 that mean too many requests. The 503 of a proxy that cannot reach the store has none of
+/// these texts.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 

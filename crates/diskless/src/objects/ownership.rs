@@ -3,7 +3,7 @@
 //!
 //! The marker also contains a random id of the store, which the index records. A store with a different id does not
 //! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
-//! of the cluster. Another index, perhaps a lost one, may know these objects.
+//! of the cluster, because they may belong to another index, perhaps a lost one.
 //!
 //! The checks before each request are in [`super::Objects`].
 //!

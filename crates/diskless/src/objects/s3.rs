@@ -21,7 +21,7 @@ pub struct Bucket {
     pub store: Arc<dyn ObjectStore>,
     /// The pace of requests to the bucket.
     pub pace: Arc<Pace>,
-    /// True if no credentials are set. The first request then gets some from Amazon's metadata service.
+    /// True if no credentials are set. The first request then gets them from Amazon's metadata service.
     pub requests_metadata: bool,
 }
 

@@ -148,8 +148,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows and releases the parked batches that were waiting for them. Returns the released batches
-    /// that have an outcome instead of being queued.
+    /// Applies committed rows and releases the parked batches that were waiting for them. Queues the released batches,
+    /// but returns those that already have an outcome.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,

@@ -162,8 +162,8 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Returns
-    /// those that have an outcome instead of being queued.
+    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Queues those
+    /// that are ready, and returns those that already have an outcome.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -216,7 +216,7 @@ impl Shared {
 
     /// Answers released batches. The caller must not hold the lock.
     pub(super) fn answer_released(&self, released: Vec<Released>) {
-        // The queued batches are in an object that the driver closes when it is due.
+        // Wake the driver, because released batches are in an object that it must close when it is due.
         self.changed.notify_one();
         for (early, outcome) in released {
             match outcome {

@@ -95,7 +95,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch in the log. The numbers of its producer and of the batch come from its records.
+/// A batch in the log, with the numbers of its producer and of the batch from its records.
 struct Found<'a> {
     producer: usize,
     number: usize,
@@ -150,7 +150,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // If a batch without a sequence was given up, the next batch may overtake it over another connection.
+        // If a batch without a sequence was given up, a later batch may have overtaken it over another connection.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             producers.entry(producer).or_default().push(number);
         }

@@ -330,8 +330,8 @@ fn a_seed_repeats_itself() {
     same_seed_same_outcome(0..10, |seed| run(seed, None, false));
 }
 
-/// A batch was acknowledged in a topic that was then deleted. An earlier one, whose answer was lost, is in the next
-/// topic.
+/// A batch was acknowledged in a topic that was then deleted. An earlier batch of its producer, whose answer was lost,
+/// is in the next topic.
 #[test]
 fn refusal_of_a_batch_behind_a_hole_of_a_recreated_topic_is_no_fault() {
     for seed in [7862, 9857] {

@@ -30,7 +30,7 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// Set after the partitions whose topics are not in the metadata have been deleted, which is done only once after a
+    /// True once the partitions whose topics are not in the metadata have been deleted. This is done once after each
     /// start.
     has_looked_for_unknown: bool,
 }

@@ -96,7 +96,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Logs `lacks`, at most once a minute. Returns the error for a database that lacks a committed change.
+    /// Logs that the database lacks a change (`lacks` names it), at most once a minute. Returns the error.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(

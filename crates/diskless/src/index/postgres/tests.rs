@@ -201,7 +201,7 @@ fn two_brokers_commit_one_batch_at_once_it_is_appended_once_and_both_get_its_off
     assert_dense(&opened, partition, i64::from(ROUNDS) * 10);
 }
 
-/// While a commit is under way, the connection is cut. In the second round, the server ends the session instead.
+/// In the first round, the connection is cut during a commit. In the second round, the server ends the session.
 #[test]
 fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
     let opened = OpenedOnPostgres::new(1);

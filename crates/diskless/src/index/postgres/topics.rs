@@ -1,12 +1,12 @@
 //! Creates and deletes partitions and moves log starts, each in one transaction. Also records the id of the object
 //! store. Several brokers may request the same change at the same time.
 //!
-//! The rows that a deleted partition leaves are for the next partition of its name. A broker may have to create that
-//! partition before it knows of the deletion. The creation therefore first deletes all other partitions of the name.
+//! A deleted partition leaves its producer rows to its successor, the next partition of its name. A broker may have to
+//! create the successor before it knows of the deletion. The creation therefore first deletes all other partitions of
+//! the name.
 //!
-//! Invariant: no partition is created for a topic that is already deleted. A slow broker could otherwise create
-//! partitions after all brokers have carried out the deletion. These partitions would remain until a broker restarts
-//! (see [`delete_unknown`]).
+//! Invariant: no partition is created for a topic that is already deleted. Otherwise a slow broker could create
+//! partitions after the deletion is complete. These would remain until a broker restarts (see [`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -236,7 +236,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // A predecessor is found through the row of its partition, which no longer exists after a deletion.
+        // A predecessor is found through the row of its successor, and a deletion has just removed such a row.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)

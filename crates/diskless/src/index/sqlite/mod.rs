@@ -119,8 +119,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds `count` aborted transactions to partition 1. Each of them has ten offsets. Its last stable offset is
-    /// `stable`, or the offset after the transaction if `stable` is `None`.
+    /// Adds `count` aborted transactions of ten offsets each to partition 1. Their last stable offset is `stable`, or
+    /// the offset after each transaction if `stable` is `None`.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
