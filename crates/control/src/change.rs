@@ -61,7 +61,7 @@ impl CopyAcceptance {
         self.at_ms.saturating_add(i64::try_from(Self::RECORDS_KEPT.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Returns the text under which the stores keep the acceptance.
+    /// Returns the acceptance as the text that the stores keep.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.version, self.first_leader_epoch, self.at_ms)
     }

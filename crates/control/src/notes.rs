@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a heartbeat waits until its number is written. A write to the page cache normally takes a few microseconds.
+/// Maximum time that a heartbeat waits for the write of its number. A write to the page cache normally takes a few
+/// microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
 /// The heartbeat thread's half of the channel, through which it requests numbers.

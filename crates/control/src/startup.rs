@@ -86,8 +86,8 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // More of the former process's partitions have to be handed over. Other brokers can take the lock in
-            // between.
+            // The former process has more partitions to hand over. Before the next transaction, other brokers can take
+            // the lock.
             None => continue,
             Some(Ok(())) => break,
         };

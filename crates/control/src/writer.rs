@@ -67,8 +67,8 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Called with each image before it is published.
     listener: Option<ImageListener>,
-    /// When this broker last learnt of a new topic, all producer ids below this one were reserved. Ids from here on are
-    /// therefore newer than every known topic.
+    /// The first producer id that was not reserved yet when this broker last learnt of a new topic. Ids from here on
+    /// are newer than every known topic.
     newest_topic_after: i64,
 }
 

@@ -33,8 +33,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Maximum pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Session settings for heartbeats. A commit does not wait for the database's disk, since it does no harm if a power
-/// loss erases a heartbeat.
+/// Session settings for heartbeats. A commit does not wait for the database's disk, since a power loss that erases a
+/// heartbeat does no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// The running heartbeats. Dropping this ends their thread.

@@ -44,7 +44,7 @@ pub struct DirectoryInDatabase {
 pub struct RegisteredDirectory {
     /// The id of the process's data directory.
     pub directory: Uuid,
-    /// The id that the process drew when it started.
+    /// The random id of the process.
     pub process: Uuid,
     /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub heartbeat_age: Option<Duration>,

@@ -91,6 +91,7 @@ fn questions() -> String {
     )
 }
 
-/// True for a row of `fullbore.topics` that is not diskless. Each diskless topic has this override.
+/// An SQL condition on a row of `fullbore.topics` that is true for classic topics. Each diskless topic has this
+/// override.
 pub const IS_CLASSIC: &str = "NOT EXISTS (SELECT FROM fullbore.topic_configs AS config
     WHERE config.topic_id = topics.id AND config.name = 'diskless.enable' AND config.value = 'true')";

@@ -478,7 +478,7 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker are published although no command arrives. Here two commits become one image.
+/// Commits of another broker must be published on request, although no command arrives. Two commits become one image.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();
