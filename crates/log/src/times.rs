@@ -32,8 +32,8 @@ const ALLOWANCE_MAX: usize = 64 << 20;
 /// A decompressed batch counts as at least this many bytes, because even a small batch takes time to read and scan.
 const COUNTED_MIN: usize = 64 << 10;
 
-/// How much a search may still decompress. The timestamps in headers are not checked on every topic, so that a client
-/// could make a search decompress a whole log.
+/// How much a search may still decompress. Some topics do not check the timestamps in headers, so that without this
+/// limit a client could make a search decompress a whole log.
 pub struct DecompressionAllowance {
     left: usize,
 }
@@ -44,7 +44,7 @@ impl Default for DecompressionAllowance {
     }
 }
 
-/// A segment in which a time is to be searched.
+/// A plan to search one segment for a time.
 pub struct TimePlan {
     plan: OffsetLookup,
     /// The first offset of the next segment.

@@ -281,7 +281,7 @@ impl AppendAnswer {
         self.send(&Ok(appended.into()));
     }
 
-    /// Refuses and counts all copies.
+    /// Refuses all copies with `error`, and counts each of them as failed.
     pub fn failed(mut self, error: AppendError) {
         for copy in std::mem::take(&mut self.copies) {
             self.refuse(copy, error);

@@ -10,7 +10,7 @@ use super::reorder_buffer::ReorderBuffer;
 use crate::append::Verification;
 use fullbore_rules::sequence::TransactionsSeen;
 
-/// How a batch is handled that arrives out of order.
+/// How an out-of-order batch is handled.
 #[derive(Clone, Copy, Debug)]
 pub struct EarlyBatches<'a> {
     /// True if the producer has declared that its batches may arrive out of order.

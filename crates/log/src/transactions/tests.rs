@@ -160,7 +160,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
     assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
 }
 
-/// Opens the log again after a kill. If `forgets` is true, its producer snapshots are removed before.
+/// Opens the log again after a kill. If `forgets` is true, removes its producer snapshots first.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
     drop(log);
