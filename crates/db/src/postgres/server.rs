@@ -92,8 +92,8 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session: the parameters of the URL, and `settings` in addition. The files
-    /// with the password, the authorities and the certificate are read again.
+    /// Returns the configuration of a new session, which has the parameters of the URL and `settings`. Reads the files
+    /// with the password, the authorities and the certificate again, since they may have changed.
     ///
     /// # Errors
     /// Returns [`BadServer`] if a file cannot be read or used.

@@ -71,7 +71,7 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings. If a pooler refuses them, connects again without.
+    /// Connects with the settings. If a pooler refuses them, connects again without them.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,
