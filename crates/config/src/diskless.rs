@@ -37,8 +37,8 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// How many bytes of objects are cached for consumers. One half is for objects uploaded by this broker. The other
-    /// half is for fetched objects, and is larger if reading ahead needs more.
+    /// How many bytes of objects are cached for consumers. Half of the bytes is for objects that this broker has
+    /// uploaded. The rest is for fetched objects, and is more than half if reading ahead needs more.
     pub cache_bytes: usize,
     /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,
@@ -125,8 +125,8 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// Returns the size of the memory for uncommitted batches. It must be able to hold one object, because an object stays
-/// in memory until it is committed.
+/// Returns the size of the memory for uncommitted batches. The memory must be able to hold one object, because each
+/// object stays there until it is committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));

@@ -85,8 +85,8 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number. They
-    /// are removed once the partition has a leader.
+    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number. The
+    /// log ends of a partition are removed once it has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
     accepted_copy: Option<CopyAcceptance>,

@@ -1,5 +1,5 @@
-//! The clock that dates the records and producers that this broker appends. It is the later of the machine's clock and
-//! the clock of the database that the brokers of a cluster share.
+//! The clock that dates the records and producers that this broker appends. This clock is the later of two clocks: that
+//! of the machine, and that of the database which the brokers of a cluster share.
 //!
 //! Each broker compares the age of records with the earlier of the two clocks. If a broker whose clock is behind dated
 //! records by its own clock alone, the others would delete them at once.

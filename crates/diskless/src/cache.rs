@@ -64,8 +64,8 @@ struct FetchedBlock {
 pub struct FoundRange {
     /// The bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if this broker uploaded the bytes. They did not pass through the store, so the reader need not check their
-    /// checksum.
+    /// True if this broker uploaded the bytes. Uploaded bytes did not pass through the store, so the reader need not
+    /// check their checksum.
     pub is_uploaded: bool,
 }
 
@@ -167,8 +167,9 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched so that the cache has all of `range`. They consist of whole blocks, and
-    /// adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched bytes rises.
+    /// Returns the ranges that must be fetched so that the cache has all of `range`. The ranges consist of whole
+    /// blocks, and adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched
+    /// bytes rises.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {

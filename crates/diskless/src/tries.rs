@@ -59,7 +59,7 @@ pub struct Tries {
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// Since when at least one request has been under way.
+    /// The time since which at least one request has been under way.
     since: Instant,
 }
 

@@ -1,8 +1,8 @@
 //! Deletes old records: by age, by size, or because the log start was moved.
 //!
-//! Only whole segments are deleted, the oldest first. They are renamed at once but removed later, so that a fetch that
-//! has just found one can still send it. On a full disk they are removed at once, before anything is written. If such a
-//! file is still being sent, the connection of that fetch ends, because the file's blocks are freed.
+//! Only whole segments are deleted, the oldest first. Their files are renamed at once but removed later, so that a
+//! fetch that has just found a segment can still send it. On a full disk they are removed at once, before anything is
+//! written. If such a file is still being sent, the connection of that fetch ends, because the file's blocks are freed.
 //!
 //! Invariant: the log start never moves back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
 //! be written, it keeps an older log start. The segments before the new log start are already gone, so a restarted

@@ -132,9 +132,9 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 /// lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has no
 /// leader until another replica is back, or until an unclean election.
 ///
-/// If the broker's log is complete, the broker leaves the ISR as if its disk were full. It enters the ELR if the ISR
-/// becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is in sync
-/// again.
+/// If the broker's log is complete, the broker leaves the ISR as if its disk were full. The broker enters the ELR if
+/// the ISR becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is
+/// in sync again.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.

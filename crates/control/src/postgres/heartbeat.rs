@@ -177,9 +177,9 @@ where
         }
     }
 
-    /// Returns the first statements of a session. They subscribe to notifications, and delete old heartbeats of this
-    /// broker's earlier processes. Commits before the subscription are not missed, because the first heartbeat returns
-    /// the newest version.
+    /// Returns the first statements of a session. These statements subscribe to notifications, and delete old
+    /// heartbeats of this broker's earlier processes. Commits before the subscription are not missed, because the first
+    /// heartbeat returns the newest version.
     fn greeting(&self) -> String {
         let (broker, process) = (self.broker_id, literal(&self.process));
         format!(

@@ -27,7 +27,7 @@ const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// The address and credentials of a database.
 #[derive(Clone)]
 pub struct Server {
-    /// The connection's parameters. They lack the password if it is in a file.
+    /// The connection's parameters. The parameters lack the password if it is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,

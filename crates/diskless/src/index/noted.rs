@@ -2,7 +2,8 @@
 //! index has fewer changes of a broker than were counted, it is an older copy. If it suddenly has very many more, an
 //! older copy was accepted while this process ran, so the state that this process has in memory may be lost.
 //!
-//! The file is written in place and not flushed. It may count too few changes, but never too many.
+//! The file is written in place and not flushed. After a crash, the file may have too low counts, but never too high
+//! ones.
 //!
 //! Invariant: a count is used only if the file is complete and belongs to this cluster.
 

@@ -49,7 +49,8 @@ pub const MOVED_MAX: usize = 500;
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// A callback that returns the last sequences of producers on the deleted classic partition of the same name. Its
-/// argument is the partition's number within the topic. It may block until the log of that partition is closed.
+/// argument is the partition's number within the topic. The callback may block until the log of that partition is
+/// closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
 /// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
@@ -217,8 +218,8 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. It
-    /// is carried out even if the caller never polls the returned future.
+    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. The
+    /// request is carried out even if the caller never polls the returned future.
     ///
     /// # Errors
     /// Returns an error if [`IndexStore::move_log_starts`] does, or if the thread has stopped.
@@ -387,7 +388,7 @@ pub(super) fn carry_out<S: IndexStore>(
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, progress.clock.at(now_ms))));
         }
-        // If the caller has given up, the read is skipped. It would only delay other requests.
+        // If the caller has given up, the read is skipped. The read would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _slot) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),

@@ -43,7 +43,7 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
 }
 
 /// Returns the packed row that a deleted partition leaves if some of its producers were forgotten. These producers have
-/// ids below `bound`. They may have written to that partition or to an earlier one of the same name.
+/// ids below `bound`. Such a producer may have written to that partition or to an earlier one of the same name.
 ///
 /// The row has one batch without records, whose timestamp is `bound`. A negative timestamp means that no bound is
 /// known.

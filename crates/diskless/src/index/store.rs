@@ -77,12 +77,12 @@ pub trait IndexStore: Send {
     fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError>;
 
     /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
-    /// deleted partition of the same name. Its rows are returned with the id from `ids`. If a transaction is open, the
-    /// rows are read within it.
+    /// deleted partition of the same name. Rows of a predecessor are returned with the id of the partition in `ids`. If
+    /// a transaction is open, the rows are read within it.
     ///
     /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
-    /// expire. When the next partition is deleted, rows of producers that have not written to it are copied to it
-    /// first. If unknown producers may have written to the predecessor, one row has
+    /// expire. Before the deletion of the next partition, the rows of producers that have not written to that partition
+    /// are copied to it. If unknown producers may have written to the predecessor, one row has
     /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
@@ -202,8 +202,8 @@ pub trait IndexStore: Send {
         Ok(now_ms)
     }
 
-    /// Returns the clock that dates the records and producers of this broker. It follows the clock of a database that
-    /// several brokers share.
+    /// Returns the clock that dates the records and producers of this broker. If several brokers share a database, the
+    /// returned clock follows the database's clock.
     fn append_clock(&self) -> Arc<AppendClock> {
         Arc::default()
     }

@@ -34,7 +34,7 @@ pub fn token() -> Result<Option<HeaderValue>, String> {
     Ok(Some(header))
 }
 
-/// Makes the library use the service although no file has the token. Other settings are unchanged.
+/// Sets the options so that the library uses the container's service although no file has the token.
 ///
 /// # Errors
 /// Returns a message if the service is reached without encryption and is neither on this host nor Amazon's.

@@ -48,7 +48,7 @@ const ERROR_MAX: usize = 64 << 10;
 pub struct Connector {
     /// Trusted certificate authorities, in addition to those of the system.
     pub authorities: Vec<reqwest::Certificate>,
-    /// The pace of requests, which [`super::Objects`] enforces. It is updated here from the answers.
+    /// The pace of requests, which [`super::Objects`] enforces. The HTTP client updates the pace from the answers.
     pub pace: Arc<Pace>,
     /// The token for the service that issues credentials to the container, if no file has it.
     pub container_token: Option<HeaderValue>,
@@ -118,7 +118,8 @@ struct StoreClient {
 enum Paced {
     /// The request succeeded, or was refused for a reason that concerns only this request.
     Answered,
-    /// The store refuses because there are too many requests. It may state how long to wait.
+    /// The store refuses the request because there are too many. The duration is how long the store wants the client to
+    /// wait, if it states that.
     TooMany(Option<Duration>),
     /// The store, or a proxy in front of it, has failed. This does not show which rate of requests the store can take.
     Failed,

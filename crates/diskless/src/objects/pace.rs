@@ -34,7 +34,7 @@ const CUT: f64 = 0.8;
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many refusals in one interval are needed to limit the rate. They must also outnumber the other answers.
+/// How many refusals in one interval are needed to limit the rate. The refusals must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
 /// How many earlier intervals are kept. The largest number of answers in one of them is the estimate of the rate that
 /// the store accepts.
@@ -43,7 +43,7 @@ const INTERVALS_MAX: usize = 60;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// How many writes are admitted for each other request, while both are waiting.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// How often a waiting request is recorded as just begun, so that it does not count as silent.
+/// Interval at which the progress of a waiting request is reset, so that the request does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
 /// A lock that is granted in the order of the requests for it.
@@ -94,7 +94,7 @@ struct Bounded {
 
 impl Bounded {
     /// Changes the rate if an interval has ended: it falls after a refusal and grows otherwise. `taken` is the rate of
-    /// the requests that the store accepts. It is set only if the store refuses most requests.
+    /// the requests that the store accepts. `taken` is set only if the store refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// In this time after the start of a request, moved bytes do not prove that the store takes them. They may only fill a
-/// buffer of the system.
+/// In this time after the start of a request, moved bytes do not prove that the store takes them. The bytes may only
+/// fill a buffer of the system.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
 /// How many bytes must move to count as progress. A request whose bytes only trickle counts as silent until it has

@@ -527,7 +527,7 @@ async fn one_request_fails_its_error_is_retriable() {
         }
     };
     timeout(Duration::from_secs(30), has_come).await.expect("it comes");
-    // Unless the machine is overloaded, a request that does not hang ends within this time.
+    // If the request did not hang, it would end within this time, except on an overloaded machine.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();

@@ -2,8 +2,8 @@
 //! broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides which batches
 //! wait.
 //!
-//! A waiting batch is parked in the reorder buffer. It stays there until the missing batches are admitted here, or are
-//! known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
+//! A waiting batch is parked in the reorder buffer. The batch stays there until the missing batches are admitted here,
+//! or are known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
 //!
 //! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. The same happens
 //! when a queued batch of the producer turns out to be committed already.
@@ -309,8 +309,8 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let received = Arc::new(Notify::new());
     let _registration = watch.partition.register(&received);
     loop {
-        // The next refresh follows after a commit in the change feed, when the wait of a parked batch ends, or after
-        // the interval. It follows even if the present refresh is not answered in time.
+        // The interval is also the time limit of a refresh. The next refresh follows after a commit in the change feed,
+        // when the wait of a parked batch ends, or after the interval.
         let refresh = async {
             let _slot = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

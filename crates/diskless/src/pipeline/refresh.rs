@@ -36,7 +36,7 @@ impl Default for RefreshLimit {
 }
 
 impl RefreshLimit {
-    /// Waits for a slot. It is held until the index has answered, even if the caller gives up.
+    /// Waits for a slot. The request holds the slot until the index has answered, even if the caller gives up.
     async fn acquire(&self) -> QueueSlot {
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }

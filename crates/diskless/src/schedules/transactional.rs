@@ -1,5 +1,6 @@
 //! The clients that write transactions. Each has a coordinator that survives all processes. The coordinator records its
-//! decision. It then writes the marker through any of the brokers until the marker is there or its partition is gone.
+//! decision. The coordinator then writes the marker through any of the brokers, until the marker is in the log or its
+//! partition is gone.
 //!
 //! The clients use transaction version 2, in which a transaction begins with sequence 0 of the next epoch. If a process
 //! ends before a transaction is decided, the transaction is aborted.
@@ -229,7 +230,7 @@ impl PlannedConfirmation {
     }
 }
 
-/// Offers a batch of a transaction that the coordinator knows, and waits until the batch is committed.
+/// Offers a batch, whose transaction the coordinator knows, and waits until the batch is committed.
 async fn offer(
     life: &Life,
     partition: &Arc<DisklessPartition>,

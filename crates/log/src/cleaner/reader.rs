@@ -27,7 +27,7 @@ pub struct BatchReader<'a> {
 }
 
 impl<'a> BatchReader<'a> {
-    /// Creates a reader for the batches between `position` and `limit`. It reads `chunk` bytes at a time.
+    /// Creates a reader for the batches between `position` and `limit`. The reader reads `chunk` bytes at a time.
     pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a DirectReads) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();

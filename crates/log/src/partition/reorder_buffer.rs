@@ -147,7 +147,7 @@ pub struct OutOfOrderBatch {
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// How many bytes out-of-order batches may hold in permits. It is less than the whole memory budget, so that the
+    /// How many bytes out-of-order batches may hold in permits. The limit is below the whole memory budget, so that the
     /// missing batches still get permits.
     pub early_bytes_max: usize,
 }

@@ -224,7 +224,8 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// The log of a follower is not read. It must still forget markers, or it would remember every marker since its start.
+/// Consumers do not read the log of a follower. The log must still forget markers, or it would remember every marker
+/// since the start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -280,7 +281,7 @@ enum Step {
     },
     Restart,
     /// The broker is killed. If nothing was flushed and the number in `damage` is 0, the kill damages the last index of
-    /// aborted transactions. It cuts the index off within an entry (true) or removes it (false).
+    /// aborted transactions. The kill cuts the index off within an entry (true) or removes the index (false).
     Kill {
         damage: Option<(usize, bool)>,
     },

@@ -152,8 +152,9 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Copies rows from predecessors to partitions that are about to be deleted, for producers that have not written to
-/// these partitions. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to [`lock_partitions`].
+/// Prepares the deletion of partitions: copies the rows of their predecessors to them, for producers that have written
+/// only to the predecessors. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to
+/// [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;

@@ -271,8 +271,8 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes has no extents. It is marked as unused now, because no later removal of
-            // extents would do so.
+            // An object without live bytes has no extents. The object is marked as unused now, because no later removal
+            // of extents would do so.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
