@@ -29,7 +29,7 @@ pub struct DeletedTopic {
 /// The partitions of a topic, in the order of their numbers.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// A version of the metadata. Each commit creates one, so two equal versions come from the same commit.
+/// A version of the metadata. Each commit creates a new version, so two equal versions come from the same commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// The version's number, which increases by 1 with each commit.

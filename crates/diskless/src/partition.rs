@@ -488,7 +488,7 @@ impl Unblocked {
     ) {
         let Some(partition) = partitions.first() else { return };
         let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
+        // If this broker loses the store meanwhile, the partition refuses the batch when the caller passes it on again.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,

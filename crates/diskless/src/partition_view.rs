@@ -95,7 +95,7 @@ impl ReadBounds {
 }
 
 impl PartitionView {
-    /// Creates the view of a partition. The index may not have created the partition yet.
+    /// Creates the view of a partition. The index might not have created the partition yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,

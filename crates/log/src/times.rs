@@ -204,7 +204,7 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
 }
 
 /// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
-/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search may not decompress any more,
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not decompress any more,
 /// the timestamp in the header is used.
 pub fn first_record_at(
     bytes: &[u8],

@@ -295,8 +295,8 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if a pooler lets its clients share server connections. The test is that two of our connections reach
-/// the same server process, or that one connection reaches several.
+/// Returns true if a pooler lets its clients share server connections. The sign is that two connections of this check
+/// reach the same server process, or that one connection reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
     // If no second connection can be opened, for example because the role may open only one, there is nothing to
     // compare. The connection then counts as not shared.

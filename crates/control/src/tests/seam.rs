@@ -170,7 +170,7 @@ proptest! {
     }
 
     /// Random registrations are changed on SQLite and on PostgreSQL. A writer that follows the changes must have the
-    /// same image as one that starts afterwards.
+    /// same image as a writer that starts afterwards.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),

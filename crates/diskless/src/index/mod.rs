@@ -241,7 +241,7 @@ impl<S: IndexStore> Index<S> {
     /// stays in force.
     ///
     /// # Errors
-    /// Returns a [`CommitError`] if other brokers may not see the setting. The caller must then repeat the request.
+    /// Returns a [`CommitError`] if other brokers might not see the setting. The caller must then repeat the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);

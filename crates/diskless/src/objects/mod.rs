@@ -90,9 +90,9 @@ pub struct StartObjectsError {
 }
 
 impl Objects {
-    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
-    /// to `index`. If this cannot be checked during the start of the broker, each request checks it first until a check
-    /// succeeds.
+    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must be the
+    /// store whose objects `index` knows. If this cannot be checked during the start of the broker, each request checks
+    /// it first until a check succeeds.
     ///
     /// # Errors
     /// Returns a [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot

@@ -207,8 +207,8 @@ impl PipelineState {
         drop(self.take_committed());
     }
 
-    /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
-    /// `producers` is complete.
+    /// Applies committed rows to the states of partitions. The second value of each pair in `partitions` is the offset
+    /// from which `producers` is complete.
     ///
     /// If a state ends before that offset, rows are missing, and the state is left unchanged until a refresh. If no
     /// other broker commits, no refresh would follow, so such a state is dropped.

@@ -225,8 +225,8 @@ async fn sleep_less(first: Duration, other: Duration) -> bool {
     first <= other
 }
 
-/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. All tasks end with the runtime, at any
-/// await.
+/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. When the runtime ends, each task ends
+/// at the await that it has reached.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");

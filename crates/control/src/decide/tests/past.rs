@@ -103,7 +103,8 @@ fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
 }
 
-/// A broker that is several versions behind publishes one image for all of them. The topic is in none of its images.
+/// A broker that is several versions behind publishes one image for all of them. A topic that existed only in between
+/// is in none of its images.
 #[test]
 fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);
