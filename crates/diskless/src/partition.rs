@@ -479,7 +479,7 @@ impl Unblocked {
     }
 
     /// Waits at most until `deadline` for a refresh of all `partitions`, or for memory for a batch of the first one.
-    /// Returns at once if `blocker` is another one, which the caller must handle.
+    /// Returns at once if `blocker` is of another kind, which the caller must handle.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],

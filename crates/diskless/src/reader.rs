@@ -504,8 +504,8 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // If the record at `offset` is lost, this is reported before any other failure. A loss further on is reported
-        // later, when the records before it have been read.
+        // If the record at `offset` is lost, the loss is reported before any other failure. A loss further on is
+        // reported later, when the records before it have been read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
                 // After a failure, the positions of the records are looked up again, because they may have changed.

@@ -227,7 +227,8 @@ impl Log {
         self.flushes.is_broken()
     }
 
-    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another one.
+    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another
+    /// object.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }

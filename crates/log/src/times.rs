@@ -26,8 +26,8 @@ const DECOMPRESSED_TIMES_MAX: usize = 16;
 /// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// How many bytes of records one search decompresses before it trusts the headers of further batches. Batches after the
-/// first one are only decompressed if the headers of those before them have claimed a timestamp that no record has.
+/// How many bytes of records one search decompresses before it trusts the headers of further batches. A later batch is
+/// only decompressed if the headers of all batches before it have claimed a timestamp that no record has.
 const ALLOWANCE_MAX: usize = 64 << 20;
 /// A decompressed batch counts as at least this many bytes, because even a small batch takes time to read and scan.
 const COUNTED_MIN: usize = 64 << 10;

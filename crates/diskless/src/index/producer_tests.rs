@@ -477,8 +477,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's only row is in the deleted partition. At its expiry, the new partition must get the record that ids
-/// were forgotten.
+/// The producer's only row is in the deleted partition. When it expires, the new partition must record that.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
