@@ -60,7 +60,8 @@ impl Hedging {
     }
 
     /// Returns how long a request of `bytes` bytes may take before it gets a second try. If the usual time of its class
-    /// is unknown, the usual time of the next larger class counts. Returns `None` if no such time is known.
+    /// is unknown, the usual time of the next larger class that has one counts. Returns `None` if no such time is
+    /// known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();

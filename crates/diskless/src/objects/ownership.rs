@@ -124,8 +124,8 @@ impl Ownership {
     }
 
     async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
-        // The index is read first. Every object that the index knows at that moment is in the store when the store is
-        // read.
+        // The index is read first. Every committed object that the index knows at that moment is in the store when the
+        // store is read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
