@@ -1,7 +1,7 @@
 //! The broker keys of diskless topics.
 //!
-//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless, and then both names are
-//! keys. The row of Inkless's name has no default, and our row falls back on its value.
+//! The key of a single topic is in `topic_keys`. A setting that has another name in Inkless has a key for each name.
+//! The key with Inkless's name has no default. If only that key is set, the other key has its value.
 
 use super::key::{Allowed, Key, Type};
 

@@ -222,9 +222,8 @@ impl UsedDirectory {
         self.content.marks(is_same_boot)
     }
 
-    /// Records in the file that `joining` is about to replace the registered process `former`. `former` is `None` if
-    /// this directory is an older copy, or if another directory is registered. In that case the first process in the
-    /// file stays.
+    /// Notes in the file that `joining` is about to replace the registered process `former`. If this directory is an
+    /// older copy, or if another directory is registered, `former` is `None`, and the first process in the file stays.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.

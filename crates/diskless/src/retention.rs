@@ -63,13 +63,13 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the end of the extents that exceed `bytes_max`. Without them, the partition still has at least `bytes_max`
-/// bytes. Returns `None` if the index fails, or if extents were removed during the search.
+/// Returns the end of the oldest extents that can be deleted while at least `bytes_max` bytes of the partition are
+/// left. Returns `None` if the index fails, or if extents were removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
     // The row is read after the first extent. If the index removes extents in between, the search below does not find
-    // the first one and ends.
+    // the first extent and ends.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);

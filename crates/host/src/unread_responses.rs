@@ -1,9 +1,9 @@
 //! Large responses in memory that their clients have not read yet.
 //!
 //! A short request can have a response of many megabytes, and a client may send such requests over many connections
-//! without ever reading. All such responses together have a limit of bytes. A request reserves room within this limit
-//! before its response is made. If there is too little, requests wait for room in their order. Parts of a response that
-//! were sent are freed and no longer count.
+//! without ever reading. All such responses together are limited in bytes. Before its response is made, a request
+//! reserves room within this limit. If there is too little room, requests wait for it in their order. Parts of a
+//! response that were sent are freed and no longer count.
 //!
 //! While a request waits for room, connections whose clients have stopped reading are closed. A client that reads
 //! steadily, however slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`],

@@ -94,7 +94,7 @@ impl<E: Entry> Index<E> {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// Creates the index for a file with this number of bytes. Returns `None` if it is not a whole number of entries.
+    /// Creates the index for a file of this length in bytes. Returns `None` if the length is not that of whole entries.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })

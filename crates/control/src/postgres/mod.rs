@@ -10,7 +10,7 @@
 //!   for partitions, and `record` the JSON form of changes.
 //! - `heartbeat` has the second connection, with heartbeats and notifications of new commits.
 //! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` returns what the
-//!   database knows of a broker's data directory. `accept` accepts an older copy.
+//!   database knows of a broker's data directory. `accept` makes an older copy of a database usable.
 
 mod accept;
 mod check;

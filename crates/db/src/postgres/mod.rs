@@ -1,8 +1,9 @@
 //! PostgreSQL: sessions with one request at a time, and the schema that a cluster uses.
 //!
 //! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
-//! - `settings` has the settings of every session, which also work behind a pooler. `session` is a session for a task.
-//!   `connection` is one for a thread that blocks, and reopens it when it has ended.
+//! - `settings` has the settings of every session, and makes them work behind a pooler, too. `session` is a session
+//!   that asynchronous tasks use. `connection` is for threads that block, and opens a new session if the last one has
+//!   ended.
 //! - `statements` writes values as literals, and `rows` reads answers. `error` interprets failures, and `refused`
 //!   explains why a broker cannot start with its database.
 //! - `schema` creates, checks and upgrades the tables. The statements that use these tables are in other crates.

@@ -66,12 +66,11 @@ impl DirectReads {
         &self.failed
     }
 
-    /// Returns bytes of the file from `position` on, if they are not in memory. The result has at most `len` bytes
-    /// (which must be at least 1), and at most [`PIECE_MAX`]. It has fewer at the end of a piece, and none at the end
-    /// of the file.
+    /// Returns bytes of the file from `position` on, or `None` if they are in memory, which costs only one short system
+    /// call. The result has at most `len` bytes (at least 1), and at most [`PIECE_MAX`]. It is shorter at the end of a
+    /// piece, and empty at the end of the file.
     ///
-    /// Returns `None` if the bytes are in memory, which costs only one short system call. The bytes before `settled`
-    /// must not change any more. `settled` must be at least `position + len`.
+    /// The bytes before `settled` must not change any more, and `settled` must be at least `position + len`.
     ///
     /// # Errors
     /// Returns the error of the file.
