@@ -55,8 +55,8 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_requested), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_requested, task });
-                // Lets the new connection's task run first. If its request has already arrived, the connection is then
-                // not displaced as an idle one.
+                // Lets the new connection's task run first. If the request has already arrived, the task reads it, so
+                // the connection is not displaced as an idle one.
                 yield_now().await;
             }
             Err(error) => {

@@ -203,7 +203,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // A shard that stays is already being loaded by another task.
+                // Shards of `before` that stay are already loaded, or another task is loading them.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -265,7 +265,8 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
+            // If the partition was deleted or is led elsewhere, this broker is about to leave the shard, so this is no
+            // error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: this broker does not serve them until a retry succeeds", C::STATE);

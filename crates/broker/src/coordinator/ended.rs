@@ -93,7 +93,7 @@ mod tests {
     }
 
     /// With transaction version 2, the producer may already write in the next epoch before the marker comes. The marker
-    /// must not end that transaction.
+    /// must not end the transaction of that next epoch.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

@@ -150,7 +150,7 @@ impl Shard {
         &self.partition
     }
 
-    /// Returns true if this process had an earlier shard of the same partition. Some of its state may still be there.
+    /// Returns true if this process had an earlier shard of the same partition, whose state may still be in memory.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
@@ -238,7 +238,7 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending as long as the guard lives. The guard stands for a thread that is appending.
+    /// Keeps other threads from appending as long as the guard lives, as a thread does that is appending.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
@@ -265,8 +265,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Remembers a marker. Returns true if the records belong to a transaction that may have ended. The caller has
-    /// locked the queue.
+    /// If the records are a marker, remembers it. If they are transactional, returns true if their transaction may have
+    /// ended. The caller has locked the queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {

@@ -52,7 +52,7 @@ impl Comeback {
         *self.due.insert(now + self.pause)
     }
 
-    /// Records that the broker is back.
+    /// Notes that the broker is back.
     pub fn back(&mut self, now: Instant) {
         self.back = Some(now);
         self.due = None;

@@ -61,8 +61,8 @@ impl Unsettled {
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // Any partition counts. The directories of `__transaction_state` may be lost, and diskless partitions have
-        // none.
+        // A partition of any topic counts, because the directories of `__transaction_state` may be lost. Diskless
+        // partitions have no directories, so their index counts as well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {

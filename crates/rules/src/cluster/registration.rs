@@ -113,7 +113,7 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 }
 
 /// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how
-/// the previous process ended, and `others` are the brokers with this one fenced.
+/// the previous process ended. `others` are all brokers, of which this one is marked as fenced.
 ///
 /// If another replica can lead, it does, and the new process joins the ISR again by fetching. If no other replica can
 /// lead and the log is complete, the partition stays as it is. The new process then leads in the same epoch.

@@ -222,7 +222,7 @@ impl PartitionAdmission {
         dead
     }
 
-    /// Records that a batch was refused with `code` at the time `now`, before it was admitted.
+    /// Notes that a batch was refused with `code` at the time `now`, before it was admitted.
     pub fn turned_away(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         self.refused.note(stamp, code, now);
     }

@@ -111,7 +111,7 @@ impl Rotation {
         })
     }
 
-    /// Records that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
+    /// Notes that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
     /// object that ends transactions also delays the next such object.
     pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };

@@ -23,8 +23,8 @@ enum Step {
         client: usize,
         back: usize,
     },
-    /// A client sends a batch of any size that begins `skip` records after its next record. If `skip` is negative, it
-    /// begins before.
+    /// A client sends a batch of any size that begins `skip` records after its next record. A negative `skip` stands
+    /// for a batch that begins before the next record.
     Stray {
         client: usize,
         skip: i32,

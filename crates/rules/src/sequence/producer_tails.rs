@@ -144,12 +144,12 @@ impl ProducerTails {
         self.by_producer.remove(&producer_id);
     }
 
-    /// Records that the state of a producer is lost, so that it may continue with any batch.
+    /// Notes that the state of a producer is lost, so that the producer may continue with any batch.
     pub(super) fn may_lack(&mut self, producer_id: i64) {
         self.may_lack_below(producer_id.saturating_add(1));
     }
 
-    /// Records that the states of all producers with ids below `bound` may be lost.
+    /// Notes that the states of all producers with ids below `bound` may be lost.
     pub(super) fn may_lack_below(&mut self, bound: i64) {
         self.unknown_below = self.unknown_below.max(bound);
     }

@@ -149,7 +149,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the next state, in which only the state, the partitions and the times are different.
+    /// Returns a copy in which only the transaction's state, the partitions and the times differ.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {
