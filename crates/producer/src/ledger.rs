@@ -276,7 +276,7 @@ impl TransactionLedger {
         Some(request)
     }
 
-    /// Records the last problem of the coordinator's requests. An empty text means that there is none.
+    /// Sets the last problem of the coordinator's requests. An empty text means that there is none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

@@ -24,8 +24,9 @@
 //! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
 //! arrived in the meantime.
 //!
-//! The limit may change at any time. It applies to a round as to new batches, so a round runs at most that far past the
-//! oldest batch it waits for. A round does not wait for batches that were out of order, so that every round ends.
+//! The limit may change at any time. It applies to the batches of a round and to new batches alike. So a round runs at
+//! most that far past the oldest batch for which it waits. A round does not wait for batches that were out of order, so
+//! that every round ends.
 //!
 //! The cost is constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
 //! delivery timeout, and where a round finds its first batch out of order.
@@ -265,7 +266,7 @@ impl<B> Window<B> {
         self.log
     }
 
-    /// Records that the attempt had the topic's name and no id. It may then be in any log of this name.
+    /// Notes that the attempt had the topic's name and no id. It may then be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
@@ -488,8 +489,8 @@ impl<B> Window<B> {
         self.slots.extend(behind);
     }
 
-    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if it is
-    /// not the newest.
+    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if a
+    /// newer batch exists.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
         let at = self.find(ticket);
         if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {

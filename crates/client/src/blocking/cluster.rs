@@ -41,7 +41,7 @@ struct Bootstrap {
     /// How long a broker may be silent during a request.
     patience: Duration,
     awaited: Awaited,
-    /// How many times any broker was searched for. Each search begins with another broker of the list.
+    /// How many searches for a broker that answers have begun. Each begins with another broker of the list.
     turn: AtomicUsize,
 }
 

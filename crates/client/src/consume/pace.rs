@@ -22,8 +22,8 @@ const NEAR: Duration = Duration::from_millis(1);
 const WINDOW_DELAYS: u64 = 4;
 /// The smallest limit of bytes for one partition, in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Determines when responses of a leader that does not read ahead are large enough. The wait for the first byte must be
-/// at most 1/12 of the whole time of a response.
+/// Responses of a leader that does not read ahead are large enough if the wait for the first byte takes at most 1/12 of
+/// the time of the whole response.
 const WAITED_PART_MAX: u32 = 12;
 
 /// The limit of requested and unread bytes (`fetch.buffer.memory`). All fetchers of a run have equal shares of it.

@@ -22,8 +22,8 @@ pub(super) struct Scout {
     servers: String,
     /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns it.
     requested: Option<Cluster>,
-    /// The open connection of `requested`, between two look-ups. A thread that connects to a leader takes it, provided
-    /// that it leads to that leader.
+    /// The open connection of `requested`, between two look-ups. A thread that connects to a leader takes this
+    /// connection if it leads to the same leader.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,

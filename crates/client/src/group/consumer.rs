@@ -29,7 +29,7 @@ const LEAVES_FOR_NOW: i32 = -2;
 
 /// An empty assignment counts as final after this many heartbeat intervals. If the interval has changed since the
 /// assignment became empty, the longest one is used. A failed member keeps its partitions until its session ends. By
-/// default this takes nine intervals of a stable group, which are longer than those of a rebalance.
+/// default a session lasts for nine intervals of a stable group, which are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
 /// An empty assignment never counts as final before this time, whatever the intervals are. Fullbore's interval is short
 /// for 3 s after a change, and its operator may set that interval to milliseconds.

@@ -33,7 +33,7 @@ impl Coordinator {
         Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None, times, waits: false }
     }
 
-    /// Sets if the answers of [`Coordinator::call_both`] may wait for other members.
+    /// Sets whether the answers of [`Coordinator::call_both`] may wait for other members.
     pub(super) fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
     }

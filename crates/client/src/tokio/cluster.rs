@@ -51,7 +51,8 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// How many requests went to any broker. Each begins with another broker.
+    /// How many requests that any broker can answer were made. Each is first sent to another broker than the one
+    /// before.
     turn: AtomicUsize,
     config: ClientConfig,
     /// The addresses as host:port, by broker id.
