@@ -14,7 +14,7 @@ pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
 /// Maximum number of array elements in a response, over all its arrays.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// The version of a message, and if it has the flexible form of KIP-482.
+/// The version of a message, and whether the message has the flexible form of KIP-482.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The API version.
@@ -148,7 +148,7 @@ impl Reader {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Reads the byte that shows if a nullable struct is present.
+    /// Reads the byte that shows whether a nullable struct is present.
     pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
         match i8::from_be_bytes(self.array()?) {
             -1 => Ok(false),

@@ -290,7 +290,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Checks if all shards are loaded. If they are, requests no longer wait.
+    /// Checks whether all shards are loaded. If they are, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

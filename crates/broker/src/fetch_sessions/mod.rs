@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 /// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
 /// more while fetches wait for all of them. A name has at most 249 bytes.
 const PARTITIONS_MAX: usize = 500_000;
-/// A session that was unused for longer than this may be evicted for a new one (Kafka's
+/// A session that was unused for longer than this can be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// A fetch with this epoch ends its session.

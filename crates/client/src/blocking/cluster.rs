@@ -281,7 +281,8 @@ impl Cluster {
     /// Returns the partitions of the existing topics among `topics`.
     ///
     /// # Errors
-    /// Returns the error of the connection if no broker answers, or the error of a topic that this client may not read.
+    /// Returns the error of the connection if no broker answers, or the error of a topic that this client is not
+    /// allowed to read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());

@@ -189,7 +189,7 @@ impl Connection {
 
     /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
     /// are sent together, in one round trip. Long ones are sent one after another, because a broker that is still
-    /// writing a response may not read the next request.
+    /// writing a response might not read the next request.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks.

@@ -101,7 +101,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // The coordinator may not have received this heartbeat, so the next one has all fields.
+                    // The coordinator might not have received this heartbeat, so the next one has all fields.
                     self.reported = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);

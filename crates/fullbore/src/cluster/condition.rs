@@ -1,4 +1,4 @@
-//! Finds out if the processes of a cluster respond. A frozen process still runs, and so does a broker without its
+//! Finds out whether the processes of a cluster respond. A frozen process still runs, and so does a broker without its
 //! database.
 //!
 //! Invariant: this takes at most [`LOOKED_WITHIN`], whatever the processes do.

@@ -24,8 +24,8 @@ const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 /// The key of the number of in-sync replicas that a topic needs.
 const MIN_IN_SYNC: &str = "min.insync.replicas";
-/// The number of in-sync replicas if there are three replicas. With it, the death of one broker loses no record and
-/// stops no topic.
+/// The number of in-sync replicas if there are three replicas. With this number, the death of one broker loses no
+/// record and stops no topic.
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
 /// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";

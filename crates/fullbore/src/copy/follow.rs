@@ -185,7 +185,7 @@ impl Follow<'_> {
     }
 
     /// Waits until other members have copied their partitions to the ends, or for a session timeout. Returns false if
-    /// the assignment changes. The partitions of a dead member come here when its session ends.
+    /// the assignment changes, as it does when this copier gets the partitions of a dead member.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {

@@ -68,7 +68,7 @@ struct SentRecord {
     topic: Rc<str>,
     /// How many bytes the record takes at most, if it is the only one of a batch.
     size: usize,
-    /// When results were last checked before the record was sent.
+    /// When results were last checked before the record was sent. Stands for the time of the send.
     begun: Instant,
     delivery: Delivery,
 }

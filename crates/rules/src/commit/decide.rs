@@ -50,7 +50,7 @@ pub struct CommittedObject {
 }
 
 /// Decides on objects, in the order in which their broker closed them. Changes `state.partitions` to the state after
-/// the commit. If the commit may not have been written, the caller must read the partitions again.
+/// the commit. If the commit might not have been written, the caller must read the partitions again.
 pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();

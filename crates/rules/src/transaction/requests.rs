@@ -105,7 +105,7 @@ impl Request {
         }
     }
 
-    /// Returns the time until which the request may wait; None if it may not wait.
+    /// Returns the time until which the request may wait; None if it must not wait.
     pub(super) fn wait_until(&self) -> Option<i64> {
         match self {
             Request::InitProducerId(_, request) => request.wait_until,
