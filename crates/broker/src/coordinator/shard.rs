@@ -163,7 +163,7 @@ impl Shard {
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // In a later epoch than the next, another broker may have led in between. It may have written records that
+            // In a later epoch than the next, another broker may have led in between, and may have written records that
             // this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
@@ -210,8 +210,8 @@ impl Shard {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write. It is appended at the next [`Shard::flush`], or at once if the queue is long. If its transaction
-    /// may already have ended, it is refused with [`AppendError::Unverified`].
+    /// Queues a write, which is appended at the next [`Shard::flush`], or at once if the queue is long. If the write's
+    /// transaction may already have ended, the write is refused with [`AppendError::Unverified`].
     pub(super) fn request(self: &Arc<Self>, records: Records, callback: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {

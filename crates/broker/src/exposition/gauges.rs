@@ -30,7 +30,7 @@ pub struct Gauges {
     pub partitions_unwritable: usize,
     /// Number of partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// Files that a power loss has left beside the logs.
+    /// Files beside the logs, with records that a power loss has separated from their logs.
     pub set_aside: SetAside,
     /// True if the disk of the data directory is full.
     pub disk_full: bool,

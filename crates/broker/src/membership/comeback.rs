@@ -27,8 +27,8 @@ pub struct Comeback {
 }
 
 impl Comeback {
-    /// Creates the state of a broker that is not fenced. It ends its first fencing without a pause. `session` is how
-    /// long a broker may be silent before it is fenced.
+    /// Creates the state of a broker that is not fenced. The broker will end its first fencing without a pause.
+    /// `session` is how long a broker may be silent before it is fenced.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }

@@ -268,8 +268,7 @@ async fn send_memory(
     Ok(())
 }
 
-/// Sends once. This is a function of its own so that the caller's future does not hold the slices while the client does
-/// not read.
+/// Sends once. A separate function keeps the slices out of the caller's future while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

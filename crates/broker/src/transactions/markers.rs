@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this.
+/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this
+/// time.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
 /// How long the broker waits at most before it tries to write a marker again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);

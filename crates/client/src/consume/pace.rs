@@ -90,14 +90,14 @@ pub(super) struct AheadPace {
     window: u64,
     /// The shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// When the present measurement of the rate began, and how many bytes have arrived since. It lasts for at least the
-    /// delay.
+    /// When the present measurement of the rate began, and how many bytes have arrived since. A measurement lasts for
+    /// at least the delay.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Creates a pace that starts with responses of `first` bytes. They may grow to `answer_bytes_max`.
+    /// Creates a pace whose responses have `first` bytes at the start, and may grow to `answer_bytes_max`.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);

@@ -68,7 +68,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Takes part in the group until the member is stopped. Then it leaves.
+    /// Takes part in the group until the member is stopped, and then leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };

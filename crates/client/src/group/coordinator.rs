@@ -1,4 +1,5 @@
-//! The connection to a group's coordinator. It is looked up and connected when needed, and forgotten when it has moved.
+//! The connection to a group's coordinator. The coordinator is looked up and connected to when needed, and forgotten
+//! when it has moved.
 
 use super::round_trips::RoundTrips;
 use super::verdict::{self, Next};

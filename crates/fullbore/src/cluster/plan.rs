@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// Topics get one replica per broker, up to three. They accept records while one broker is dead.
+    /// Topics get one replica per broker, up to three. Such topics accept records while one broker is dead.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {

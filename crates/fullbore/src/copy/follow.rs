@@ -1,7 +1,8 @@
 //! The membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
 //!
 //! The records go through [`intake`](super::intake) and [`transfer`](super::transfer). Invariant: a partition is given
-//! up only while no transaction with its offsets is open. It is read only from the group's committed offset on.
+//! up only while no transaction with its offsets is open. A partition is read only from the group's committed offset
+//! on.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -412,7 +413,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_requested() || member.is_moving() || transfer.has_failed();
             if ends {
-                // A fetcher may wait for space in the queue. This ends the wait.
+                // A fetcher may wait for space in the queue. Closing the intake ends the wait.
                 intake.close();
                 is_cut_off = true;
             }

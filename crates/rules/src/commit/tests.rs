@@ -144,8 +144,8 @@ fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     assert_eq!(case.partitions[&1].next_offset, before);
 }
 
-/// The response to a commit is lost. Then the topic is deleted, and the commit is repeated. Its batches must get their
-/// offsets as duplicates.
+/// The response to a commit is lost. Then the topic is deleted, and the commit is repeated. The repeated commit must
+/// return the offsets of the batches, as for duplicates.
 #[test]
 fn deleted_partition_acknowledges_batches_committed_before() {
     let mut case = Case::new(2);

@@ -90,7 +90,7 @@ impl Leader {
     }
 
     /// Returns true if the replica may join the ISR. No change may be pending, and the replica must be outside the ISR
-    /// and eligible. It must have all committed records, and all records from before this leader's epoch.
+    /// and eligible. The replica must also have all committed records, and all records from before this leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)

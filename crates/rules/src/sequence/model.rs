@@ -77,8 +77,8 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Clients below this index may be unknown to the broker. They have written to this partition or to the deleted
-    /// one.
+    /// Clients below this index may be unknown to the broker, although they have written to this partition or to the
+    /// deleted one.
     unknown_below: usize,
     /// When silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,

@@ -344,7 +344,7 @@ impl Producers {
     }
 
     /// Returns all producers. Those that have been idle the longest come first. Producers with an open transaction come
-    /// last, in the order of its first offset.
+    /// last, in the order of the first offsets of these transactions.
     pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
         self.in_order().map(|(producer_id, producer)| ProducerState {
             producer_id,

@@ -54,7 +54,8 @@ impl AddPartitions {
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know that code. They treat errors that they do not handle specially as abortable.
+            // Clients of TV1 do not know TRANSACTION_ABORTABLE. They treat POLICY_VIOLATION as abortable, because they
+            // do not handle it specially.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }

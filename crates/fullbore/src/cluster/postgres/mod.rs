@@ -99,7 +99,8 @@ impl OwnPostgres {
     /// connections. A process that was started is stored in `started`, even if the wait fails.
     ///
     /// # Errors
-    /// Returns a sentence about the missing part or the obstacle. It names the server's log if that has details.
+    /// Returns a sentence about the missing part or the obstacle. The sentence names the server's log if the log has
+    /// details.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());

@@ -97,8 +97,8 @@ impl Cluster {
         Cluster { nodes, leader: 0, base, log, kafka, surely_not: HashSet::new(), newest, breach: None, bug }
     }
 
-    /// Handles a batch that arrives at a node. Returns the responses that are due now. These are its own, unless it is
-    /// parked, and those of batches that waited for it.
+    /// Handles a batch that arrives at a node. Returns the responses that are due now: the batch's own, unless the
+    /// batch is parked, and those of batches that waited for this one.
     pub fn arrive(&mut self, node: usize, attempt: Attempt, fault: Fault) -> Vec<(Attempt, Answer)> {
         match fault {
             Fault::Refused(code) => vec![(attempt, self.answer(node, code, -1))],

@@ -175,7 +175,7 @@ fn reply<R: Request>(
     Some(api::encode_response::<R>(&handle(request)?, v, header.correlation_id).unwrap())
 }
 
-/// Returns the response of a broker that does not know the version. It is the list of versions, in version 0 (KIP-511).
+/// Returns the response of a broker that does not know the version: the list of versions, in version 0 (KIP-511).
 fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
     let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();

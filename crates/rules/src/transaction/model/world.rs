@@ -208,7 +208,7 @@ impl World {
         })
     }
 
-    /// Ends the append in flight. It succeeds, fails, or fails although its record is written.
+    /// Ends the append in flight. The append succeeds, fails, or fails although its record is written.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
         let draw = self.random.below(10);
@@ -241,7 +241,7 @@ impl World {
         self.event(|transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Delivers a marker to its partition. It is sent again until the coordinator gets the response.
+    /// Delivers a marker to its partition. The marker is sent again until the coordinator gets the response.
     fn mark(&mut self) -> Result<(), String> {
         if self.markers.is_empty() {
             return Ok(());
