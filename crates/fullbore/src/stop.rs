@@ -39,7 +39,7 @@ const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// Comes when the terminal is closed. `None` if the process ignores it, as `nohup` makes it do.
+    /// SIGHUP, which comes when the terminal is closed. `None` if the process ignores SIGHUP, as with `nohup`.
     hangup: Option<Signal>,
 }
 

@@ -145,7 +145,7 @@ impl TransactionLedger {
         }
     }
 
-    /// Notes a phase.
+    /// Sets the phase of the producer.
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.state.lock().phase = phase;
         self.notify();

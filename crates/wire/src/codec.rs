@@ -439,8 +439,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Reads the tagged fields and returns the unknown ones. `known` reads the fields that it knows. For any other
-    /// field, it returns the field's bytes.
+    /// Reads the tagged fields and returns the unknown ones. `known` reads a field if it knows the tag. Otherwise it
+    /// returns the field's bytes.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,

@@ -84,8 +84,8 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// Waits for a free slot. If all are taken, closes the oldest connection that has sent no request, once it is older
-    /// than [`NEW`].
+    /// Waits for a free slot. If all slots are taken, closes the oldest connection that has sent no request, once that
+    /// connection is older than [`NEW`].
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}

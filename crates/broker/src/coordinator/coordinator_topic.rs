@@ -31,7 +31,7 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Names the stored state in log lines.
+    /// The name of the stored state in log lines, such as `groups`.
     const STATE: &'static str;
 
     /// Returns the internal topic.
@@ -66,7 +66,7 @@ pub struct InternalTopicSettings {
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// The internal topic of a coordinator, with its shards. Some of them may be led by other brokers.
+/// The internal topic of a coordinator, with its shards. Other brokers may lead the partitions of some shards.
 pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,

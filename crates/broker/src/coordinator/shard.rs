@@ -238,7 +238,7 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending as long as the guard lives, as a thread does that is appending.
+    /// Keeps other threads from appending as long as the guard lives, like a thread that is appending.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()

@@ -191,8 +191,8 @@ impl Behind {
 pub struct FetchPlan {
     /// The session id in the response, or 0 without a session.
     pub session_id: i32,
-    /// True if the session reads ahead. The response then contains only whole batches. A partition for which it has no
-    /// space comes in the next response.
+    /// True if the session reads ahead. The response then contains only whole batches. A partition that does not fit
+    /// into the response is in the next one.
     pub reads_ahead: bool,
     /// True if the response contains only partitions that have changed.
     incremental: bool,
@@ -267,7 +267,7 @@ impl Sessions {
     }
 
     /// Returns the owner of the session that this plan has opened, if that session reads ahead. The connection must
-    /// keep it, because dropping it ends the session.
+    /// keep the owner, because dropping the owner ends the session.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -376,7 +376,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Takes the session that was unused for longest out of the cache. The caller must free it without the lock.
+    /// Takes the session that was unused for longest out of the cache. The caller must free the session without the
+    /// lock.
     ///
     /// Returns `None` if there is no session, or if even that one was used recently.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {

@@ -35,7 +35,7 @@ const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 /// meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// After this many markers, other tasks get a turn.
+/// How many markers a task writes before it lets other tasks run.
 pub const TURN: usize = 64;
 
 /// The outcome of an attempt to write a marker.

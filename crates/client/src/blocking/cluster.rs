@@ -34,7 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// The brokers of the newest metadata, for when those of the list are gone. Detached clusters share them.
+    /// The brokers of the newest metadata. They are tried if none of `addresses` answers. Detached clusters share the
+    /// list.
     learned: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,

@@ -205,7 +205,7 @@ impl<'a> Consumer<'a> {
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
         // An empty assignment is not final while this member still reports partitions. The coordinator may withhold new
-        // ones until it has given these up.
+        // partitions until the member has given up those that it reports.
         let has_any = has_some || self.reported.as_ref().is_some_and(|reported| !reported.is_empty());
         if has_any {
             self.empty.end();

@@ -56,7 +56,7 @@ impl Condition {
 pub struct Conditions {
     /// The conditions of the brokers, in the order of their files.
     pub brokers: Vec<Condition>,
-    /// The condition of the cluster's own PostgreSQL. `None` if it has none.
+    /// The condition of the cluster's own PostgreSQL. `None` if the cluster has no own PostgreSQL.
     pub postgres: Option<Condition>,
 }
 

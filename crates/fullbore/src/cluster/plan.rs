@@ -461,7 +461,7 @@ mod tests {
     }
 
     /// The cluster was created by an older version, so its running brokers have no object store. A broker that is added
-    /// to them must not have one either.
+    /// to them must not have an object store either.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));

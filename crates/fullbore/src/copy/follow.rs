@@ -80,7 +80,7 @@ pub(super) struct Progress {
     is_stale: bool,
     /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
     failures: (u32, u32),
-    /// When the first of these failures happened.
+    /// When the first failure in a row happened.
     failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),

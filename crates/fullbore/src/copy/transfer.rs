@@ -418,7 +418,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Waits for the outcome of a transaction. With `None` it never returns.
+/// Waits for the outcome of a transaction. Waits forever if `ended` is `None`.
 async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     match ended {
         Some(ended) => ended.ending.wait().await,

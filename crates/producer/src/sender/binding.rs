@@ -6,7 +6,7 @@
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
-/// How long the window must bind before the report.
+/// How long the window must bind before it is reported.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Acknowledgements keep coming if the pauses between them are at most two round trips, or this time if it is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -17,7 +17,7 @@ pub(super) struct Binding {
     since: Option<Instant>,
     /// The time of the last check if the window bound at that time, and otherwise `None`.
     bound_at: Option<Instant>,
-    /// How long the window has bound in all.
+    /// Total time during which the window has bound.
     bound: Duration,
     /// The number of acknowledged bytes, and the time of the last check at which this number had grown.
     delivered: Option<(u64, Instant)>,

@@ -73,7 +73,7 @@ pub struct Joining {
     pub process: u128,
     /// How the previous process ended, as this process has found it.
     pub ended: PreviousShutdown,
-    /// The numbers in the data directory.
+    /// The contents of the data directory that show whether the directory is an older copy.
     pub marks: DirectoryMarks,
     /// The newest number that the previous process reported to the database; 0 if it reported none.
     pub reported: u64,

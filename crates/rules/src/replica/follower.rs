@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 
 /// Value for the log end of a follower that has not fetched yet.
 const UNKNOWN: i64 = -1;
-/// A time before any lag limit.
+/// A time that is earlier than any time with which a lag is compared.
 const NEVER_MS: i64 = i64::MIN / 2;
 
 /// A follower, as its fetches in the current leader epoch show it.
@@ -68,8 +68,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Notes that the follower has left the ISR. The high watermark does not wait for it until it has caught up
-    /// again.
+    /// Notes that the follower has left the ISR. The high watermark does not wait for this follower until the follower
+    /// has caught up again.
     pub fn left_isr(&mut self) {
         self.last_caught_up_ms = NEVER_MS;
     }

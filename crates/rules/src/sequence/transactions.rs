@@ -88,7 +88,7 @@ pub enum TransactionOfBatch {
     None,
     /// The batch continues the open transaction.
     Ongoing,
-    /// The batch opens a transaction here. The coordinator must have added this partition to it before.
+    /// The batch opens a transaction here. The coordinator must have added this partition to the transaction before.
     Begins,
 }
 

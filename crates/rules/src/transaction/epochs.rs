@@ -20,7 +20,7 @@ pub(super) enum Decision {
     Done,
     /// Allocate a producer id, and then decide on the request again.
     NeedProducerId,
-    /// Write this state, and then respond to the request from it.
+    /// Write this state, and then build the response to the request from the state.
     Persist(Box<TransactionMetadata>),
 }
 
