@@ -11,12 +11,13 @@
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
 //! in order, in a *round*. This is what the responses prove:
 //!
-//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written, because the
-//!   broker accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart)
-//!   thus needs no retry of them.
+//! * The acknowledgement of a batch proves that every earlier batch of its epoch with an unknown outcome was written,
+//!   because the broker accepts no sequence before the previous one. A broker that forgot the earlier batches (Kafka
+//!   after a restart) thus needs no retry of them.
 //! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised. Then
-//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. This proof fails if
-//!   another batch was given up that may be written. The batches that may be written are then *unresolved*, and fail.
+//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. There is no such
+//!   proof if a batch with an unknown outcome was given up. Batches with an unknown outcome are then *unresolved*, and
+//!   fail.
 //! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
 //!   fenced.
 //!

@@ -265,8 +265,8 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // If the partition was deleted or is led elsewhere, this broker is about to leave the shard, so this is no
-            // error.
+            // If the partition was deleted or is led elsewhere, this broker is about to leave the shard, so the failure
+            // is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: this broker does not serve them until a retry succeeds", C::STATE);

@@ -1,5 +1,5 @@
-//! Decides when a live broker that was fenced unfences itself. The first time it does so at once. If it is fenced again
-//! soon after, it waits, and longer each time.
+//! Decides when a live broker that was fenced unfences itself. After the first fencing, the broker unfences itself at
+//! once. If it is fenced again soon afterwards, it waits, each time longer than before.
 //!
 //! Suppose that a broker loses only its heartbeats. Without the pauses it would be fenced and unfenced in every
 //! session, and its partitions would change their leaders each time. A broker does not wait if a partition without a

@@ -8,8 +8,8 @@
 //! also searched for after an older copy of the index of diskless topics was accepted.
 //!
 //! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
-//! directory records this boot, so a kill between the two loses nothing. The effects of a power loss on a log are in
-//! `fullbore_log`.
+//! directory records this boot, so a kill between these two writes loses nothing. The effects of a power loss on a log
+//! are in `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;

@@ -34,8 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// The brokers of the newest metadata. They are tried if none of `addresses` answers. Detached clusters share the
-    /// list.
+    /// The brokers of the newest metadata, which are tried after `addresses`. Detached clusters share the list.
     learned: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
@@ -368,8 +367,8 @@ impl Bootstrap {
     }
 
     /// Connects to the first broker that answers. Each address is tried [`PATIENCE`] after the previous one, or at once
-    /// if that has failed. A broker that hangs therefore delays the connection only a little. All attempts together end
-    /// after `patience`.
+    /// if the previous attempt has failed. A broker that hangs therefore delays the connection only a little. All
+    /// attempts together end after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();

@@ -1,7 +1,7 @@
 //! Compares the rules with a naive model, which is a list of all appends that is searched from end to end.
 //!
-//! A client counts its records without wrapping, so the model knows which record has a sequence. After any steps, the
-//! log must have each record once, without a gap after the first.
+//! A client counts its records without wrapping, so the model knows which record each sequence stands for. After any
+//! steps, the log must have each record once, without a gap after the first.
 
 use fullbore_schedules::{Random, run_each_list};
 
