@@ -111,8 +111,8 @@ impl Stop {
         }
     }
 
-    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a later SIGINT or SIGTERM, or if the command does not
-    /// end in time, `last_words` runs and the program ends.
+    /// Creates a request that is made by SIGINT, SIGTERM or SIGHUP. At a later SIGINT or SIGTERM, or if the command
+    /// does not end in time, `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();

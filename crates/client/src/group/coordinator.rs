@@ -69,7 +69,7 @@ impl Coordinator {
         let begun = Instant::now();
         let outcome = connection.call_both(&finds, requests);
         if outcome.is_ok() {
-            // The request may be that of a static member, which waits for other members.
+            // The request may be the JoinGroup of a static member, whose response waits for other members.
             self.times.note(begun.elapsed(), true);
         }
         let connection = self.cluster.take_connection();
@@ -147,8 +147,7 @@ impl Coordinator {
         self.trouble.clone()
     }
 
-    /// Returns the member's next step after a response or an error. If the coordinator cannot be reached, it is
-    /// forgotten.
+    /// Returns the member's next step after a response or an error. Forgets a coordinator that cannot be reached.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {

@@ -10,7 +10,8 @@ use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
-/// A batch in a request. Records are numbered in the order of sending, and a batch has `first` and those after it.
+/// A batch in a request. Records are numbered in the order of sending, and `first` is the number of the batch's first
+/// record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     /// The number of the attempt. Together with the connection it identifies the request that a response belongs to.
