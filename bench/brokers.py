@@ -98,7 +98,7 @@ class Fullbore(Broker):
 
 
 class Kafka(Broker):
-    """`controller` is the port of its controller."""
+    """Apache Kafka. `controller` is the port of its KRaft controller."""
 
     def __init__(self, name, temp, settings=None, controller=None):
         super().__init__(name, temp, settings)

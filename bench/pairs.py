@@ -16,7 +16,7 @@ class Pair(brokers.Topics):
         self.near.launch()
         self.far.launch()
         end = time.monotonic() + 60
-        # If a topic can be created on both brokers, the far broker is registered.
+        # Once a topic can be created on both brokers, the far broker is registered.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
                 sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.directory}")

@@ -37,7 +37,7 @@ if failed:
 at = lambda q: times[min(len(times) - 1, int(q * len(times)))] * 1000
 print(f"{at(0.5):.4f} {at(0.99):.4f} {len(times)}")
 """
-# Longest run. A client that takes 40 ms for each record cannot send all of them in this time.
+# Maximum seconds of a run. A client that takes 40 ms for each record cannot send all records in this time.
 MOST_S = 10
 
 

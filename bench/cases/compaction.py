@@ -11,7 +11,7 @@ from brokers import FULLBORE, Fullbore, Kafka
 from runs import RECORD
 
 RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
-# The same work at a smaller scale, which warms up a JVM.
+# The warm-up of a JVM has the same work, divided by this number.
 WARM = 5
 PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
 # Seconds without a change after which the log counts as compacted, and the maximum number of seconds to wait for that.
@@ -45,7 +45,7 @@ def work(bench, broker, number, files):
     # The filled log is written to the disk now. Otherwise the system might do that during the measurement.
     os.sync()
     took, cpu, size = compacted(bench, broker, alone)
-    # The first second is not counted.
+    # The first second of a paced run is not counted.
     seconds = 1 + max(PACED_LEAST_S, took)
     os.sync()
     without = bench.honest(broker, "compact-paced-alone", "paced", PACED_RECORDS_S, seconds)

@@ -81,8 +81,8 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
             told = numbers(next(line for line in output.splitlines() if " transactions/s, " in line), names)
-            # The CPU time includes the three seconds of warm-up, which `rate` leaves out. They are assumed to have the
-            # same rate.
+            # The CPU time includes the three seconds of warm-up, which `rate` leaves out. The warm-up is assumed to
+            # have the same rate.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
         own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]
@@ -162,12 +162,12 @@ def read(bench):
     for broker in (bench.kafka, bench.fullbore):
         broker.topic("tx-read")
         in_java(bench, broker, "tx-read-fill", "-Xmx512M", "fill", broker.address, "tx-read", READ, 1000, READ_TRANSACTION, 10)
-    # Both levels read as many records, because in a longer run more of Java's code is compiled.
+    # Both levels read the same number of records, because in a longer run more of Java's code is compiled.
     levels, records = ("read_committed", "read_uncommitted"), READ * 9 // 10
 
     def once(broker, round_number):
-        # The levels alternate, and each round begins with the other one, so that other load on the machine affects
-        # both.
+        # The levels alternate, and successive rounds begin with different levels. Other load on the machine thus
+        # affects both.
         order = levels if round_number % 2 == 0 else levels[::-1]
         rate = {level: java_consumes(bench, broker, "tx-read", f"{level}-{round_number}", records, [f"isolation.level={level}"]) for level in order}
         return [rate[level] for level in levels]

@@ -1,6 +1,6 @@
-//! Bodies of the fuzz targets. Not here: the targets in `fuzz_targets`, which libFuzzer drives, and
-//! `crates/wire/tests/wire/fuzz.rs`, which runs the same bodies briefly as tests. For the latter this file uses only
-//! the standard library, `bytes` and `fullbore_wire`.
+//! Bodies of the fuzz targets. libFuzzer drives the targets in `fuzz_targets`, and `crates/wire/tests/wire/fuzz.rs`
+//! runs the same bodies briefly as tests. For these tests, this file uses only the standard library, `bytes` and
+//! `fullbore_wire`.
 //!
 //! Invariant: any input is valid. Only a panic, or a message that does not survive its own encoding, is a finding.
 
@@ -13,7 +13,7 @@ use fullbore_wire::coordinator::{CoordinatorRecord, TransactionLogRecord, Transa
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
-/// Largest decompressed size of a batch of a few KiB.
+/// Maximum decompressed size of a batch. A batch in the input has a few KiB.
 const BATCH_DECOMPRESSED_MAX: usize = 1 << 20;
 const DECOMPRESSED_MAX: usize = 1 << 18;
 
@@ -58,7 +58,7 @@ pub fn coordinator(data: &[u8]) {
     }
 }
 
-/// Checks a record as one of `__transaction_state`: if it decodes, it survives its own encoding in the newest version.
+/// Checks a record of `__transaction_state`: if the record decodes, it must survive encoding in the newest version.
 fn transaction(key: Bytes, value: Option<Bytes>) {
     let Ok(once) = TransactionLogRecord::decode(key, value) else { return };
     let newest = *TransactionLogValue::VERSIONS.end();
@@ -66,7 +66,7 @@ fn transaction(key: Bytes, value: Option<Bytes>) {
     assert_eq!(TransactionLogRecord::decode(key, value), Ok(once));
 }
 
-/// Checks each codec alone: foreign bytes are decompressed within a bound, and our own survive.
+/// Checks a codec: arbitrary bytes never decompress beyond the limit, and compressed input decompresses to itself.
 pub fn compression(data: &[u8]) {
     let [codec, input @ ..] = data else { return };
     let codecs = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
@@ -126,7 +126,7 @@ fn records(payload: &[u8], batch: &BatchView<'_>) -> usize {
     count
 }
 
-/// Message of an API.
+/// Kind of an API's message.
 #[derive(Clone, Copy)]
 enum Side {
     Request,

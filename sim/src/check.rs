@@ -1,7 +1,7 @@
 //! Checks that run after every step on the states of clients and disks.
 //!
 //! A record is *committed* once it is below the high watermark of any broker. The committed records form one log, which
-//! only grows. A replica that may lead has this whole log, and every acknowledged record is in it. It has each
+//! only grows. A replica that may lead has this whole log. The log contains every acknowledged record, and each
 //! idempotent producer's records once, in the order of their sequences.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Simulated producers. An idempotent producer uses acks=all and resends each record until it is acknowledged. It sends
-//! in the order of sequences, over one connection at a time. Any other producer uses acks=1 and gives up a record that
-//! fails.
+//! in the order of sequences, over one connection at a time. Any other producer uses acks=1 and does not resend a
+//! record that fails.
 
 use std::collections::VecDeque;
 

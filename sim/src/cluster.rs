@@ -39,7 +39,7 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A fenced broker has read the metadata and may take part.
+    /// Unfences a broker that has read the metadata and may take part.
     Unfence(BrokerState),
     /// A broker is considered failed.
     Fence(BrokerState),
@@ -57,7 +57,8 @@ pub enum Command {
     },
     ReportEnd(LogEndReport),
     ElectPreferred,
-    /// The partition is adapted to the newest state of the brokers, as a later part of a change of brokers.
+    /// The partition is adapted to the newest state of the brokers. This is a later part of a change such as a
+    /// registration.
     Settle,
 }
 

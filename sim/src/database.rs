@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{HeartbeatAnswer, Message, Note};
 
-/// Odds of one in this many that a change of brokers decides on the partition only in a later part
+/// Out of this many changes of a broker's state, one decides on the partition only in a later part
 /// ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 

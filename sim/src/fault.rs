@@ -13,7 +13,7 @@ pub enum Fault {
     ComparesNoEpoch,
     /// A leader uses a smaller ISR before the cluster has granted it.
     ShrinksBeforeCommit,
-    /// A leader treats a change of the ISR without a response as refused.
+    /// A leader that gets no response to a change of the ISR treats the change as refused.
     TakesUnknownForFailure,
     /// A broker that lost the end of its log in a power loss reports that it was only killed.
     ElectsLostTail,

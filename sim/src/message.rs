@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Command, SeenVersion, Snapshot};
 
-/// A record, sent as a batch of its own. Each record has another value.
+/// A record, sent as a batch of its own. No two records have the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     pub epoch: i32,

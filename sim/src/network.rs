@@ -17,7 +17,8 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// When the last message to each end arrives: first the second end, then the first.
+    /// The arrival time of the last message to each end. The first element is for the second end, the other for the
+    /// first.
     last_us: [i64; 2],
     /// The end that has closed the connection. It receives no more messages.
     closed_by: Option<Node>,

@@ -15,7 +15,7 @@ use fullbore_schedules::Random;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub events: u64,
-    /// A hash of all events and their times. Two runs of a seed must have the same one.
+    /// A hash of all events and their times. Two runs of a seed must have the same hash.
     pub digest: u64,
     pub acknowledged: u64,
     pub committed: usize,
@@ -54,8 +54,8 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let min_insync_replicas = random.between(1, 3);
     let settings = Settings {
         min_insync_replicas,
-        // With `min_insync_replicas` 1 a record may be committed on one disk only, and losing its unflushed writes
-        // would lose the record.
+        // With `min_insync_replicas` 1 a record may be committed on one disk only. If it were not flushed there, a
+        // power loss would lose it.
         flushes: min_insync_replicas == 1 || random.one_in(2),
         session_timeout_us: 900_000,
         heartbeat_us: 50_000,
@@ -171,8 +171,8 @@ fn outage(random: &mut Random) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (random.between(100_000, 2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// Returns a pause of a broker together with a fault of commands: either all are late, or the next commit's response is
-/// lost.
+/// Returns a pause of a broker together with a fault: either all commands to the database are late, or the response to
+/// the next commit is lost.
 fn late_commands(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if random.one_in(2) {
         ChaosEvent::LoseAnswer

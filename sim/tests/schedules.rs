@@ -1,4 +1,5 @@
-//! Runs many schedules. None may break a promise, a seed must repeat its run, and each planted fault must be found.
+//! Runs many schedules. No schedule may break a promise, a seed must repeat its run, and each planted fault must be
+//! found.
 
 use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
 use fullbore_sim::fault::FAULTS;

@@ -197,7 +197,7 @@ impl Client {
     pub fn wait_for_answer(&mut self) {
         let begun = loop {
             match self.stream.socket().peek(&mut [0]) {
-                // This process was suspended for a moment, which interrupts the read. It is repeated.
+                // The read was interrupted because this process was suspended for a moment. The loop repeats the read.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 begun => break begun.expect("the broker answers"),
             }

@@ -82,7 +82,7 @@ impl ClusterPlan {
         ClusterPlan { postgres, database, addresses, sets, directories: Vec::new(), links: None }
     }
 
-    /// Returns the PostgreSQL of the plan. Panics if the plan shares one with other tests.
+    /// Returns the PostgreSQL of the plan. Panics if the plan shares a server with other tests.
     pub fn postgres(&self) -> &PostgresServer {
         match &self.postgres {
             DatabaseServer::Own(server) => server,
@@ -167,7 +167,7 @@ impl Cluster {
         &self.plan.sets[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Returns the links between the processes. Panics if the cluster was planned without.
+    /// Returns the links between the processes. Panics if the cluster was planned without links.
     pub fn links(&self) -> &Links {
         self.plan.links.as_ref().expect("a plan with links")
     }
@@ -213,8 +213,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all brokers return the same id for a topic. If a topic of this name was deleted, each of them knows
-    /// of it by then.
+    /// Waits until all brokers return the same id for a topic. If a topic of this name was deleted, each broker then
+    /// knows of the deletion.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
             let reported = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);

@@ -1,8 +1,8 @@
 //! A client that copies numbers in transactions, together with its group's offset. It keeps working while brokers fail.
 //! The output must have each number once.
 //!
-//! [`Resolve`] decides how the client reacts if a request gets no response. No request may take longer than [`HANGS`]
-//! including its retries, or five times that while the test injects faults.
+//! [`Resolve`] decides how the client reacts if a request gets no response. Including its retries, no request may take
+//! longer than [`HANGS`], or five times as long while the test injects faults.
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -160,7 +160,8 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // The client always repeats this request, because the producer that it starts fences the old one anyway.
+        // The client repeats this request even with `Resolve::Anew`, because each new producer fences the former one
+        // anyway.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))

@@ -199,7 +199,8 @@ impl<'a> Copied<'a> {
         self.check_lag(group);
     }
 
-    /// Waits until the target has `records` records. If they do not come, the failure lists the missing ones.
+    /// Waits until the target has `records` records. If it does not get them in time, the test fails with the missing
+    /// ones.
     pub fn has(&self, records: usize, group: &str) {
         let started = Instant::now();
         while self.count() < records {
@@ -210,7 +211,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Checks that the target has the same records as the source, in whichever partitions.
+    /// Checks that the target has the same records as the source. They may be in other partitions.
     pub fn check_unordered(&self) {
         let sorted = |topic: &str| {
             let of_all = self.records(topic).concat();

@@ -14,8 +14,9 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
-/// The journal's size in MiB and its first block. Files lie behind it, so that a commit does not write behind a part
-/// that [`Disk::lose_end_of`] has made unreadable. The image would grow again, and that part would be read as zeros.
+/// The journal's size in MiB and its first block. The journal lies before all files. [`Disk::lose_end_of`] cuts off the
+/// end of the image. A journal there would let the image grow at the next commit, and the lost part would be read as
+/// zeros.
 const JOURNAL: &str = "size=4,location=4096";
 
 /// A disk image with its mounted file system. Dropping it unmounts the file system.
@@ -37,7 +38,7 @@ impl Disk {
         None
     }
 
-    /// Returns a disk in the state that it would have after a power loss at this moment.
+    /// Returns a copy of this disk, in the state that a power loss at this moment would leave.
     pub fn cut_power(&self) -> Disk {
         let disk = Disk { directory: tempfile::tempdir().expect("a temporary directory") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");

@@ -13,8 +13,8 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 /// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings that keep a broker from expiring or compacting anything by itself. Without them it would expire much at
-/// once, because the fixtures are older than most expiration times.
+/// Settings that keep a broker from expiring or compacting anything by itself. Without these settings it would expire
+/// much at once, because the fixtures are older than most expiration times.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",
@@ -104,7 +104,8 @@ impl Fixture {
         lines.map(|line| (line[5].strip_suffix("-0").expect("partition 0"), line[0])).collect()
     }
 
-    /// Checks that this release describes the data as the manifest does. The broker may need some time to load it.
+    /// Checks that this release describes the data as the manifest does. The broker may need some time to load the
+    /// data.
     pub fn assert_described(&self, bootstrap: &str) {
         let describe = || {
             let mut command = Command::new(Path::new(FIXTURES).join("describe"));
@@ -142,8 +143,8 @@ impl Fixture {
         }
     }
 
-    /// Starts a new producer with the id of each open transaction. It must abort the transaction and commit one of its
-    /// own.
+    /// Starts a new producer with the id of each open transaction. The producer must abort the transaction and commit a
+    /// transaction of its own.
     pub fn assert_successors_abort(&self, coordinator: impl Fn(&str) -> Client, client: impl Fn(&str) -> Client) {
         for (topic, id) in self.open_transactions() {
             let mut coordinator = coordinator(id);

@@ -37,8 +37,8 @@ pub struct History {
     /// The partition and value of each record that a read_committed consumer gets at the end. The records of each
     /// partition are in order.
     pub found: Vec<(i32, String)>,
-    /// The partition and value of each record that a second read_committed consumer has read. It reads during the whole
-    /// run.
+    /// The partition and value of each record that a second read_committed consumer has read. This consumer reads
+    /// during the whole run.
     pub polled: Vec<(i32, String)>,
     /// The group's committed offset at the end.
     pub offset: i64,
@@ -61,8 +61,8 @@ impl History {
         there
     }
 
-    /// Reports committed transactions whose records are not in the output exactly once, and aborted transactions whose
-    /// records are.
+    /// Reports transactions that the output contradicts. A committed transaction must have each of its records there
+    /// once, an aborted one none, and one in doubt all of them or none.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();

@@ -18,8 +18,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a PgBouncer in front of `server`. If `ignores_settings` is true, it accepts connections that open with
-    /// settings, and drops the settings. Otherwise it refuses them.
+    /// Starts a PgBouncer in front of `server`. A client may send settings when it opens a connection. If
+    /// `ignores_settings` is true, PgBouncer ignores the settings. Otherwise it refuses such a connection.
     pub fn start(server: SocketAddr, ignores_settings: bool) -> PgBouncer {
         let directory = TempDir::with_prefix("fullbore-pgbouncer-").expect("a directory");
         let port = stable_ports_in_a_row(1);

@@ -94,7 +94,7 @@ impl PostgresServer {
         SHARED.get_or_init(PostgresServer::start)
     }
 
-    /// Starts a server of its own for a test that stops it.
+    /// Starts a separate server, for a test that stops or changes it.
     pub fn start() -> PostgresServer {
         // The directory is kept because the script removes it after it has stopped the server.
         let directory = TempDir::with_prefix("fullbore-postgres-").expect("a directory").keep();

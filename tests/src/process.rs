@@ -324,7 +324,7 @@ impl Broker {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The system limits the numbers of descriptors, and always assigns the smallest free number.
+        // The limit applies to the numbers of descriptors, and the system always assigns the smallest free number.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }
@@ -454,13 +454,13 @@ fn address_in(text: &str) -> Option<SocketAddr> {
 /// An address on which nothing listens. The system never assigns this port.
 pub const NO_LISTENER: &str = "127.0.0.1:1";
 
-/// Removes reports of waits from a command's standard error. On a busy machine, a broker may take a second to respond.
+/// Removes the lines that report waits, because on a busy machine a broker may take a second to respond.
 pub fn complaints(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
 }
 
-/// Returns the path of the `fullbore` binary. `FULLBORE_BIN` may name one. Otherwise the tests of the crate `fullbore`
-/// use theirs, and for all others the binary is built in their profile.
+/// Returns the path of the `fullbore` binary: the one in `FULLBORE_BIN`, or in tests of the crate `fullbore` the one
+/// that cargo has built for them. For all other tests, builds the binary in their profile.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     let named = || ["FULLBORE_BIN", "CARGO_BIN_EXE_fullbore"].into_iter().find_map(std::env::var_os);

@@ -241,7 +241,7 @@ impl Client {
             assert_eq!(response.error_code, ErrorCode::NONE);
             let data = response.responses.remove(0).partitions.remove(0);
             // On a busy machine, the log may still be opening after a crash, or the store may not have returned the
-            // records yet.
+            // records yet. The fetch is then repeated.
             let is_awaited = data.high_watermark == -1
                 || data.high_watermark > offset && data.records.as_ref().is_none_or(|records| records.is_empty());
             if data.error_code.is_err() || !is_awaited {

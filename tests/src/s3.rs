@@ -32,8 +32,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 pub enum S3Fault {
     /// The response has this status and this error code.
     Status(u16, &'static str),
-    /// The connection breaks halfway through the large body, which is that of the request for PUT and that of the
-    /// response for GET.
+    /// The connection breaks halfway through the larger body: that of the request for PUT, and that of the response for
+    /// GET.
     Reset,
     /// The request is carried out, but the connection breaks before the response.
     AnswerLost,

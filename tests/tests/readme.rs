@@ -67,7 +67,7 @@ struct Place {
     broker: Broker,
     /// The broker from which docs/from-kafka.md moves the data. The page calls it 127.0.0.1:19092.
     old: Broker,
-    /// The directory in which commands run, so that one can read the files of another.
+    /// The directory in which commands run, so that a command can read the files of another one.
     directory: TempDir,
     /// The first port of the cluster that a page has started. `None` while there is no cluster.
     cluster: Option<u16>,

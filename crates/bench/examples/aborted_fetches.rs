@@ -70,7 +70,7 @@ impl Log {
         for (isolation_level, name) in [(1, "read_committed"), (0, "read_uncommitted")] {
             let (mut taken, mut place, mut aborted) = (Histogram::<u64>::new(3)?, 1_u64, 0);
             for _ in 0..fetches {
-                // This is Knuth's multiplier, whose upper bits are random enough.
+                // The multiplier is Knuth's. The upper bits of the product are random enough.
                 place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let offset = self.start + i64::try_from((place >> 20) % range)?;
                 let began = Instant::now();

@@ -1,11 +1,11 @@
 //! Measures the offset commits per second of a broker, or of the cluster that it belongs to. Arguments: HOST:PORT
 //! CONNECTIONS IN_FLIGHT SECONDS.
 //!
-//! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
-//! IN_FLIGHT requests together once the responses to the previous ones are in. With one request it behaves like
-//! `commitSync`, with more like a consumer with `commitAsync`. Requests are encoded once and then patched, so that the
-//! client's own work limits the rate little. This is not a part of `fullbore`. `bench/compare commit` runs it against
-//! two brokers in turn.
+//! Each connection commits for its own group at that group's coordinator, one partition a request. The connection sends
+//! IN_FLIGHT requests together once all earlier requests have responses. With one request it behaves like `commitSync`,
+//! with more like a consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own
+//! work hardly limits the rate. This is not a part of `fullbore`. `bench/compare commit` runs it against two brokers in
+//! turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const THREADS_MAX: usize = 2;
 /// Maximum number of bytes of one read.
 const READ_MAX: usize = 16 * 1024;
-/// The version with topics by name that every current broker serves.
+/// The version of OffsetCommit. It names topics instead of using ids, and every current broker serves it.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
 /// The committed offset in the encoded request. A search for it finds the bytes to patch.

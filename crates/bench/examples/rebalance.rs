@@ -48,7 +48,7 @@ struct Board {
 struct State {
     /// The generation of each member's assignment. A member that is joining has none.
     stable: HashMap<usize, i32>,
-    /// How many members each generation has, as the generation's leader received it.
+    /// The number of members of each generation, as the broker sent it to the generation's leader.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
     /// How many times all members were ordered to join again.

@@ -1,8 +1,9 @@
 //! Measures what many transactional ids cost: the broker's memory, and the time from a start until all ids are served.
 //!
 //! Run it with `cargo run --release -p fullbore-bench --example transactional_ids -- [IDS] [OPEN]`, with
-//! `FULLBORE_BIN=target/release/fullbore` in the environment. It creates IDS ids (100,000) by InitProducerId, of which
-//! OPEN (1,000) have a transaction open. Then it stops and kills the broker, and prints the time of each start.
+//! `FULLBORE_BIN=target/release/fullbore` in the environment. It creates IDS (100,000) transactional ids by
+//! InitProducerId, and opens a transaction of OPEN (1,000) of them. Then it stops and kills the broker, and prints the
+//! time of each start.
 
 use fullbore_tests::{Broker, Client, Protocol, Transactional, transactional_request};
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;

@@ -134,7 +134,7 @@ fn everything_sees_the_distance() {
     let started = Instant::now();
     let mut client = link.connect();
     // The bytes and the end of the stream are sent before the far end knows of the connection, and cross together with
-    // it.
+    // the connection.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());

@@ -1,4 +1,5 @@
-//! Checks that a wide request takes no more memory than was reserved for it, and its response no more room.
+//! Checks that a wide request takes no more memory than was reserved for it. The memory reserved for a large response
+//! must be at least the response's size, and not much more.
 //!
 //! This test is a binary of its own, because its allocator counts every allocation of the process.
 
@@ -36,7 +37,7 @@ const MANY: i32 = 50_000;
 /// How many bytes the broker may allocate for other purposes during the request, such as for the buffers of the
 /// connection.
 const OTHERS_MAX: usize = 512 << 10;
-/// How many times as much room a response may reserve as it takes.
+/// Maximum ratio of the memory that is reserved for a response to the response's size.
 const ROOM_FACTOR_MAX: usize = 3;
 /// The number of topics in the requests for lists.
 const TOPICS: usize = 400;
@@ -96,7 +97,8 @@ impl Requesting {
         }
     }
 
-    /// Sends a short request with a large response, and compares as `request` does.
+    /// Sends a short request with a large response. Compares the memory that both take with the memory reserved for
+    /// them.
     fn request_much<R: Request>(&mut self, request: &R, version: i16) {
         let bytes = encoded(request, version);
         LARGEST_POLL.store(0, Ordering::SeqCst);
@@ -110,7 +112,8 @@ impl Requesting {
         let response_room = LARGEST_ROOM.load(Ordering::SeqCst);
         let line = format!("{:?}: {taken} of {room} bytes, the response {response_bytes} of {response_room}", R::KEY);
         println!("{line}");
-        // A group that is not stable has no metadata in its description, so the room may also be half of the memory.
+        // An unstable group's description lacks metadata, so its response may reserve up to half of the request's
+        // memory.
         let rooms = response_bytes..=(ROOM_FACTOR_MAX * response_bytes).max(room / 2);
         if room == 0 || taken > room + OTHERS_MAX || !rooms.contains(&response_room) {
             self.failures.push(line);

@@ -9,7 +9,7 @@ const UNKNOWN_HOST: &str = "no address is known for the host";
 
 /// Turns a failure to look up a host into an error with this program's text.
 pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
-    // The standard library puts the action before the reason. It is removed.
+    // The standard library puts the failed action before the reason. Only the reason stays.
     let text = error.to_string();
     let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))

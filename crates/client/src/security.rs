@@ -1,8 +1,8 @@
 //! The settings `security.protocol` and `ssl.*` of every client in this repository. They choose plain connections or
 //! TLS, with keys and certificates.
 //!
-//! SASL is refused. Invariant: a new connection uses the present contents of the files. If these cannot be used, it
-//! uses the contents that were loaded last.
+//! SASL is refused. Invariant: a new connection uses the present contents of the files. If these contents cannot be
+//! used, the connection uses those that were loaded last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;

@@ -57,7 +57,7 @@ fn ours(theirs: &Theirs) -> Option<&'static Key> {
     }
 }
 
-/// Returns the default that is in force: the key's own, or that of the first synonym that has one, converted to the
+/// Returns the default that is in force: the key's own default, or the first default of a synonym, converted to the
 /// key's unit.
 fn default_of(key: &Key) -> Option<String> {
     let synonyms = key.synonyms.iter().filter_map(|name| broker_key(name));

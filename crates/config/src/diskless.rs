@@ -10,7 +10,7 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Text of the refusal if a broker in a cluster is to create a diskless topic but has no object store.
+/// Text of the refusal if a diskless topic cannot be created because the cluster's broker has no object store.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
@@ -37,8 +37,8 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// How many bytes of objects are cached for consumers. One half is for objects uploaded by this broker. The other
-    /// half is for fetched objects, and is larger if reading ahead needs more.
+    /// How many bytes of objects are cached for consumers. Half of the bytes is for objects that this broker has
+    /// uploaded. The rest is for fetched objects, and is more than half if reading ahead needs more.
     pub cache_bytes: usize,
     /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,
@@ -99,7 +99,7 @@ impl DisklessConfig {
     }
 }
 
-/// Checks that a setting which was set under both of its names has the same value twice.
+/// If a setting was set under both of its names, checks that the two values are equal.
 fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
     let number = |value: &str| value.parse::<i64>().ok();
     match (checked.get(ours), checked.get(theirs)) {
@@ -125,8 +125,8 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// Returns the size of the memory for uncommitted batches. It must be able to hold one object, because an object stays
-/// in memory until it is committed.
+/// Returns the size of the memory for uncommitted batches. The memory must be able to hold one object, because each
+/// object stays there until it is committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));

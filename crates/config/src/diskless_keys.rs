@@ -1,7 +1,7 @@
 //! The broker keys of diskless topics.
 //!
-//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless. Then both names are keys,
-//! and the value of Inkless's key applies if our key is not set. Only our key has a default.
+//! The key of a single topic is in `topic_keys`. A setting that has another name in Inkless has a key for each name.
+//! The key with Inkless's name has no default. If only that key is set, the other key has its value.
 
 use super::key::{Allowed, Key, Type};
 

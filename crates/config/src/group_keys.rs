@@ -176,8 +176,8 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// Returns the settings of the topic. They are Kafka's, except that a batch may be as large as a segment, because
-    /// the whole state of a group is one record.
+    /// Returns the settings of the topic, which are Kafka's with one exception. A batch may be as large as a segment,
+    /// because the whole state of a group is one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [

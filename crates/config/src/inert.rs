@@ -43,7 +43,7 @@ const FATES: &[(&str, Effect)] = &[
     ("listener.name.", Refused("only ssl.* can be set for a single listener; set others for all")),
 ];
 
-/// Keys without effect here that the configuration files shipped with Kafka 4 set.
+/// Keys that have no effect here, but are set in the configuration files that Kafka 4 ships.
 const STOCK: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("process.roles", "broker"),

@@ -86,7 +86,7 @@ pub struct Key {
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
-    /// True if the value may be written in either case, as in Kafka. It is stored in lower case.
+    /// True if the value may be written in upper or lower case, as in Kafka. The broker stores the value in lower case.
     pub any_case: bool,
     /// True if this broker key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,

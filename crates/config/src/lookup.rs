@@ -38,8 +38,8 @@ pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<C
     chain(&rows, broker)
 }
 
-/// Returns the values of a key of a topic, group or subscription. Its own value comes first, and then those of the
-/// broker keys that are its synonyms.
+/// Returns the values of a key of a topic, group or subscription. The key's own value comes first, and then the values
+/// of the broker keys that are its synonyms.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,

@@ -43,7 +43,8 @@ impl MembershipConfig {
 #[derive(Clone, PartialEq, Eq)]
 pub struct PlaneSettings {
     url: String,
-    /// A file with the password, to be used instead of a password in the URL. It is read again for each connection.
+    /// A file with the password, to be used instead of a password in the URL. The file is read again for each
+    /// connection.
     pub password_file: Option<PathBuf>,
     /// How long a call of the database may take.
     pub timeout_ms: u64,

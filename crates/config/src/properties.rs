@@ -153,8 +153,8 @@ fn split(line: &str) -> (&str, &str) {
     (&line[..end], value.trim_start_matches(blank))
 }
 
-/// Puts a backslash before each character that has a meaning in a file. A space, `=`, `:`, `#` and `!` have one
-/// everywhere in a key, and at the start of a value.
+/// Puts a backslash before each character that has a meaning in a file. A space, `=`, `:`, `#` and `!` have a meaning
+/// anywhere in a key, but in a value only at the start.
 fn escape(part: &str, is_key: bool) -> String {
     let mut escaped = String::with_capacity(part.len());
     for (at, c) in part.chars().enumerate() {

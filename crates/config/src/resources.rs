@@ -100,7 +100,7 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// Broker key for the interval of groups that do not set one. It may change while the broker runs.
+/// Broker key for the interval of groups that do not set one. Its value may change while the broker runs.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
 /// A client metrics subscription: which clients push which metrics, and how often.

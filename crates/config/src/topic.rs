@@ -112,7 +112,7 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
-    /// Returns the retention's limits of bytes and age. Both are None if the topic's policy does not delete records.
+    /// Returns the limits of retention, in bytes and in ms. Both are None if the policy does not delete records.
     pub fn retention(&self) -> (Option<u64>, Option<i64>) {
         if self.cleanup.delete { (self.retention_bytes, self.retention_ms) } else { (None, None) }
     }

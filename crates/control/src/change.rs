@@ -29,7 +29,7 @@ pub struct DeletedTopic {
 /// The partitions of a topic, in the order of their numbers.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// A version of the metadata. Each commit creates one, so two equal versions come from the same commit.
+/// A version of the metadata. Each commit creates a new version, so two equal versions come from the same commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// The version's number, which increases by 1 with each commit.
@@ -61,7 +61,7 @@ impl CopyAcceptance {
         self.at_ms.saturating_add(i64::try_from(Self::RECORDS_KEPT.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Returns the text under which the stores keep the acceptance.
+    /// Returns the acceptance as the text that the stores keep.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.version, self.first_leader_epoch, self.at_ms)
     }

@@ -80,7 +80,7 @@ pub type Urgent = Arc<[(Uuid, i32)]>;
 pub struct ChangeBroker {
     /// The broker, in the epoch that the change is meant for.
     pub broker: BrokerState,
-    /// The change of the state, such as a fencing.
+    /// The change, which determines the state that the broker gets.
     pub change: BrokerChange,
     /// Partitions whose leaders and ISRs are decided first.
     pub urgent: Urgent,

@@ -85,8 +85,8 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number. They
-    /// are removed once the partition has a leader.
+    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number. The
+    /// log ends of a partition are removed once it has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
     accepted_copy: Option<CopyAcceptance>,
@@ -217,9 +217,9 @@ impl Image {
     /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the
     /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It is twice
     /// the number of the version that deleted the last of these topics. A commit raises an epoch at most twice: the
-    /// leader goes, and another comes.
-    /// If an older copy of the database was accepted, the epoch is also larger than all epochs that the copy lacks.
-    /// Otherwise a partition that was added again could use the epochs of the first one twice.
+    /// leader goes, and another comes. If an older copy of the database was accepted, the epoch is also larger than all
+    /// epochs that the copy lacks. Otherwise a partition that the copy lacks could use its old epochs again, when it is
+    /// added again.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {
         let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);
         let first = self.accepted_copy.map_or(0, |accepted| accepted.first_leader_epoch);

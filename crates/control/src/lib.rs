@@ -284,8 +284,7 @@ impl Control {
         self.shared.broker_epoch
     }
 
-    /// Returns the id that this process drew when it started. The metadata names another process once this one is
-    /// replaced.
+    /// Returns the random id of this process. The metadata names another process once this one is replaced.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }

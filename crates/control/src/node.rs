@@ -14,7 +14,7 @@ pub struct RegisteredBroker {
     pub registration: BrokerRegistration,
     /// The id of the broker's data directory.
     pub directory: Uuid,
-    /// The id that the process drew when it started (Kafka's incarnation id). Clients never see it.
+    /// The random id of the broker's process (Kafka's incarnation id). Clients never see it.
     pub process: Uuid,
     /// The broker's `broker.rack`.
     pub rack: Option<Text>,

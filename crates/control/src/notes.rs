@@ -1,5 +1,5 @@
 //! Numbers that the broker writes to its data directory before it sends them to the database with a heartbeat. They
-//! reveal if a directory is an older copy (see `identity`).
+//! reveal whether a directory is an older copy (see `identity`).
 //!
 //! The heartbeat thread requests the next number, and another thread writes it to the file (see `identity`).
 //! Invariants: a number is sent only after it is in the directory. A hanging disk delays only one heartbeat, by at most
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Maximum time for which a heartbeat waits until its number is written. A write to the page cache normally takes a few
+/// Maximum time that a heartbeat waits for the write of its number. A write to the page cache normally takes a few
 /// microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 

@@ -25,8 +25,8 @@ impl Control {
     /// Elects other leaders, in several transactions if there are many partitions. Returns the current registration of
     /// each partition, in the order of the request.
     ///
-    /// If the store fails, the rest is refused without another attempt. If the caller stops waiting, the rest is not
-    /// carried out.
+    /// If the store fails, the remaining elections are refused without another attempt. If the caller stops waiting,
+    /// they are not held.
     pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let count = requested.partition_count();
         let (mut pieces, mut requested) = (Pieces::of_request(), requested.split());

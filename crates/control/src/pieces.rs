@@ -40,7 +40,7 @@ impl Pieces {
         Self { registrations: FIRST_OF_REQUEST }
     }
 
-    /// Returns how many partitions the next piece may change, as a budget.
+    /// Returns the budget that limits how many partitions the next piece may change.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }
@@ -50,7 +50,7 @@ impl Pieces {
         self.registrations
     }
 
-    /// Adapts the size to how long a full piece has held the lock.
+    /// Adapts the size of the next piece to the time for which a full piece has held the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);

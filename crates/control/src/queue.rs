@@ -35,8 +35,8 @@ pub struct WeakQueue {
     wanted: WantedVersion,
 }
 
-/// The version up to which callers want other brokers' commits to be read. `u64::MAX` stands for all commits, and 0 for
-/// no request. The writer sets it to 0 when it begins to read.
+/// The version up to which callers want the writer to read other brokers' commits. `u64::MAX` stands for all commits,
+/// and 0 for no request. The writer sets it to 0 when it begins to read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// An entry of the queue.

@@ -86,8 +86,8 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // More of the former process's partitions have to be handed over. Other brokers can take the lock in
-            // between.
+            // The former process has more partitions to hand over. Before the next transaction, other brokers can take
+            // the lock.
             None => continue,
             Some(Ok(())) => break,
         };
@@ -101,8 +101,8 @@ pub fn started<S: Store>(
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
-/// Returns true, with a warning, if the directory is an older copy. In that case, the registered process has used a
-/// newer state of the directory.
+/// Returns true and logs a warning if the directory is an older copy, because the registered process has used a newer
+/// state of it.
 fn is_older_copy(used: &UsedDirectory, joining: &Joining, registered: Uuid) -> bool {
     let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.reported);
     if is_older {

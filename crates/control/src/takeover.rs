@@ -17,9 +17,9 @@ use super::writer::{Failure, MetadataWriter};
 /// How many times the heartbeats are polled during one session.
 const CHECKS: u32 = 16;
 
-/// Waits for `session` to see if the process that is registered as this broker sends a heartbeat. If the process sends
-/// none, fences it and returns true. Returns false if the process is alive, if the broker is not registered, or if the
-/// store has no heartbeats.
+/// Waits for `session` and checks whether the process that is registered as this broker sends a heartbeat. If the
+/// process sends none, fences it and returns true. Returns false if the process is alive, if the broker is not
+/// registered, or if the store has no heartbeats.
 ///
 /// # Errors
 /// Returns the store's error if it cannot be used.

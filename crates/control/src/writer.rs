@@ -67,8 +67,8 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Called with each image before it is published.
     listener: Option<ImageListener>,
-    /// The first producer id that was not yet reserved when this broker last learnt of a new topic. This id and all
-    /// later ones are therefore newer than every known topic.
+    /// The first producer id that was not reserved yet when this broker last learnt of a new topic. Ids from here on
+    /// are newer than every known topic.
     newest_topic_after: i64,
 }
 
@@ -176,7 +176,7 @@ impl<S: Store> MetadataWriter<S> {
     }
 
     /// Answers the command at once if it does not need the store, or refuses it if it has waited too long. Returns
-    /// `None` in both cases, and otherwise the command.
+    /// `None` in both cases. Otherwise, returns the command.
     fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -197,8 +197,8 @@ impl<S: Store> MetadataWriter<S> {
 
     /// Answers a command while the store cannot be used. A request for a producer id gets one of the reserved ids if
     /// any are left, and all other commands are refused. A reserved id may be older than the newest topics. If such a
-    /// topic has replaced a deleted one of the same name, its partitions accept any first sequence number from this
-    /// producer.
+    /// topic has replaced a deleted one of the same name, its partitions accept any first sequence number from the
+    /// producer with that id.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -285,8 +285,9 @@ impl<S: Store> MetadataWriter<S> {
         self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out if a commit without an answer was made. Takes the lock first, so that the commit cannot still be in
-    /// progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
+    /// Finds out whether a commit without an answer was made. Takes the lock first, so that the commit cannot still be
+    /// in progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the
+    /// commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,

@@ -1,5 +1,5 @@
-//! Counts this broker's calls to the database of a cluster. Also records if the database is available, as the answers
-//! to heartbeats show it.
+//! Counts this broker's calls to the database of a cluster. Also records whether the database is available, as the
+//! answers to heartbeats show it.
 //!
 //! Calls for diskless topics are not counted here, since they have their own connections. Invariant: recording takes no
 //! lock. A reader may therefore see some values from just before a call and others from just after it.

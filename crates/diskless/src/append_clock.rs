@@ -1,5 +1,5 @@
-//! The clock that dates the records and producers that this broker appends. It is the later of the machine's clock and
-//! the clock of the database that the brokers of a cluster share.
+//! The clock that dates the records and producers that this broker appends. This clock is the later of two clocks: that
+//! of the machine, and that of the database which the brokers of a cluster share.
 //!
 //! Each broker compares the age of records with the earlier of the two clocks. If a broker whose clock is behind dated
 //! records by its own clock alone, the others would delete them at once.
@@ -12,18 +12,18 @@ use std::time::Duration;
 use fullbore_host::clock::SteadyClock;
 use fullbore_host::files::now_ms;
 
-/// A difference of the two clocks that is longer than this is logged, in ms.
+/// Maximum difference of the two clocks, in ms. A larger difference is logged.
 const APART_MAX_MS: i64 = 60_000;
-/// Stands for a database that has not answered yet.
+/// The value of `database_ahead_ms` until the database has answered for the first time.
 const UNKNOWN: i64 = i64::MIN;
 
-/// The clock of appends. It follows the database's clock between two answers of the database.
+/// The clock of appends. Between two answers of the database, it continues from the last one with a steady clock.
 #[derive(Debug)]
 pub struct AppendClock {
     steady: SteadyClock,
     /// How far the database's clock is ahead of `steady`, in ms, or [`UNKNOWN`].
     database_ahead_ms: AtomicI64,
-    /// True from the log line that the two clocks differ until they agree again, so that the line is not repeated.
+    /// True from the log line about a difference until the difference is at most half of [`APART_MAX_MS`].
     is_apart: AtomicBool,
 }
 
@@ -38,7 +38,7 @@ impl Default for AppendClock {
 }
 
 impl AppendClock {
-    /// Returns the time of this clock when the machine's clock shows `own_ms`.
+    /// Returns the time for an append when the machine's clock shows `own_ms`.
     pub fn at(&self, own_ms: i64) -> i64 {
         match self.database_ahead_ms.load(Relaxed) {
             UNKNOWN => own_ms,
@@ -46,7 +46,8 @@ impl AppendClock {
         }
     }
 
-    /// Records the database's time in an answer that took `took`. Logs a warning if the machine's clock is far from it.
+    /// Records the database's time, which arrived `took` after the request. Logs a large difference to the machine's
+    /// clock.
     pub fn saw(&self, database_ms: i64, took: Duration) {
         match self.apart(now_ms(), database_ms, took) {
             Some(ahead_ms) if ahead_ms < 0 => tracing::warn!(
@@ -61,15 +62,16 @@ impl AppendClock {
         }
     }
 
-    /// Records the database's time. Returns how far the machine's clock is ahead of it in ms, if that has to be logged.
-    /// The database may have read its clock up to `took` ago.
+    /// Records the database's time, which the database may have read up to `took` ago. If a warning is due, returns how
+    /// far the machine's clock is ahead of that time, in ms.
     fn apart(&self, own_ms: i64, database_ms: i64, took: Duration) -> Option<i64> {
         self.database_ahead_ms.store(database_ms.saturating_sub(self.steady.now_ms()), Relaxed);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
         let ahead_ms = own_ms.saturating_sub(database_ms);
         let ahead_ms = if ahead_ms > 0 { ahead_ms.saturating_sub(took_ms).max(0) } else { ahead_ms };
         let was_apart = self.is_apart.load(Relaxed);
-        // A difference near the limit is logged only once.
+        // After a warning, the difference must fall to half the limit before another warning. A difference that varies
+        // around the limit is therefore logged only once.
         let apart_max_ms = if was_apart { APART_MAX_MS / 2 } else { APART_MAX_MS };
         let is_apart = ahead_ms.saturating_abs() > apart_max_ms;
         self.is_apart.store(is_apart, Relaxed);
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!(clock.at(OWN), OWN, "the database has not answered");
         clock.saw(now_ms() + HOUR, Duration::ZERO);
         assert!(is_about(clock.at(now_ms()), now_ms() + HOUR - 1_000), "{}", clock.at(now_ms()) - now_ms());
-        // The machine's clock is set back.
+        // The machine's clock is set back by an hour, but appends still follow the database's clock.
         assert!(is_about(clock.at(now_ms() - HOUR), now_ms() + HOUR - 1_000));
         clock.saw(now_ms() - HOUR, Duration::ZERO);
         assert_eq!(clock.at(OWN), OWN.max(clock.at(0)), "the database's clock was set back");

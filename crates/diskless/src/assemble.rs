@@ -36,7 +36,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Creates an assembly of batches of a partition in this leader epoch.
+    /// Creates an empty response for a partition, whose batches get this leader epoch.
     pub fn new(leader_epoch: i32) -> Assembly {
         Assembly { leader_epoch, pieces: Vec::new(), copied: BytesMut::new() }
     }
@@ -93,7 +93,7 @@ impl Assembly {
     }
 }
 
-/// Puts the object's id into a batch, which makes it ready to be stored. The batch is copied only if other owners share
+/// Puts the object's id into a batch, so that the batch can be stored. The batch is copied only if other owners share
 /// its bytes.
 pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));

@@ -18,7 +18,7 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// A response is copied if it uses less than 1/`BLOCK_SHARE` of the bytes of its blocks. Otherwise its slices would
+/// A response that uses less than 1/`BLOCK_SHARE` of the bytes of its blocks is copied. Slices of these blocks would
 /// keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
@@ -64,8 +64,8 @@ struct FetchedBlock {
 pub struct FoundRange {
     /// The bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if this broker uploaded the bytes. They did not pass through the store, so the reader need not check their
-    /// checksum.
+    /// True if this broker uploaded the bytes. Uploaded bytes did not pass through the store, so the reader need not
+    /// check their checksum.
     pub is_uploaded: bool,
 }
 
@@ -167,8 +167,9 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched so that the cache has all of `range`. They consist of whole blocks, and
-    /// adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched bytes rises.
+    /// Returns the ranges that must be fetched so that the cache has all of `range`. The ranges consist of whole
+    /// blocks, and adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched
+    /// bytes rises.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
@@ -196,8 +197,8 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
 }
 
 /// Returns true if the ranges use so little of their blocks that the caller should copy them. A slice would keep its
-/// whole block in memory until the client has received the response. The memory budget counts only the bytes of the
-/// response itself.
+/// whole block in memory until the client has received the response, although the memory budget counts only the bytes
+/// of the response.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {
@@ -307,8 +308,8 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // The first pair compares a range across two blocks with a range in one block. The second pair compares two
-        // ranges in one block with two ranges in two blocks.
+        // The first pair has the same bytes across two blocks and in one block. The second pair has two ranges of the
+        // same size, in one block and in two blocks. Only ranges in two blocks are copied.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use super::cache::blocks;
 use super::objects::ObjectError;
 
-/// How long an object that cannot be read waits for its next GET.
+/// How long after a failed GET of an object no further GET of it is sent.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// How long a failure is remembered after the next GET became due.
+/// How long a failure is remembered after the next GET may be sent.
 const KEPT: Duration = Duration::from_secs(10);
 /// Maximum number of failures that are remembered. Reads that fail beyond this limit are repeated without a pause.
 const FAILED_MAX: usize = 1024;

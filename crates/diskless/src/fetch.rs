@@ -100,7 +100,7 @@ impl RangeFetcher {
         for block in blocks(range) {
             let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
             let to = (from + BLOCK as usize).min(bytes.len());
-            // The block is copied, because a slice would keep the bytes of all blocks in memory.
+            // The block is copied, because a slice would keep the bytes of all blocks of the GET in memory.
             cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
         }
     }
@@ -135,7 +135,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Sends a GET, with retries. Fewer than `wanted` bytes are returned only if even the last attempt got no more.
+    /// Sends a GET, with retries. Returns fewer than `wanted` bytes only if even the last attempt got no more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;

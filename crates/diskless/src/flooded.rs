@@ -96,8 +96,8 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// Runs the paced producer beside `flooders` flooding ones. Returns the longest time that one of its batches waited for
-/// an answer.
+/// Runs the paced producer beside `flooders` flooding ones. Returns the longest time that a batch of the paced producer
+/// waited for its answer.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

@@ -74,7 +74,7 @@ impl StoreHealth {
     }
 
     /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one without a store.
-    /// Probes then continue until a call with false.
+    /// Probes then continue until a later call passes false.
     pub fn state(&self, is_left_out: bool) -> StoreState {
         self.state.lock().is_left_out = is_left_out;
         if self.lost_for().is_some() {

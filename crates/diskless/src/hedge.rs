@@ -36,9 +36,9 @@ const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 pub struct Hedging {
     /// The newest durations of each class of [`CLASSES`].
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
-    /// The credit for second tries, each of which takes [`ONE_IN`].
+    /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
     credit: u32,
-    /// The time up to which seconds without progress have already earned credit.
+    /// Seconds without progress that began before this time have already earned their credit.
     credited_at: Duration,
 }
 
@@ -60,7 +60,8 @@ impl Hedging {
     }
 
     /// Returns how long a request of `bytes` bytes may take before it gets a second try. If the usual time of its class
-    /// is unknown, that of a larger class counts. Returns `None` if that is unknown as well.
+    /// is unknown, the usual time of the next larger class that has one counts. Returns `None` if no such time is
+    /// known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();

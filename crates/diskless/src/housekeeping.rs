@@ -57,8 +57,8 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Verifies the store's ownership marker, with retries until it succeeds. Readers that wait for the store notice by
-/// themselves, because they retry.
+/// Verifies the store's ownership marker, with retries until it succeeds. Readers that wait for the store need no
+/// notification, because they retry by themselves.
 async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {

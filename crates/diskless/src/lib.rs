@@ -288,7 +288,7 @@ impl Diskless {
         }
     }
 
-    /// Sets the leader epochs of a topic's partitions, which are those in the metadata.
+    /// Sets the leader epochs of a topic's partitions to those in the metadata.
     pub fn set_leader_epochs(&self, id: Uuid, leader_epochs: impl Iterator<Item = i32>) {
         let topics = self.topics.read();
         let partitions = topics.get(&id).into_iter().flatten();
@@ -331,7 +331,7 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // If a larger window was set before the index returned the ids, the index does not know it yet.
+            // The index does not know a larger window that was set before it returned the ids, so pass it on now.
             let now = partitions.first().map_or(0, |first| first.view.window());
             if now > window {
                 retain(now);
@@ -378,12 +378,13 @@ impl Diskless {
             partition.view.retire();
             let key = || (partition.view.topic().to_owned(), partition.view.index());
             let Some(number) = partition.view.number() else {
-                // The index has not returned the id yet, for example because the broker has just started.
+                // The index has not returned the id yet, for example just after the start. The producers are unknown
+                // then.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
-            // First make the reader forget the partition, and then the pipeline. A refresh that is under way then finds
-            // the partition deleted, and does not add its state to the pipeline again.
+            // The reader must forget the partition before the pipeline does. Otherwise a refresh that ends between the
+            // two calls would add state to the pipeline again.
             self.services.reader.retired(number);
             if partition.view.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));

@@ -188,7 +188,7 @@ impl DisklessPartition {
         let (bounds, failed) = (self.view.bounds(), self.view.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.view.is_refreshed_since(since) {
-            // The client may have learned of commits that this broker has not seen yet.
+            // The client may have learned of commits that this broker has not seen yet, so the view is refreshed.
             return self.request(failed, |reader, view| reader.request_refresh(view));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
@@ -207,7 +207,8 @@ impl DisklessPartition {
         if offset >= end {
             let is_known = !self.services.others_commit || self.view.was_refreshed() || failed.is_some();
             if !is_known {
-                // Commits from before this broker knew the partition's id are missing from the change feed.
+                // The change feed lacks commits from before this broker knew the partition's id, so the view is
+                // refreshed.
                 self.services.reader.request_refresh(&self.view);
                 return Ok(None);
             }
@@ -396,7 +397,7 @@ fn known_once_moved(
     match moved {
         Ok(Some(row)) => {
             view.moved(&row, Vec::new());
-            // The row may include commits of another broker that this broker has not seen yet.
+            // The row may include commits of another broker that this broker had not seen, so the waiters are woken.
             view.wake();
             Ok(view.offsets().log_start)
         }
@@ -416,7 +417,7 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start until its outcome is known. The index may have carried out the move, and only the
+/// Repeats a move of the log start until its outcome is known. The index may have carried out the move although its
 /// answer was lost.
 async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !view.is_gone() {
@@ -433,7 +434,7 @@ async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: Dis
     }
 }
 
-/// The results of a request's waits for its diskless batches.
+/// The refreshes and the memory for which a request with diskless batches has waited.
 #[derive(Default)]
 pub struct Unblocked {
     /// The outcome of the last refresh of each partition's state.
@@ -478,7 +479,7 @@ impl Unblocked {
     }
 
     /// Waits at most until `deadline` for a refresh of all `partitions`, or for memory for a batch of the first one.
-    /// Returns at once if `blocker` is another one, which the caller must handle.
+    /// Returns at once if `blocker` is of another kind, which the caller must handle.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -487,7 +488,7 @@ impl Unblocked {
     ) {
         let Some(partition) = partitions.first() else { return };
         let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
+        // If this broker loses the store meanwhile, the partition refuses the batch when the caller passes it on again.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,

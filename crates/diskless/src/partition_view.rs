@@ -62,7 +62,7 @@ struct KnownRecords {
     run_bytes: u64,
     /// The time and the error of the last read that failed. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
-    /// When the newest of the answered refreshes was requested. `None` before the first answer.
+    /// The time at which the newest of the answered refreshes was requested. `None` before the first answer.
     refreshed: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ impl ReadBounds {
 }
 
 impl PartitionView {
-    /// Creates the view of a partition. The index may not have created the partition yet.
+    /// Creates the view of a partition. The index might not have created the partition yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,
@@ -181,7 +181,7 @@ impl PartitionView {
         }
     }
 
-    /// Marks the partition as deleted and ends its waiters.
+    /// Marks the partition as deleted and wakes its waiters for the last time.
     pub(super) fn retire(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.records.lock().runs.clear();
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
         let bytes = [1, 4, 5, 7, 8, 9].map(|offset| view.bytes_between(offset..9));
         assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
-        // The answer to an older commit arrives again.
+        // The answer to an older commit arrives a second time.
         view.moved(&row, vec![run(0, 3)]);
         assert_eq!(view.bytes_between(0..9), None);
     }

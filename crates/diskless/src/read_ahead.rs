@@ -140,7 +140,7 @@ mod tests {
         let held: usize = windows.of_partition.values().flatten().map(Window::batches).sum();
         assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
         assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
-        // A window that exceeds the limit on its own displaces all others, but is kept.
+        // A window that exceeds the limit on its own is kept, and all others are dropped.
         windows.insert(1, Window::new(900..901, vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);

@@ -418,8 +418,8 @@ impl Reader {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
-            // A request continues even if the client that caused it is gone. The number of clients therefore does not
-            // limit the number of requests.
+            // A request continues even if the client that caused it is gone, so the number of clients does not limit
+            // the requests. This check does.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -504,8 +504,8 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // If the record at `offset` is lost, this is reported before any other failure. A loss further on is reported
-        // later, when the records before it have been read.
+        // If the record at `offset` is lost, the loss is reported before any other failure. A loss further on is
+        // reported later, when the records before it have been read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
                 // After a failure, the positions of the records are looked up again, because they may have changed.
@@ -519,9 +519,9 @@ impl ReaderShared {
     /// Finds the window of a partition that begins at `offset` and adds it to the windows. Returns `None` if the index
     /// has no extent there.
     ///
-    /// Does not wait until a GET may be sent. The window needs no GET if its bytes are in memory, or are already being
-    /// fetched for another partition. Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX`
-    /// batches.
+    /// Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX` batches. Does not wait until a
+    /// GET may be sent. The window needs no GET if its bytes are in memory, or are already being fetched for another
+    /// partition.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,

@@ -46,7 +46,7 @@ impl ResponseBudget {
     }
 
     /// Returns how many of the `wanted` bytes a response may have. If `are_first` is true, these are the first records
-    /// of the response. They may have up to `LEAST` bytes even if the budget is used up.
+    /// of the response. These records may have up to `LEAST` bytes even if the budget is used up.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,

@@ -69,7 +69,7 @@ async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
     // The row is read after the first extent. If the index removes extents in between, the search below does not find
-    // the first one and ends.
+    // the first extent and ends.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);

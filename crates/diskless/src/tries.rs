@@ -21,7 +21,7 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// How long a request may go without progress before it is silent. A second try is then due, no matter how long
+/// How long a request may go without progress before it counts as silent. A second try is then due, no matter how long
 /// requests usually take.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// How long a request may go without progress before it is given up.
@@ -59,7 +59,7 @@ pub struct Tries {
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// Since when at least one request has been under way.
+    /// The time since which at least one request has been under way.
     since: Instant,
 }
 
@@ -102,7 +102,7 @@ impl TriedRequest {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up if no byte moves before.
+    /// Returns the time at which the request is given up unless a byte moves earlier.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
@@ -251,7 +251,7 @@ impl Tries {
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// Returns the time at which a second try is due if no byte of the newest try moves before. The wait normally
+    /// Returns the time at which a second try is due unless a byte of the newest try moves earlier. The wait normally
     /// counts from the start of the newest try.
     ///
     /// If the bytes of that try have moved slowly, the wait is longer. Its last bytes may still be in the system's send

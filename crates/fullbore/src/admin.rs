@@ -149,7 +149,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
             check_directory(&broker, &settings).iter().map(|finding| of_directory(&directory.to_string(), finding)),
         );
     }
-    // Prints the URL without user and password.
+    // Prints the URL without the user and the password.
     let name = format!("{settings:?}");
     if database.format.json {
         let findings = array(findings.iter().map(document));

@@ -1,4 +1,4 @@
-//! Detects at the start of the program if standard output is closed (`>&-`).
+//! Detects at the start of the program whether standard output is closed (`>&-`).
 //!
 //! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor. Output would then be lost,
 //! although each write succeeds. Invariant: this check looks at the descriptor before the runtime does, and changes
@@ -16,7 +16,7 @@ static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 static BEFORE_MAIN: extern "C" fn() = look;
 
 extern "C" fn look() {
-    // SAFETY: the descriptor is used for one system call, which only tests if it is open and allocates nothing.
+    // SAFETY: the descriptor is used for one system call, which only tests whether it is open and allocates nothing.
     let stdout = unsafe { BorrowedFd::borrow_raw(1) };
     WAS_CLOSED.store(rustix::io::fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
 }

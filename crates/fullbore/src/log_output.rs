@@ -1,8 +1,8 @@
 //! Writes the broker's log to standard error. If no process reads it, the broker goes on.
 //!
 //! A thread that logs writes its line itself, as long as the write cannot block. Otherwise it leaves the line to a
-//! thread of its own. Invariants: lines keep their order, the waiting lines take at most [`WAITING_BYTES_MAX`], and
-//! lines beyond that are lost and counted.
+//! thread that only writes log lines. Invariants: lines keep their order, the waiting lines take at most
+//! [`WAITING_BYTES_MAX`], and lines beyond that are lost and counted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -18,10 +18,10 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 /// Maximum size of a line that a writable pipe accepts without blocking, in bytes (PIPE_BUF).
 const AT_ONCE_MAX: usize = 4096;
 
-/// How long the end of the log waits for a slow reader.
+/// How long a process that ends waits for a slow reader of its log.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// The end of a log. Clones share it.
+/// The output that log lines are written to. Clones share the waiting lines.
 #[derive(Clone)]
 pub struct LogOutput(Arc<Shared>);
 

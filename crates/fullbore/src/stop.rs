@@ -39,7 +39,7 @@ const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// Comes when the terminal is closed. `None` if the process ignores it, as `nohup` makes it do.
+    /// SIGHUP, which comes when the terminal is closed. `None` if the process ignores SIGHUP, as with `nohup`.
     hangup: Option<Signal>,
 }
 
@@ -111,8 +111,8 @@ impl Stop {
         }
     }
 
-    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a later SIGINT or SIGTERM, or if the command does not
-    /// end in time, `last_words` runs and the program ends.
+    /// Creates a request that is made by SIGINT, SIGTERM or SIGHUP. At a later SIGINT or SIGTERM, or if the command
+    /// does not end in time, `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();

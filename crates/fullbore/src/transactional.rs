@@ -32,7 +32,7 @@ pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
-/// The settings of a transactional producer that sentences mention.
+/// The settings of a transactional producer that messages to the user mention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSettings {
     id: String,

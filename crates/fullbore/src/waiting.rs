@@ -99,7 +99,7 @@ impl Wait {
     }
 }
 
-/// A command at a terminal waits for its first input or records. This is reported once.
+/// The wait of a command at a terminal for its first input or records. The wait is reported once.
 pub struct Idle {
     since: Instant,
     is_reported: bool,

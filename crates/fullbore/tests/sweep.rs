@@ -142,7 +142,7 @@ fn two_clusters_are_measured_side_by_side() {
 fn a_distance_raises_every_latency() {
     let place = Place::new();
     let broker = Broker::start(&[]);
-    // A slow machine cannot cause a round trip as long as the longest one.
+    // A slow machine alone could not raise latencies to the longest of these round trips.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", broker.address(), "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());

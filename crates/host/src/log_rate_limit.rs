@@ -50,7 +50,7 @@ pub struct CauseRateLimit {
 }
 
 impl CauseRateLimit {
-    /// Decides as [`LogRateLimit::due`], for each cause by itself. Causes that differ only in words with digits or
+    /// Works like [`LogRateLimit::due`], but separately for each cause. Causes that differ only in words with digits or
     /// slashes, such as the names of objects, count as one cause.
     pub fn due(&self, cause: &str) -> Option<u64> {
         let is_common = |word: &&str| !word.contains(|byte: char| byte.is_ascii_digit() || byte == '/');

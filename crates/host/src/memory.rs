@@ -1,9 +1,9 @@
 //! Returns freed memory to the system. This is done if two successive polls find that the allocator keeps too much of
 //! it, or immediately after work that used much memory.
 //!
-//! glibc's malloc returns large blocks by itself, and also free memory at the end of an arena. It keeps free blocks
-//! that lie below a used one, and responses that wait for slow clients leave many of these. With another libc, this
-//! module does nothing.
+//! glibc's malloc returns large blocks by itself, and also free memory at the end of an arena. malloc keeps free blocks
+//! that lie below a used block, and responses that wait for slow clients leave many such blocks. With another libc,
+//! this module does nothing.
 //!
 //! Invariant: the allocator is only queried if the process uses more than [`KEPT_MAX`] bytes of memory.
 
@@ -25,7 +25,7 @@ pub struct Trimmer {
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// How many bytes the last trim left, or the smallest number that a poll has found after it. These bytes cannot be
+    /// How many bytes the last trim left, or the smallest number that a later poll has found. These bytes cannot be
     /// returned, because there are used blocks in their pages.
     floor: usize,
 }

@@ -142,7 +142,7 @@ impl Log {
     }
 
     /// Stops all appends after a panic, because memory may no longer match the files. The failed batch is not served to
-    /// readers. If it is complete, the broker's next start finds it.
+    /// readers. The broker's next start finds the batch if it is complete.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {

@@ -1,5 +1,5 @@
-//! Sets records aside that follow a hole left by a power loss. They are kept next to the log so that an operator can
-//! examine them. Their file names are not those of segments, so a restarted broker ignores them.
+//! Sets records aside that follow a hole left by a power loss. The files with these records stay next to the log so
+//! that an operator can examine them. Their names are not those of segments, so a restarted broker ignores these files.
 //!
 //! The decision to set records aside is made in [`super::recovery`], which also cuts the log. The files are removed
 //! only together with their partition.
@@ -93,7 +93,7 @@ fn next_number(dir: &Path) -> io::Result<u64> {
 fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     let beside = to.with_added_extension("tmp");
     let copied = (|| {
-        // Open the file again, because copying moves the position in it.
+        // Open the file again, because copying moves the position of the open file.
         let mut source = File::open(segment.path(LOG))?;
         source.seek(SeekFrom::Start(from))?;
         let mut target = File::create(&beside)?;

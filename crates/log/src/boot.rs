@@ -1,4 +1,5 @@
-//! Finds out if the machine has booted since a data directory was last used. If it has, unflushed data may be lost.
+//! Finds out whether the machine has booted since a data directory was last used. If it has, unflushed data may be
+//! lost.
 //!
 //! When a process is killed, the page cache survives, so a bad batch is real damage. When the machine stops, unflushed
 //! pages are lost in any order. Complete batches may then follow a hole, but those records were never acknowledged as

@@ -1,5 +1,5 @@
-//! The leader epochs of a log, and the offsets at which they begin (KIP-101). They are stored in
-//! `leader-epoch-checkpoint`.
+//! The leader epochs of a log, and the offsets at which they begin (KIP-101). The file `leader-epoch-checkpoint` stores
+//! them.
 //!
 //! A follower uses them to decide where to truncate its log. The format is that of Kafka's `LeaderEpochCheckpointFile`.
 //!

@@ -37,7 +37,7 @@ pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
 /// The file with the offsets up to which compacted logs have been cleaned.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// The file that lists the partitions that have not been opened since a crash. It also records if the machine has
+/// The file that lists the partitions that have not been opened since a crash. It also records whether the machine has
 /// booted since then. Kafka does not have this file.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";

@@ -159,7 +159,7 @@ impl Flushes {
         self.has_new_names = true;
     }
 
-    /// Lowers the recovery point to `log_end` if it is larger, because later records may not be on the disk.
+    /// Lowers the recovery point to `log_end` if it is larger, because later records might not be on the disk.
     pub fn lower(&mut self, log_end: i64) {
         self.recovery_point = self.recovery_point.min(log_end);
     }

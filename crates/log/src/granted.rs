@@ -1,5 +1,5 @@
-//! Stores the largest idempotence window that any producer of a partition may still rely on. It is in a file next to
-//! the log.
+//! Stores the largest idempotence window that any producer of a partition may still rely on. The value is in a file
+//! next to the log.
 //!
 //! The windows themselves are restored from the newest producer snapshot and the batches after it. The setting may have
 //! become smaller since then, so the replay of these batches needs the largest window.

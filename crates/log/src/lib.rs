@@ -147,7 +147,7 @@ impl Log {
         self.take_snapshot()
     }
 
-    /// Closes the files of the sealed segments. If `all` is true, also closes that of the active one.
+    /// Closes the files of the sealed segments. If `all` is true, also closes the file of the active segment.
     pub fn close_files(&mut self, all: bool) {
         let count = self.segments.len() - usize::from(!all);
         self.segments.iter_mut().take(count).for_each(|segment| {
@@ -227,7 +227,8 @@ impl Log {
         self.flushes.is_broken()
     }
 
-    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another one.
+    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another
+    /// object.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }

@@ -46,7 +46,7 @@ const SAMPLED_EVERY: usize = 64 << 10;
 /// Limit for the time of a write, in nanoseconds per byte. A write that takes longer is expensive. Copying the bytes
 /// takes a third of this limit even on a slow machine.
 const DEAR_NS: u128 = 1;
-/// After this many bytes of measured writes, the broker decides if most of them were expensive.
+/// After this many bytes of measured writes, the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
 /// How long the cache is kept from growing before growth is tried again. By then the machine may have got all its
 /// memory from the host, so that growth is cheap.
@@ -62,7 +62,7 @@ struct Stretch {
     sample: Sample,
 }
 
-/// Bytes of measured writes that were cheap or expensive.
+/// Number of bytes in cheap and in expensive measured writes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sample {
     cheap: u64,
@@ -142,7 +142,7 @@ impl Sample {
     }
 }
 
-/// Decides if the page cache may grow.
+/// Decides whether the page cache may grow.
 #[derive(Debug, Default)]
 struct Growth {
     sample: Sample,

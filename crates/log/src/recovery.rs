@@ -262,7 +262,8 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // A compacted segment has gaps. It may be the last one if an operator has moved later segments away.
+        // A compacted segment has gaps. Such a segment may be the last one if an operator has moved later segments
+        // away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -345,14 +346,14 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes the segments after segment `index`. They are empty.
+    /// Removes the segments after segment `index`, which are all empty.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
     /// Loads the leader epochs and the log start. The epochs come from their file, or from the batches if the file
-    /// cannot be used. The checkpoint's log start is less reliable. It may belong to a deleted topic with the same
-    /// name, and would then hide records. The file of epochs always belongs to this log.
+    /// cannot be used. The checkpoint's log start is less reliable. That log start may belong to a deleted topic with
+    /// the same name, and would then hide records. The file of epochs always belongs to this log.
     ///
     /// A client learns of a log start within a segment only after the checkpoint has it. If the file of epochs has a
     /// larger log start than the checkpoint, either the file is damaged, or a DeleteRecords was not answered. The file

@@ -1,8 +1,8 @@
 //! Deletes old records: by age, by size, or because the log start was moved.
 //!
-//! Only whole segments are deleted, the oldest first. They are renamed at once but removed later, so that a fetch that
-//! has just found one can still send it. On a full disk they are removed at once, before anything is written. If such a
-//! file is still being sent, the connection of that fetch ends, because the file's blocks are freed.
+//! Only whole segments are deleted, the oldest first. Their files are renamed at once but removed later, so that a
+//! fetch that has just found a segment can still send it. On a full disk they are removed at once, before anything is
+//! written. If such a file is still being sent, the connection of that fetch ends, because the file's blocks are freed.
 //!
 //! Invariant: the log start never moves back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
 //! be written, it keeps an older log start. The segments before the new log start are already gone, so a restarted
@@ -58,7 +58,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // There may have been no space for a snapshot before.
+        // An earlier snapshot may have failed for lack of space, so take it now.
         let lacks_snapshot = is_all || (gone > 0 && self.snapshot_offset < self.segments[0].base_offset);
         let snapshot = if lacks_snapshot && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
@@ -166,7 +166,7 @@ impl Log {
     }
 }
 
-/// Returns true if the directory of a partition that is not open may have records to delete. It only looks at the sizes
+/// Returns true if the directory of a partition that is not open may have records to delete. Looks only at the sizes
 /// and ages of the files, so that partitions are opened only when necessary. A record whose timestamp is older than its
 /// file is noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {

@@ -153,7 +153,8 @@ pub struct Scan<'a> {
     file: &'a File,
     /// If set, the scan also uses the bytes that direct reads have cached.
     cold: Option<&'a DirectReads>,
-    /// True if the scan must not read the disk. It ends with an error before the first header that is not in memory.
+    /// True if the scan must not read the disk. The scan then ends with an error before the first header that is not in
+    /// memory.
     is_memory_only: bool,
     position: u64,
     limit: u64,

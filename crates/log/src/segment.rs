@@ -41,8 +41,8 @@ struct OpenFile(Arc<File>);
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // Turn off the system's read-ahead. It would fill the page cache with bytes that `direct_io` reads without the
-        // cache.
+        // Turn off the system's read-ahead. Read-ahead would fill the page cache with bytes that `direct_io` reads
+        // without the cache.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }
@@ -446,7 +446,8 @@ impl Segment {
     }
 
     /// Returns an offset from which a scan will find the first batch whose largest timestamp is at least `timestamp`.
-    /// The offset is relative to the base offset. It comes from the time index, or is 0 if the index does not help.
+    /// The offset is relative to the base offset. The time index gives this offset, which is 0 if the index does not
+    /// help.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -476,7 +477,7 @@ impl Segment {
         self.base_offset + i64::from(relative_offset)
     }
 
-    /// Returns the log file for a short read. If it was not open, it is closed again afterwards.
+    /// Returns the log file for a short read. A file that is opened for this read is closed after it.
     fn file_to_look_at(&self) -> io::Result<Arc<File>> {
         match &self.file {
             Some(open) => Ok(open.0.clone()),

@@ -25,8 +25,8 @@ const KEPT: usize = 2;
 /// The offset of a snapshot, and its entries.
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
-/// Writes a snapshot as of `offset`. It reaches the disk with the next flush. If a crash damages it, the checksum
-/// reveals this, and the log is replayed instead. Returns the length of the file in bytes.
+/// Writes a snapshot as of `offset`. The snapshot reaches the disk with the next flush. If a crash damages it before,
+/// the checksum reveals the damage, and the log is replayed instead. Returns the length of the file in bytes.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<u64> {
     let bytes = encode(entries);
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &bytes)?;

@@ -26,14 +26,14 @@ const DECOMPRESSED_TIMES_MAX: usize = 16;
 /// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// How many bytes of records one search decompresses before it trusts the headers of further batches. Batches after the
-/// first one are only decompressed if the headers of those before them have claimed a timestamp that no record has.
+/// How many bytes of records one search decompresses before it trusts the headers of further batches. A later batch is
+/// only decompressed if the headers of all batches before it have claimed a timestamp that no record has.
 const ALLOWANCE_MAX: usize = 64 << 20;
 /// A decompressed batch counts as at least this many bytes, because even a small batch takes time to read and scan.
 const COUNTED_MIN: usize = 64 << 10;
 
-/// How much a search may still decompress. The timestamps in headers are not checked on every topic, so that a client
-/// could make a search decompress a whole log.
+/// How much a search may still decompress. Some topics do not check the timestamps in headers, so that without this
+/// limit a client could make a search decompress a whole log.
 pub struct DecompressionAllowance {
     left: usize,
 }
@@ -44,7 +44,7 @@ impl Default for DecompressionAllowance {
     }
 }
 
-/// A segment in which a time is to be searched.
+/// A plan to search one segment for a time.
 pub struct TimePlan {
     plan: OffsetLookup,
     /// The first offset of the next segment.
@@ -204,7 +204,7 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
 }
 
 /// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
-/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search may not decompress any more,
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not decompress any more,
 /// the timestamp in the header is used.
 pub fn first_record_at(
     bytes: &[u8],

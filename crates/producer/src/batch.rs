@@ -208,14 +208,14 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Records that an attempt begins. From now on the batch may be in the log, even if the caller gives up before the
+    /// Notes that an attempt begins. From now on the batch may be in the log, even if the caller gives up before the
     /// response.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Records whether the attempt that has just ended may be in the log. The result matters if the caller gives the
+    /// Notes whether the attempt that has just ended may be in the log. The result matters if the caller gives the
     /// batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;

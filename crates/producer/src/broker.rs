@@ -20,7 +20,7 @@ pub(crate) struct Broker {
     pub(crate) grants: Mutex<Grants>,
     /// The state of the open connections. Only [`Broker::status`] reads it.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
-    /// How many times the task has gone over its work.
+    /// How many passes the task has made over its work.
     pub(crate) turns: AtomicU64,
     /// Totals of all responses to produce requests since the start.
     answered: Mutex<Answered>,
@@ -89,7 +89,7 @@ pub struct BrokerStatus {
     pub reorder_batches: usize,
     /// Open connections to the broker.
     pub lanes: Vec<LaneStatus>,
-    /// How many times the broker's task has gone over its work.
+    /// How many passes the broker's task has made over its work.
     pub turns: u64,
     /// Totals of all responses since the start.
     pub answered: Answered,

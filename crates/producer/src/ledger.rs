@@ -145,7 +145,7 @@ impl TransactionLedger {
         }
     }
 
-    /// Notes a phase.
+    /// Sets the phase of the producer.
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.state.lock().phase = phase;
         self.notify();
@@ -276,7 +276,7 @@ impl TransactionLedger {
         Some(request)
     }
 
-    /// Records the last problem of the coordinator's requests. An empty text means that there is none.
+    /// Sets the last problem of the coordinator's requests. An empty text means that there is none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

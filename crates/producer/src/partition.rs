@@ -137,7 +137,7 @@ pub(crate) enum Take {
     Window,
     /// The batch does not fit into the rest of the request.
     NoRoom,
-    /// The batch needs a producer id, other than the given one if there is one.
+    /// The batch needs a producer id. If this variant has an id, that id is used up, and another one is needed.
     Identity(Option<i64>),
     /// The transaction coordinator must add the partition first.
     Join,

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 /// Minimum number of requests that may be in flight, whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
 /// Maximum number of requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
-/// `fullbore.connection.requests.max` is 1024). If it read fewer, it would never see a batch that the others in flight
-/// wait for.
+/// `fullbore.connection.requests.max` is 1024). If the broker read fewer, it would never see a batch for which others
+/// in flight wait.
 const REQUESTS_MAX: usize = 900;
 /// Maximum number of requests in flight, if other requests wait for the additional ones.
 const REQUESTS_MAX_MISSING: usize = 1000;

@@ -11,8 +11,8 @@ use std::time::Instant;
 pub(crate) struct Prospect {
     /// How many bytes have not been sent.
     unsent: AtomicUsize,
-    /// The time before which no further batch leaves, in microseconds since [`START`]. 0 on a short path, where it does
-    /// not matter.
+    /// The time before which no further batch leaves, in microseconds since [`START`]. 0 on a short path, where this
+    /// time does not matter.
     free_at: AtomicU64,
 }
 

@@ -77,7 +77,7 @@ impl TransactionScope {
         self.state.lock().failure.clone()
     }
 
-    /// Records how the application wants the transaction to end.
+    /// Sets how the application wants the transaction to end.
     pub(crate) fn end(&self, wish: Wish) {
         self.state.lock().wish.get_or_insert(wish);
         self.wake.notify_one();
@@ -126,7 +126,7 @@ impl TransactionScope {
         self.state.lock().is_observed = true;
     }
 
-    /// Returns the error of the transaction, if the application wants to see it but has not yet.
+    /// Returns the error of the transaction, if the application wants to see the outcome and has not seen it yet.
     pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
         let state = self.state.lock();
         let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);

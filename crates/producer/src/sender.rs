@@ -129,14 +129,14 @@ impl Sender {
     }
 
     /// Returns when the oldest request in flight was sent. Returns `None` without idempotence, since batches of an
-    /// abandoned request could be written twice. They wait for the request's timeout instead.
+    /// abandoned request could be written twice. Such batches wait for the request's timeout instead.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
     /// Fetches metadata if a response is overdue. If another broker has taken over a partition since the overdue
-    /// request was sent, closes the connections. This broker may never respond, and the batches then go to the new
-    /// leader. Returns the time of the next check, or `None` if no request is in flight.
+    /// request was sent, closes the connections. The replaced broker may never respond, and the batches then go to the
+    /// new leader. Returns the time of the next check, or `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -167,7 +167,7 @@ impl Sender {
         }
     }
 
-    /// Opens the first connection. Returns true on success. After a failure it pauses and refreshes the metadata.
+    /// Opens the first connection. Returns true on success. After a failure, pauses and refreshes the metadata.
     async fn connect(&mut self) -> bool {
         let error = match self.connection().await {
             Some(Ok(connection)) => {
@@ -306,8 +306,9 @@ impl Sender {
         }
     }
 
-    /// Sends batches that other batches wait for at the broker, even over a full connection. The waiting batches may be
-    /// what fills it. Returns the time of the next check, or `None` if an event will wake the task.
+    /// Sends batches for which other batches wait at the broker, even over a full connection, because the waiting
+    /// batches may be the ones that fill it. Returns the time of the next check, or `None` if an event will wake the
+    /// task.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -461,7 +462,7 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
 }
 
 /// Returns a batch with its bytes. Returns `None` if the codec fails, which also fails the batch. Also returns `None`
-/// for a new batch that is larger than its topic accepts. It is split, and its parts go later.
+/// for a new batch that is larger than its topic accepts. Such a batch is split, and its parts go later.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

@@ -111,7 +111,7 @@ fn timed_out(
     TransactionError::Timeout { action, waited: started.elapsed(), why: ledger.trouble(), possibly_committed }
 }
 
-/// An open transaction. Dropping it aborts it.
+/// An open transaction. Dropping this value aborts the transaction.
 ///
 /// Records of the next transaction gather while this one commits. [`Transaction::send_offsets`] commits offsets of a
 /// consumer group with the records (KIP-447). Each error shows how to go on:

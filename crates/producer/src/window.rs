@@ -11,12 +11,13 @@
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
 //! in order, in a *round*. This is what the responses prove:
 //!
-//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written, because the
-//!   broker accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart)
-//!   thus needs no retry of them.
+//! * The acknowledgement of a batch proves that every earlier batch of its epoch with an unknown outcome was written,
+//!   because the broker accepts no sequence before the previous one. A broker that forgot the earlier batches (Kafka
+//!   after a restart) thus needs no retry of them.
 //! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised. Then
-//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. This proof fails if
-//!   another batch was given up that may be written. The batches that may be written are then *unresolved*, and fail.
+//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. There is no such
+//!   proof if a batch with an unknown outcome was given up. Batches with an unknown outcome are then *unresolved*, and
+//!   fail.
 //! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
 //!   fenced.
 //!
@@ -24,8 +25,9 @@
 //! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
 //! arrived in the meantime.
 //!
-//! The limit may change at any time. It applies to a round as to new batches, so a round runs at most that far past the
-//! oldest batch it waits for. A round does not wait for batches that were out of order, so that every round ends.
+//! The limit may change at any time. It applies to the batches of a round and to new batches alike. So a round runs at
+//! most that far past the oldest batch for which it waits. A round does not wait for batches that were out of order, so
+//! that every round ends.
 //!
 //! The cost is constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
 //! delivery timeout, and where a round finds its first batch out of order.
@@ -265,7 +267,7 @@ impl<B> Window<B> {
         self.log
     }
 
-    /// Records that the attempt had the topic's name and no id. It may then be in any log of this name.
+    /// Notes that the attempt had the topic's name and no id. It may then be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
@@ -488,8 +490,8 @@ impl<B> Window<B> {
         self.slots.extend(behind);
     }
 
-    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if it is
-    /// not the newest.
+    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if a
+    /// newer batch exists.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
         let at = self.find(ticket);
         if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {

@@ -29,7 +29,7 @@ impl<T> Worklist<T> {
         self.wake.notify_one();
     }
 
-    /// Records that another broker now serves an item.
+    /// Notes that another broker now serves an item.
     pub(crate) fn leave(&self) {
         *self.left_at.lock() = Some(Instant::now());
         self.wake();

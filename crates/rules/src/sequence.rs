@@ -1,4 +1,4 @@
-//! The state of a partition's idempotent producers, which decides if a batch may be appended or is a duplicate.
+//! The state of a partition's idempotent producers, which decides whether a batch may be appended or is a duplicate.
 //!
 //! An out-of-order batch can wait in [`parking`]. A batch that comes after a refused one gets the same error
 //! ([`RefusedBatches`]). The transactions of the partition are in [`transactions`]. The log and the wire format are

@@ -17,7 +17,7 @@ pub struct Subscription {
     pub interval_ms: u64,
 }
 
-/// The properties of a push that decide if it is accepted.
+/// The properties of a push that decide whether the push is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
     /// The id of the subscription that the client pushes for.

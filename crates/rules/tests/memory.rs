@@ -145,7 +145,7 @@ fn abandoned_consumer_group_holds_no_memory_for_members() {
     assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
 }
 
-/// `fullbore.groups.bytes.max` limits what groups count themselves.
+/// Groups count their memory for `fullbore.groups.bytes.max`, and must not take more than they count.
 #[test]
 fn members_with_many_names_take_no_more_memory_than_their_group_counts() {
     let before = HELD.get();

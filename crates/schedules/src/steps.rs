@@ -1,4 +1,5 @@
-//! Schedules that are lists of steps. If one fails, as many steps as possible are left out before it is reported.
+//! Schedules that are lists of steps. If a schedule fails, as many steps as possible are left out before it is
+//! reported.
 
 use crate::{Random, guarded, run_seeds, seeds_of};
 use std::fmt::Debug;

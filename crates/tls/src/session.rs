@@ -9,10 +9,10 @@ use rustls::{Connection, Side};
 use std::cell::RefCell;
 use std::io::{self, BufRead, IoSlice, Write};
 
-/// How many bytes are read from a socket at a time. Four full records fit.
+/// How many bytes are read from a socket at a time. Four full TLS records fit.
 const READ_BYTES: usize = 64 * 1024;
-/// Maximum size of the ciphertext that waits to be sent, in bytes. These are sixteen full records, which are sent in
-/// one vectored write.
+/// Maximum size of the ciphertext that waits to be sent, in bytes. These are sixteen full TLS records, which are sent
+/// in one vectored write.
 const UNSENT_MAX: usize = 256 * 1024;
 
 thread_local! {
@@ -138,7 +138,7 @@ impl Session {
         }
     }
 
-    /// Encrypts bytes of `plain` until the limit of unsent ciphertext is reached, in records of the maximum size.
+    /// Encrypts bytes of `plain` until the limit of unsent ciphertext is reached, in TLS records of the maximum size.
     /// Returns how many bytes were encrypted.
     ///
     /// # Errors

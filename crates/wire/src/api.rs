@@ -188,7 +188,7 @@ impl ApiKey {
 /// The header of every request. This is request header v1, or v2 if the API version is flexible.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHeader {
-    /// The API's key. This crate may not know it.
+    /// The API's key. This crate might not know it.
     pub api_key: i16,
     /// The API's version. It may be out of range.
     pub api_version: i16,

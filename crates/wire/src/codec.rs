@@ -14,7 +14,7 @@ pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
 /// Maximum number of array elements in a response, over all its arrays.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// The version of a message, and if it has the flexible form of KIP-482.
+/// The version of a message, and whether the message has the flexible form of KIP-482.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The API version.
@@ -148,7 +148,7 @@ impl Reader {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Reads the byte that shows if a nullable struct is present.
+    /// Reads the byte that shows whether a nullable struct is present.
     pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
         match i8::from_be_bytes(self.array()?) {
             -1 => Ok(false),
@@ -439,8 +439,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Reads the tagged fields and returns the unknown ones. `known` reads the fields that it knows. For any other
-    /// field, it returns the field's bytes.
+    /// Reads the tagged fields and returns the unknown ones. `known` reads a field if it knows the tag. Otherwise it
+    /// returns the field's bytes.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,

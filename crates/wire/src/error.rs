@@ -21,7 +21,7 @@ pub enum DecodeError {
     /// A string is not valid UTF-8.
     #[error("string is not UTF-8")]
     Utf8,
-    /// A field is null that may not be null in this version.
+    /// A field is null that must not be null in this version.
     #[error("field {0} may not be null in this version")]
     Null(&'static str),
     /// Tags are out of order or repeated, or a tagged field has the wrong size.
@@ -44,7 +44,7 @@ pub enum EncodeError {
     /// An unknown tagged field has the same tag as another field.
     #[error("tagged field {0} is there twice")]
     Tag(u32),
-    /// A field is null that may not be null in this version.
+    /// A field is null that must not be null in this version.
     #[error("field {0} may not be null in this version")]
     Null(&'static str),
     /// The version is outside the API's range.

@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Appends the inline bytes of another writer. They are a tagged field, which has its own length.
+    /// Appends the inline bytes of another writer. These bytes are a tagged field, which has its own length.
     pub(crate) fn put_nested(&mut self, nested: &Writer) {
         debug_assert!(nested.external.is_empty(), "no tagged field holds records");
         let mut length_bytes = 4;

@@ -367,7 +367,8 @@ proptest! {
         prop_assert_eq!(after.timestamp_type(), before.timestamp_type());
         prop_assert_eq!(after.is_transactional(), before.is_transactional());
         prop_assert_eq!((after.is_control(), after.delete_horizon_ms()), (false, None));
-        // Offset; epoch and magic; delta and base timestamp; producer and count.
+        // These fields stay: base offset; leader epoch and magic; offset delta and base timestamp; producer and record
+        // count.
         for kept in [0..8, 12..17, 23..35, 43..61] {
             prop_assert_eq!(&out[kept.clone()], &bytes[kept]);
         }

@@ -23,11 +23,11 @@ pub struct Outstanding {
     since_us: i64,
 }
 
-/// Maximum number of commands that wait. Later ones are dropped and requested again.
+/// Maximum number of waiting commands. Further commands are dropped, and the broker requests them again later.
 const COMMANDS_MAX: usize = 16;
 
-/// How many microseconds of simulated time the failure detector counts as a millisecond. Its seconds take only tenths
-/// of a second, so that schedules stay short.
+/// Microseconds of simulated time that the failure detector counts as one millisecond. Its second thus takes a tenth of
+/// a second, so that schedules stay short.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -58,8 +58,8 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Writes to the disk that this process joins, and requests its registration. Does nothing if the database cannot
-    /// be read.
+    /// Notes on the disk that this process joins, and requests the process's registration. Does nothing if the database
+    /// cannot be read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -120,7 +120,8 @@ impl Broker {
         self.request_for_oneself(context);
     }
 
-    /// Requests the next part of a change of brokers if the change is not fully decided yet. Any broker may request it.
+    /// Requests the next part of a change, such as a registration, that is not decided for all partitions yet. Any
+    /// broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.random.one_in(4) {
@@ -173,7 +174,7 @@ impl Broker {
         self.request(context, command);
     }
 
-    /// Stops the process cleanly. It first hands over its leaderships.
+    /// Stops the process cleanly. The process first hands over its leaderships.
     pub fn stop(&mut self) {
         if let Some(process) = &mut self.process {
             process.is_stopping = true;
@@ -227,7 +228,8 @@ impl Broker {
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_requested = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // The queue holds one command of a kind. Changes of the ISR differ from each other, so each one is queued.
+        // The queue holds at most one command of each kind. ISR changes are an exception, because they differ from each
+        // other.
         if (!is_requested || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
@@ -279,7 +281,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // Only some of the former process's leaderships were handed over. The process requests the next part.
+            // The command handed over only some leaderships of the former process. This process requests the next part.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -306,7 +308,7 @@ impl Broker {
         self.disk.ended = PreviousShutdown::Clean;
     }
 
-    /// Continues after the response to a command was lost. The command may or may not have been carried out.
+    /// Continues after the response to a command was lost. The command might have been carried out.
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };

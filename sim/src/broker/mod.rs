@@ -49,8 +49,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the cluster knows that the disk has all its writes. After a power loss it cannot know, even if
-    /// the disk happened to lose nothing.
+    /// Returns true if the cluster knows that the disk has all its writes. After a power loss the cluster cannot know
+    /// that, even if the disk happened to lose nothing.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
@@ -117,7 +117,7 @@ pub fn position(log: &[Record]) -> Position {
     Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
 }
 
-/// How many of its last batches the broker remembers of each producer.
+/// How many of each producer's last batches the broker remembers.
 const WINDOW: usize = 5;
 
 fn remember(producers: &mut Producers, record: &Record, offset: i64) {
@@ -230,9 +230,9 @@ impl Broker {
         }
     }
 
-    /// Returns true if the database can distinguish the copy from the newest state. Either another process is
-    /// registered, or the copied process has sent two heartbeats after the copy. One heartbeat is too few, because it
-    /// may have the number of the previous one.
+    /// Returns true if the database can distinguish the copy from the newest state. For that, another process must be
+    /// registered, or the copied process must have sent two heartbeats after the copy. One is too few, because a
+    /// heartbeat may repeat the number of the previous one.
     pub fn is_copy_known(&self, context: &Context) -> bool {
         let Some(Copied { heartbeats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();

@@ -59,7 +59,7 @@ pub struct Coordinator {
 #[derive(Debug)]
 pub struct Parked {
     pub requested: ClientRequest,
-    /// The producer's state at this broker before it sent the request to the coordinator.
+    /// The producer's state at this broker before the broker sent the request to the coordinator.
     pub since: Moment,
 }
 

@@ -82,7 +82,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks a batch that a leader appends.
+    /// Checks that a written state names the partition of a batch that a leader appends.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),
@@ -106,7 +106,7 @@ impl Check {
         self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
-    /// Checks a marker that a leader appends.
+    /// Checks that a written decision agrees with a marker that a leader appends.
     pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
         match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
             Some(decided) if decided.contains(&marker.is_commit) => Ok(()),
@@ -147,8 +147,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks at the end that each transaction is complete or absent. The output must have each number below the offset
-    /// of its id once.
+    /// Checks at the end that each transaction is complete or absent. For each id, the output must have each number up
+    /// to the id's offset in `copied` once, and no later number.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

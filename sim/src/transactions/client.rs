@@ -117,8 +117,8 @@ impl Client {
         }
     }
 
-    /// Returns `next` if the partition is in the transaction. A client of the old protocol may have to add the
-    /// partition first, and then gets the request for that.
+    /// Returns `next` if the partition is in the transaction. If a client of the old protocol must add the partition
+    /// first, returns the request for that instead.
     fn or_add(
         &self,
         partition: PartitionId,

@@ -107,6 +107,7 @@ impl World {
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
         // A standalone broker fails to append only when its whole log fails, and such a log takes no more records.
+        // Appends in doubt are therefore simulated only in a cluster.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -239,7 +240,7 @@ impl World {
     }
 
     /// Handles a broker's request to verify a batch. The new protocol adds the batch's partition to the transaction.
-    /// The old one only looks it up there.
+    /// The old protocol only checks that the partition is in the transaction.
     pub fn verify(
         &mut self,
         broker: BrokerId,
@@ -340,7 +341,7 @@ impl World {
         partitions.flat_map(|(partition, _)| of(*partition)).collect()
     }
 
-    /// Reports to the machine of an id that its record was replicated or has failed.
+    /// Reports to an id's state machine that its record was replicated or could not be written.
     pub fn report(&mut self, place: Place) -> Result<(), String> {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);

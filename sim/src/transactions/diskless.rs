@@ -25,7 +25,7 @@ use fullbore_wire::ErrorCode;
 
 /// The id that the partition has in the index.
 const NUMBER: DisklessPartitionId = 1;
-/// How many of its last batches the index remembers of each producer.
+/// How many of each producer's last batches the index remembers.
 const WINDOW: usize = 5;
 
 /// The index, which all brokers share.
@@ -170,7 +170,7 @@ impl Pipeline {
         }
     }
 
-    /// Removes dead batches from objects that no commit was attempted for.
+    /// Removes the batches `dead` from all objects for which no commit was attempted. Returns these batches.
     fn drop_dead(&mut self, dead: &BTreeSet<BatchNumber>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
@@ -182,7 +182,7 @@ impl Pipeline {
 }
 
 impl World {
-    /// Handles a batch that has arrived at a broker. `verification` is that of the coordinator.
+    /// Handles a batch that has arrived at a broker. `verification` is the coordinator's confirmation, if there is one.
     pub fn write_diskless(
         &mut self,
         broker: BrokerId,
@@ -211,7 +211,7 @@ impl World {
     ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // The broker has read the commits of other brokers half of the time.
+        // In half of the cases, the broker has read the other brokers' commits.
         let receives = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
@@ -249,7 +249,7 @@ impl World {
         Taken::Answered(Err(ErrorCode::NOT_ENOUGH_REPLICAS))
     }
 
-    /// Adds a marker to the next object unless it is queued already.
+    /// Adds a marker to the next object unless the marker is already queued.
     pub fn mark_diskless(&mut self, broker: BrokerId, marker: Marker, version: i8, whom: Option<Waiter>) {
         let Marker { producer_id, producer_epoch, .. } = marker;
         let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };

@@ -32,8 +32,7 @@ pub enum Request {
     FetchOffset,
 }
 
-/// A batch. It is meant for the topic that had the partition when the client sent it, which may have been deleted
-/// since.
+/// A batch for the topic that had the partition when the client sent the batch. This topic may have been deleted since.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub partition: PartitionId,

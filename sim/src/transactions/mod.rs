@@ -24,8 +24,8 @@
 //!
 //! - A batch is in a log only after a record of `__transaction_state` names its partition. Markers and responses follow
 //!   only once their decision is on all replicas.
-//! - A transaction is complete only once each partition has its marker or is deleted. Its one outcome is the one in the
-//!   response.
+//! - A transaction is complete only once each partition has its marker or is deleted. Its outcome is the one in the
+//!   response to the client.
 //! - The last stable offset never decreases within a leader epoch, and never passes an open transaction. Consumers get
 //!   committed records only.
 //! - At the end no transaction is open, and the output has each number once.

@@ -91,7 +91,8 @@ impl Partition {
         self.leader == broker && self.replicas[broker].leads.is_some_and(|leads| leads.epoch == self.epoch)
     }
 
-    /// Replicates some of the leader's log, or `all` of it. Returns the newly committed entries with their offsets.
+    /// Replicates a random part of the leader's log, or with `all` the whole log. Returns the newly committed entries
+    /// with their offsets.
     pub fn replicate(&mut self, all: bool, random: &mut Random) -> Vec<(usize, Entry)> {
         if !self.is_led_by(self.leader) {
             return Vec::new();

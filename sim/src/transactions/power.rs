@@ -11,8 +11,8 @@ use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, TransactionState};
 
 impl World {
-    /// Cuts the power of the standalone broker. It stops and loses a random part of its unflushed writes. The index and
-    /// the store lose nothing.
+    /// Cuts the power of the standalone broker. The broker stops and loses a random part of its unflushed writes. The
+    /// index and the store lose nothing.
     pub fn cut_power(&mut self) {
         if !self.brokers[0].is_up {
             return;

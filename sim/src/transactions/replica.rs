@@ -13,7 +13,7 @@ use super::fault::Fault;
 
 /// Maximum number of producers that a partition remembers, besides those with open transactions.
 pub const PRODUCERS_MAX: usize = 12;
-/// How many of its last batches the log remembers of each producer.
+/// How many of each producer's last batches the log remembers.
 const WINDOW: usize = 5;
 
 /// A broker's belief that it leads the partition.
@@ -100,8 +100,8 @@ impl Replica {
         self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
     }
 
-    /// Makes the log equal to `log`: truncates it where the two differ and appends the rest. After a truncation or a
-    /// restart, the producer state is read again, from `snapshot` if that is within the common part.
+    /// Makes the broker's log equal to `log`: truncates it where they differ, and appends the rest of `log`. After a
+    /// truncation or a restart, the producer state is read again, from `snapshot` if that is within the common part.
     pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
         let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
         if common < self.log.len() || self.producers.is_none() {

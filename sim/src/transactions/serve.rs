@@ -91,7 +91,7 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// Handles a batch that has arrived. `verification` is that of the coordinator.
+    /// Handles a batch that has arrived. `verification` is the coordinator's confirmation, if there is one.
     fn write(&mut self, broker: BrokerId, requested: ClientRequest, verification: Verification) -> Result<(), String> {
         let Request::Write(write) = requested.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {

@@ -40,7 +40,7 @@ impl World {
             ChaosEvent::Stall(us) => {
                 if let Some(connection) = self.context.network.any(&mut self.context.random) {
                     self.context.network.stall(connection, now + us);
-                    // The stalled connection may carry a broker's heartbeats.
+                    // The stalled connection may carry a broker's heartbeats, so the check must accept late ones.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
                 }
             }

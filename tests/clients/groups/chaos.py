@@ -3,7 +3,7 @@ start a broker (`../one-broker`).
 
 An idempotent producer of each client writes numbers to a topic. Groups of the same client read and commit them.
 Meanwhile one broker after another is killed with SIGKILL and started again, then stopped and started again. Each number
-must be acknowledged, be in the log once and in order, and be read. Committed offsets may not decrease, nor be lower
+must be acknowledged, be in the log once and in order, and be read. Committed offsets must not decrease, nor be lower
 than in a response to a member. No client may end or report an error.
 
 CHAOS_ROUNDS in the environment sets how often each broker is killed, and how often it is stopped.

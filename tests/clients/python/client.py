@@ -185,7 +185,7 @@ def big(codec):
 @case("an idempotent producer continues after its topic is recreated")
 def made_again():
     """The topic is recreated several times while a producer writes to it. The last topic must have the records that
-    were delivered to it, once and in order. The producer may not have a fatal error."""
+    were delivered to it, once and in order. The producer must not have a fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})

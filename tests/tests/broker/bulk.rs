@@ -172,7 +172,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// If every entry were described, its documentation of all settings would take thirty kilobytes.
+/// If every entry were described, each description would have thirty kilobytes of documentation.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -205,7 +205,8 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     for validate_only in [true, false] {
         let request =
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
-        // A request and its response take about 30 MiB. On a busy machine all of them can be in memory at once.
+        // A request and its response take about 30 MiB. On a busy machine all requests and responses can be in memory
+        // at once.
         let response = bearable_within(256 * MIB, &broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }

@@ -37,7 +37,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     let request = OffsetFetchRequest { groups: vec![requested], ..Default::default() };
     loop {
         let found = client.call(&request, 8).groups.remove(0);
-        // The broker may already serve requests while it still loads the group.
+        // The broker may already serve requests while it still loads the group. The request is then repeated.
         if found.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
             assert_eq!(found.error_code, ErrorCode::NONE, "{group}");
             return found.topics[0].partitions[0].committed_offset;
@@ -49,7 +49,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
 #[derive(Default, Clone)]
 struct Seen {
     acknowledged: Vec<i64>,
-    /// The offset in the last request, which may or may not be committed.
+    /// The offset in the last request, which might be committed.
     in_flight: i64,
 }
 
@@ -168,8 +168,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                 GROUPS[index]
             );
         }
-        // Two connections commit for the same partition, and the broker orders their commits. The last commit of one of
-        // them remains. Every older one was acknowledged before it was overwritten.
+        // Two connections commit for the same partition, and the commit that the broker writes last remains. The offset
+        // must therefore be at least the last acknowledged offset of one of them.
         let found = committed(&mut client, "shared");
         let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
         assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");

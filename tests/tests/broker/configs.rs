@@ -57,8 +57,8 @@ fn described(client: &mut Client, kind: i8, name: &str, key: &str) -> Option<Des
     result.configs.pop()
 }
 
-/// Formats a configuration as one line: its value and source, `read-only` if it is, and the values and sources of its
-/// synonyms.
+/// Formats a configuration as one line: its value and source, `read-only` if the setting is read-only, and the values
+/// and sources of its synonyms.
 fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
     let Some(config) = described(client, kind, name, key) else { return "absent".to_owned() };
     let value = |value: &Option<Text>| value.as_ref().map_or("null".to_owned(), Text::to_string);

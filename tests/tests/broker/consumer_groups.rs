@@ -1,6 +1,6 @@
 //! Groups of the consumer protocol (KIP-848). All tests also pass with Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
 //!
-//! A peer may compute assignments later, so each test sends heartbeats until it gets one.
+//! A peer may compute assignments later, so each test sends heartbeats until it gets an assignment.
 
 use crate::members::{Member, describe, heartbeat, join_request, list, new_group, refused, unique};
 use fullbore_tests::{Broker, wait_until};

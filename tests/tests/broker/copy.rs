@@ -107,7 +107,7 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
 fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    // The open transactions of a killed copier block the others until this timeout aborts them.
+    // The open transactions of a killed copier block the other copiers until this timeout aborts them.
     let flags = ["--group", "shared", "--transaction-records", "10", "-X", "transaction.timeout.ms=2000"];
     let flags = [&flags[..], &SHORT_SESSION].concat();
     let start = |strategy: &'static str| {

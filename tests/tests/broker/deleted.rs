@@ -31,7 +31,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
         // Before the broker renames a directory at its start, it reads this file to learn to which topic the directory
-        // belongs. The read of a pipe blocks.
+        // belongs. A pipe in place of the file blocks this read.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);
@@ -50,7 +50,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         let left = usize::from(is_made_again);
         wait_until("the directory of the deleted topic is gone", SOON, || directories(&broker).len() == left);
         assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
-        // Nothing is left to clean up for later starts.
+        // Later starts find nothing to clean up.
         for _ in 0..2 {
             broker.stop();
             broker.restart();

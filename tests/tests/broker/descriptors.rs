@@ -53,7 +53,7 @@ fn flush_without_descriptors_is_retried() {
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::sized(LEN));
     client.set_config(2, TOPIC, "flush.messages", "1");
-    // The log file is open, but its directory was never flushed. The broker must open it for that.
+    // The log file is open, but its directory was never flushed. To flush the directory, the broker must open it.
     broker.refuse_descriptors();
     client.send_produce(TOPIC, 0, &Batch::sized(LEN));
     broker.wait_for_stderr("cannot flush a partition");

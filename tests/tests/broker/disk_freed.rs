@@ -18,7 +18,7 @@ const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
 
-/// A broker that deletes no records by itself, and whose disk is filled by them and by another file.
+/// A broker that deletes no records by itself, and whose disk is filled by these records and by another file.
 struct Filled {
     broker: Broker,
     disk: SmallDisk,

@@ -99,7 +99,7 @@ fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     on.goes_on(1);
 }
 
-/// The client sends a fetch that waits, and then the produce. The produce's response must follow the fetch's, so it
+/// The client sends a fetch that waits, and then the produce. Responses are sent in order, so the produce's response
 /// cannot be sent before the kill.
 #[test]
 fn kill_between_commit_and_response_keeps_the_batch_once() {

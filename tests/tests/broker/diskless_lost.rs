@@ -139,8 +139,8 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     let objects = files(&s3.directory());
     let refuses = || {
         let mut client = broker.client();
-        // A client would believe that the producer is unknown or the offset is missing, so the broker must not respond
-        // with either.
+        // The broker must not respond that the producer is unknown or the offset is out of range, because a client
+        // would believe that.
         let batch = Batch::of(&["a"]).from_producer(1000, 0, 5);
         assert_eq!(client.produce(TOPIC, 0, &batch).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_eq!(client.fetch(TOPIC, 0, 1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

@@ -1,5 +1,5 @@
-//! Fetches of diskless topics that require a minimum of bytes. Some wait for more bytes than there are, and others are
-//! behind.
+//! Fetches of diskless topics that require a minimum of bytes. Some wait for more bytes than there are, and others
+//! begin far before the end of the log.
 
 use std::time::Duration;
 

@@ -259,7 +259,8 @@ fn idle_broker_sends_no_put() {
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // Together these requests take longer than many commit intervals.
+    // These requests together take longer than many commit intervals. A broker that sent PUTs while idle would do so
+    // now.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));

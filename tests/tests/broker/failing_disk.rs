@@ -30,7 +30,7 @@ fn produce(client: &mut Client, offset: i64, value: &[u8]) -> ErrorCode {
     response.responses.remove(0).partition_responses.remove(0).error_code
 }
 
-/// Fills a log on a disk of its own. Nothing of it is in the page cache afterwards.
+/// Fills a log on a disk of its own. Afterwards the page cache contains nothing of the log.
 fn filled(sets: &[&str], configs: &[(&str, &str)]) -> Option<(Disk, Broker)> {
     let disk = Disk::make()?;
     let mut broker = Broker::start_in(&disk.data(), &[&[ADMIN], sets].concat());
@@ -60,7 +60,7 @@ fn wait_for(broker: &Broker, name: &str, value: u32) {
     wait_until(&line, SOON, || broker.admin_page("/metrics").lines().any(|found| found == line));
 }
 
-/// Checks that the partition is known to have unreadable records, until the disk can read them again.
+/// Checks that the broker reports unreadable records of the partition until the disk can read them again.
 fn assert_noted_until_mended(broker: &Broker, mend: impl FnOnce()) {
     wait_for(broker, "fullbore_partitions_unwritable", 1);
     broker.wait_for_stderr("cannot read records of a partition for seconds");
@@ -83,7 +83,7 @@ fn fetch_last(client: &mut Client) -> Option<ErrorCode> {
 fn fetch_of_records_that_the_disk_does_not_return_marks_the_partition() {
     let Some((disk, broker)) = filled(&[], &[]) else { return };
     let lost = disk.lose_end_of(&broker.partition_files(TOPIC, 0, "log").pop().expect("a segment"));
-    // The first response cannot be completed. Later ones have an error code.
+    // The first response breaks off, because the disk cannot read its records. Later responses have an error code.
     wait_until("the error is answered", SOON, || {
         fetch_last(&mut broker.client()) == Some(ErrorCode::KAFKA_STORAGE_ERROR)
     });

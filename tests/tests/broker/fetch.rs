@@ -219,7 +219,7 @@ fn long_poll_on_a_deleted_topic_ends() {
     assert!(only(response).error_code.is_err());
 }
 
-/// Large batches are sent directly from the file to the socket, and small ones around them in the same response.
+/// Large batches are sent directly from the file to the socket. Here the same response also has small batches.
 #[test]
 fn large_and_small_batches_of_many_segments_are_returned_unchanged() {
     let broker = Broker::start(&[]);

@@ -102,7 +102,7 @@ fn client_that_stops_reading_is_disconnected() {
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
 
-/// A client may request a poll that lasts for weeks.
+/// A poll may last for weeks. If its client has closed the sending side, the broker must disconnect the client earlier.
 #[test]
 fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     let broker = Broker::start(&["connections.max.idle.ms=5000"]);

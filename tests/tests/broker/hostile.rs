@@ -12,7 +12,7 @@ use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
-/// How much memory a broker may use that gets only small frames. Measured with a debug build.
+/// Maximum memory of a broker that gets only small frames, in bytes. Measured with a debug build.
 const RSS_MAX: u64 = 64 * MIB;
 
 /// Returns a frame with this body and the correct length.

@@ -38,7 +38,8 @@ fn a_hundred_announced_frames_of_a_hundred_megabytes_take_only_the_received_byte
         client.send_bytes(&104_857_600_i32.to_be_bytes());
         client.send_bytes(&[0; 1000]);
     }
-    // The broker has read from each of these connections by the time it answers this later request on another one.
+    // By the time the broker answers this later request on another connection, it has read from each of these
+    // connections.
     assert_serves(&broker);
     let grown = broker.rss().saturating_sub(before);
     assert!(grown < 32 * MIB, "{} MiB for 100 kB", grown / MIB);
@@ -74,8 +75,8 @@ fn flood_of_requests_with_unread_responses_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each response has 78 KB, and a connection may have 6.5 MB of them. When they are freed together, they leave holes
-/// below memory that is still in use.
+/// Each response has 78 KB, and a connection may have 6.5 MB of them. When the responses are freed together, they leave
+/// holes below memory that is still in use. The system must get this memory back, too.
 #[test]
 fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
     const CLIENTS: usize = 60;

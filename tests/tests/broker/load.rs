@@ -20,7 +20,7 @@ const GROUPS: usize = 200;
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
-/// How many batches the topic has that clients read.
+/// The number of batches in the topic from which clients read.
 const BATCHES: usize = 64;
 /// The size of each of these batches, in bytes.
 const BATCH: usize = 1_000_000;

@@ -142,7 +142,7 @@ fn lookup_by_time_delays_no_other_request() {
     let slow = Pipe::in_place_of(&first);
     let mut listing = broker.client();
     listing.send(&list_offsets("slow", 1000), LIST_OFFSETS);
-    // The lookup waits for the file until the test opens the pipe. These connections are opened while it waits.
+    // The lookup waits for the file until the test opens the pipe. Meanwhile the test opens these connections.
     for _ in 0..100 {
         let mut others = broker.client();
         assert_eq!(others.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);

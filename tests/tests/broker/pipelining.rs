@@ -184,8 +184,8 @@ fn connection_limited_to_one_request_handles_one() {
     let mut full = broker.client();
     full.send(&long_poll("polled", 100_000), FETCH);
     (0..3).for_each(|_| _ = full.send_produce("written", 0, &Batch::of(&["v"])));
-    // The poll was read and waits. When these requests are answered, all three requests of the other connection have
-    // arrived.
+    // The poll was read and waits. By the time that these requests are answered, the three requests behind the poll
+    // have arrived, but the broker must not have handled any of them.
     (0..100).for_each(|_| assert_eq!(client.latest("written", 0), 0));
     client.produced("polled", 0, &Batch::of(&["enough"]));
     full.receive::<FetchRequest>(FETCH);

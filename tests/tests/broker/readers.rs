@@ -345,12 +345,12 @@ fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
     }
 }
 
-/// The size of decompressed records that a broker accepts at most.
+/// Maximum size of decompressed records that a broker accepts.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
 /// The size of the values of the batch below. The producer of `copy` sends values of up to 1 MiB by default.
 const VALUE_BYTES: usize = 1_000_000;
 
-/// Returns a compressed batch that is as large as a broker accepts it once it is decompressed, and its record count.
+/// Returns a compressed batch that decompresses to the largest accepted size, and the number of its records.
 fn largest_batch() -> (Bytes, usize) {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::Zstd, None);
     let value = vec![b'v'; VALUE_BYTES];

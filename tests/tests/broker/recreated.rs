@@ -333,7 +333,8 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     }
 }
 
-/// After a restart the broker cannot know which topics of the name existed before.
+/// After a restart the broker cannot know which topics of the name existed before, so the new one must accept any
+/// batch.
 #[test]
 fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch() {
     let mut broker = Broker::start(&[]);
@@ -357,7 +358,7 @@ fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch()
 const CLASSIC: &[(&str, &str)] = &[];
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 
-/// When the broker restarts.
+/// The moment at which the broker restarts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Restart {
     /// The broker restarts while no topic has the name.
@@ -425,7 +426,7 @@ fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// No client writes to the second topic. Its partitions note that they may not know producers of the first topic, and
+/// No client writes to the second topic. Its partitions note that they might not know producers of the first topic, and
 /// the last topic inherits the note.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
@@ -465,8 +466,8 @@ fn restart_between_a_diskless_and_a_classic_topic_lets_producers_continue() {
     goes_on_through(&[(8, DISKLESS), (8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The index has producer state of the last diskless topic. It is outdated, because the classic topic was written to
-/// later.
+/// The index has producer state of the last diskless topic. This state is outdated, because the classic topic was
+/// written to later.
 #[test]
 fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_restart() {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);

@@ -52,7 +52,7 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
 }
 
 /// Shows when the broker has admitted a sender's requests. The sender writes a record to another topic with acks=0.
-/// When the record is there, all requests before it are admitted.
+/// Once this record is readable, all earlier requests are admitted.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -90,8 +90,8 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-/// Sends `sequences` over eight connections, `window` of them at a time and in random order. The next ones follow when
-/// all responses have arrived. Each response must have the offset that belongs to the sequence, counted from
+/// Sends `sequences` over eight connections, `window` of them at a time and in random order. The next batches follow
+/// when all responses have arrived. Each response must have the offset that belongs to the sequence, counted from
 /// `first_offset`.
 pub fn stripe(
     broker: &Broker,
@@ -174,7 +174,7 @@ fn every_response_of_version_14_has_the_limit_of_waiting_batches() {
     crate::assert_serves(&broker);
 }
 
-/// While a batch is parked, its retry arrives over a new connection. One append answers both.
+/// While a batch is parked, its retry arrives over a new connection. One append must answer both requests.
 #[test]
 fn retry_of_a_waiting_batch_shares_its_append() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);

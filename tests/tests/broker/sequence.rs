@@ -8,7 +8,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::Duration;
 
-/// How many of its last batches a broker remembers for each producer and partition.
+/// How many of each producer's last batches a broker remembers in a partition.
 const WINDOW: i32 = 5;
 const SOON: Duration = Duration::from_secs(30);
 /// The smallest segment size, so that closed segments are soon deleted.

@@ -75,7 +75,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.stop();
 }
 
-/// The idle limit ends connections, but a response that a stop waits for may take longer.
+/// The idle limit ends connections. A response for which a stop waits may take longer than that, and must still be
+/// sent.
 #[test]
 fn stop_waits_for_a_response_past_the_idle_limit() {
     let mut broker = Broker::start(&[

@@ -282,7 +282,7 @@ fn a_stop_does_not_wait_for_handshakes() {
     secured.assert_serves();
     let started = Instant::now();
     secured.broker.stop();
-    // The limit is the time that clients have for their handshake or their responses.
+    // The stop must not take as long as clients may take for their handshake or their responses.
     assert!(started.elapsed() < Duration::from_secs(9), "it waited for a silent client");
 }
 

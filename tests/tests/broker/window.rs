@@ -87,8 +87,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         producer.next = 1;
         producer.write(&mut client, window - 1);
         producer.assert_remembers(&mut client, window);
-        // This producer sends one nevertheless. The broker then no longer remembers the first batch, and must answer
-        // its retry with a duplicate error, so that the producer does not retry for ever.
+        // This producer sends a new batch nevertheless. The broker then no longer remembers the first batch, and must
+        // answer its retry with a duplicate error, so that the producer does not retry for ever.
         producer.write(&mut client, 1);
         producer.assert_remembers(&mut client, window);
     }
@@ -189,7 +189,7 @@ fn every_brokers_window_changes_while_it_runs_and_through_kill_9() {
     window_changes(OF_BROKER, BROKER, "", Broker::kill);
 }
 
-/// The broker had granted a window of 64, which the producer has not filled yet. The producer may still rely on it.
+/// The broker had granted a window of 64, which the producer has not filled yet. The producer may still use all of it.
 fn a_restart_with_a_smaller_window(end: End) {
     let wide = format!("{OF_BROKER}=64");
     let mut broker = Broker::start(&[&wide]);

@@ -75,8 +75,8 @@ fn grow(cluster: &Cluster, assignment: &str) {
     cluster.run(&["topics", "alter", "--topic", "grown", "--partitions", "2", "--replica-assignment", &all]);
 }
 
-/// Starts three brokers and copies the database. Later the topic gets a second partition with records, which is lost
-/// with the database.
+/// Starts three brokers and copies the database. Then the topic gets a second partition with records. The copy does not
+/// have this partition.
 fn grown_after_the_copy() -> (Cluster, TempDir) {
     let (mut cluster, store) = start(3);
     cluster.run(&["topics", "create", "--topic", "grown", "--replica-assignment", "1:2"]);
@@ -99,7 +99,7 @@ fn add_again_and_lose_leader(cluster: &mut Cluster) {
     assert_eq!(texts(cluster, 1, "grown", 1), numbered("new", 60));
 }
 
-/// The second incarnation of the partition has a follower with the records of the first.
+/// When the partition is added again, one of its followers has the records of the first partition with this number.
 #[test]
 fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_own_records() {
     let (mut cluster, _store) = grown_after_the_copy();
@@ -115,7 +115,7 @@ fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_ow
     add_again_and_lose_leader(&mut cluster);
 }
 
-/// The follower is away while the others start on the copy, so that it keeps the directory of the first incarnation.
+/// The follower keeps the directory of the first partition, as if it had not run when the others started on the copy.
 #[test]
 fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_the_first() {
     let (mut cluster, _store) = grown_after_the_copy();
@@ -124,7 +124,7 @@ fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_
     copy(&away.join("grown-1"), kept.path());
     continue_on_copy(&mut cluster);
     cluster.broker(1).stop();
-    // This has the effect of a broker that did not run in between.
+    // The broker is now in the state of one that did not run since the copy was accepted.
     copy(&kept.path().join("grown-1"), &away);
     add_again_and_lose_leader(&mut cluster);
 }
@@ -144,7 +144,7 @@ fn topic_is_created_again_after_an_accepted_copy_its_leader_epoch_is_larger() {
     assert!(epoch > known, "{epoch} after {known}");
 }
 
-/// The copy has a retention that was raised before the records were written.
+/// The copy has a retention of one second. After the copy, the retention was removed and records were written.
 #[test]
 fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_set_again() {
     let (mut cluster, _store) = start(1);
@@ -199,7 +199,7 @@ fn copy_with_an_open_diskless_transaction_is_accepted_consumers_of_committed_rec
         client.latest(TOPIC, 0) > 1 && client.stable(TOPIC, 0) == client.latest(TOPIC, 0)
     });
     assert_eq!(client.committed_texts(TOPIC, 0), ["before"], "the copy does not know of the commit");
-    // Record, transaction and marker.
+    // The log has three offsets: the first record, the record of the transaction, and the marker.
     let reset = cluster.run(&[&reset[..], &["--all-groups", "--all-topics", "--shift-by", "0"]].concat());
     let row: Vec<&str> = reset.lines().last().expect("a row").split_whitespace().collect();
     assert_eq!(row, ["g", TOPIC, "0", "3"]);

@@ -36,7 +36,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// The thing that a fault affects. Two faults at the same time may not affect the same thing.
+/// The thing that a fault affects. Two faults at the same time must not affect the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),
@@ -70,7 +70,7 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // The broker does not run, because it waits for the restart of its database. The fault is skipped.
+            // While the database is down, no broker is started. A fault of a broker that is not running is skipped.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);

@@ -129,7 +129,7 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     kill_process(frozen, Signal::STOP).expect("it runs");
     let reported = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
-    // Broker 1 may still be handing over its partitions, so that it is named as well.
+    // Broker 1 may still be handing over its partitions, so the message may name it as well.
     let expected = format!(
         "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
          end, and `kill -9 {pid}` ends it at once\n"
@@ -139,7 +139,7 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
 }
 
-/// A frozen process runs, and so do brokers without their database.
+/// Frozen processes and brokers without their database still run, but `status` must report them.
 #[test]
 fn process_hangs_or_database_ends_status_fails_and_names_it() {
     let cluster = Cluster::new();

@@ -83,14 +83,14 @@ fn slow_database_slows_changes_only() {
     });
 }
 
-/// The database is replaced by an older copy. A broker that has seen newer metadata reports this, and a broker that
-/// starts refuses the copy.
+/// The database is replaced by an older copy. A running broker that has seen newer metadata must report the copy, and a
+/// starting broker must refuse it.
 #[test]
 fn older_copy_of_the_database_is_refused() {
     under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || is_created(&mut cluster.broker(1).client(), "later"));
-        // Every broker must have seen metadata that the copy lacks. A broker that has not could not recognise the copy.
+        // Every broker must have seen metadata that the copy lacks. Otherwise it could not recognise the copy.
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, "later", 3));
         cluster.postgres().swap();
         let went_back = "it was set back to an older state, or it is another database";

@@ -384,8 +384,8 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // The cluster does not know this producer, which may have written to an even older topic of this name. It must
-    // begin a new epoch instead of failing permanently.
+    // The cluster does not know this producer, which may have written to an even older topic of this name. The producer
+    // must begin a new epoch instead of failing permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
@@ -534,7 +534,7 @@ fn broker_with_another_store_does_not_start() {
         "{}",
         refused.stderr
     );
-    // An unfenced broker would get replicas and clients until its session expires.
+    // The refused broker must be fenced. Otherwise it would get replicas and clients until its session expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);

@@ -117,8 +117,8 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
         assert!(is_done || printed.contains("stop all brokers"), "{printed}");
         is_done
     });
-    // The broker that lacks the newest classic records is there first. It must not lead, although it is the only one
-    // that lives, and the only one in the ISR of the copy.
+    // The broker that lacks the newest classic records starts first. It must not lead, although it is the only live
+    // broker, and the only one in the ISR of the copy.
     cluster.broker(1).restart();
     wait_until("broker 1 is registered", BACK_MAX, || {
         let fenced = "SELECT string_agg(fenced::int::text, '' ORDER BY broker_id) FROM fullbore.brokers";
@@ -139,8 +139,8 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     });
 }
 
-/// A frozen broker sends no heartbeats, so the command cannot notice it. This one leads a classic partition, and knows
-/// diskless records that the copy lacks.
+/// A frozen broker sends no heartbeats, so the command cannot notice it. In this test it leads a classic partition, and
+/// knows diskless records that the copy lacks.
 #[test]
 fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);

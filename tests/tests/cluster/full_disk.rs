@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// A limit for the lag of followers, in milliseconds, that no test reaches.
 const NEVER: &str = "3600000";
 
-/// Writes until the disk is full.
+/// Writes to a file until the disk is full. Returns the file's path.
 fn fill(directory: &Path) -> PathBuf {
     let path = directory.join("ballast");
     let mut file = File::options().append(true).create(true).open(&path).expect("ours");
@@ -126,8 +126,8 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// An empty directory takes the place of the data directory, as after an unmount. It could take files, but the broker's
-/// records would be lost there.
+/// An empty directory takes the place of the data directory, as after an unmount. The broker could create files in it,
+/// but their records would be lost after the next mount.
 #[test]
 fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
     let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));

@@ -96,7 +96,7 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
 }
 
 /// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` must recognise the copy, both
-/// before and after the broker is considered failed. So must the broker when it starts. No record may be lost.
+/// before and after the broker is considered failed. The starting broker must recognise it, too. No record may be lost.
 fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
@@ -188,8 +188,7 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
 }
 
 /// The directory's file `cluster` may be in two unusual states. Either the broker was killed after it had noted a
-/// joining process, before the database responded. Or an earlier version wrote the file, which has no names of
-/// processes.
+/// joining process, before the database responded. Or the file is from an earlier version, which noted no processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);

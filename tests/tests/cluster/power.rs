@@ -58,7 +58,7 @@ fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
         cluster.broker(id).kill();
         let directory = cluster.broker(id).data_dir().to_owned();
         std::fs::remove_dir_all(&directory).expect("ours");
-        // A broker with an empty directory may not replace one that is considered alive.
+        // A broker with an empty directory may start only once the cluster considers its former process failed.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });

@@ -92,7 +92,7 @@ fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_produce
     goes_on_through(&[(8, false), (2, true), (8, true)], true);
 }
 
-/// The broker that creates the diskless topic in the index may not have the state of the producers.
+/// The broker that creates the diskless topic in the index might not have the state of the producers.
 #[test]
 fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
     let store = tempfile::tempdir().expect("a directory");
@@ -192,7 +192,7 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
-    // Waits until broker 2 has the new topic. Before that it responds for the former one.
+    // Waits until broker 2 has the new topic. Until then it would respond for the former topic.
     let is_seen = || {
         let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
         id == seen

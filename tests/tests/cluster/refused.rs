@@ -159,7 +159,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// The brokers that were last in sync are down. The broker that starts may not lead, and cannot reach any leader.
+/// The brokers that were last in sync are down. The broker that starts must not lead, and cannot reach any leader.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -167,7 +167,7 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     cluster.wait_for_isr(1, TOPIC, 3);
     cluster.broker(1).kill();
     cluster.wait_for_isr(2, TOPIC, 2);
-    // Both are frozen before they are killed, so that broker 3 cannot notice that broker 2 ended.
+    // Brokers 2 and 3 are frozen before they are killed, so that broker 3 cannot notice that broker 2 ended.
     [2, 3].iter().for_each(|id| cluster.broker(*id).freeze());
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();

@@ -16,7 +16,8 @@ fn broker_without_descriptors_for_a_while_loses_no_record() {
         // The restart of the other broker makes this broker need a descriptor for the follower's new connection.
         cluster.broker(other).restart();
         wait_until("it has none left", SOON, || {
-            // The broker may have closed a descriptor meanwhile, which would be free, so the limit is set again.
+            // The broker may have closed a descriptor in the meantime and could use it again, so the limit is lowered
+            // again.
             cluster.broker(id).refuse_descriptors();
             drop(cluster.broker(id).client());
             cluster.broker(id).stderr().contains("Too many open files")

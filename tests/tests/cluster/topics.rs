@@ -144,7 +144,8 @@ fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // A broker that never knew the old topic could not know that the new one has a predecessor.
+        // A broker that never knew the old topic could not know that the new one has a predecessor. So both brokers
+        // must know the old topic first.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);

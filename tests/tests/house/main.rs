@@ -43,7 +43,7 @@ const LAYERS: &[&str] = &[
     "replica",
 ];
 
-/// Pairs of modules that may not use each other although their order in [`LAYERS`] would permit it.
+/// Pairs of modules that must not use each other although their order in [`LAYERS`] would permit it.
 const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "replication"), ("membership", "replica")];
 
 #[test]

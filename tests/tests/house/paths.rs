@@ -59,7 +59,7 @@ impl Above {
         self.functions.push(function);
     }
 
-    /// Returns the index of the last function with this name. The name may follow the end of its file's path.
+    /// Returns the index of the last function with this name. In `name`, the end of the file's path may come first.
     fn named(&self, name: &str) -> Option<usize> {
         let (file, name) = name.rsplit_once(' ').unwrap_or(("", name));
         self.functions.iter().rposition(|of| of.name == name && of.file.ends_with(file))

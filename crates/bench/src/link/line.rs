@@ -1,7 +1,7 @@
 //! The two parts of a distance, for the bytes of a relay and for packets. A delay line keeps items in order until they
 //! are due. A bottleneck computes when the last byte of an item has left.
 //!
-//! Times are in nanoseconds since any start. Invariant: no item comes out before it is due, or out of order.
+//! Times are in nanoseconds since an arbitrary start. Invariant: no item comes out before it is due, or out of order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Bottleneck {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues `bytes` bytes. Returns the time at which the last of them will have left.
+    /// Queues `bytes` bytes. Returns the time at which the last byte will have left.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;

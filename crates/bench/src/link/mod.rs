@@ -24,11 +24,11 @@ pub struct Shape {
     pub jitter: Duration,
 }
 
-/// The default buffer is never smaller than this.
+/// Minimum size of the default buffer, in bytes.
 const BUFFER_BYTES_MIN: u64 = 64 * 1024;
 
 impl Shape {
-    /// Returns how long a byte takes at least in one direction.
+    /// Returns the shortest time that a byte takes in one direction.
     pub fn one_way(&self) -> Duration {
         self.rtt / 2
     }

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::net::{TcpListener, ToSocketAddrs};
 
-/// The name of the threads that carry links and keep time. They count for neither side.
+/// The name of the threads that carry links and keep time. Their time counts for neither the client nor the broker.
 pub const LINK_THREAD: &str = "link";
 /// The name of the producer's thread, cut to the 15 bytes that Linux keeps.
 const PRODUCER_THREAD: &str = "fullbore-produc";
@@ -19,7 +19,7 @@ const LISTENS: &str = "0A";
 /// The column of a socket's inode in `/proc/net/tcp`.
 const INODE: usize = 9;
 
-/// The processes that are the brokers.
+/// The processes in which the measured brokers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerPlace {
     /// The brokers run in this process.

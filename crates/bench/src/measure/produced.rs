@@ -32,9 +32,9 @@ pub struct IntervalCounts {
     pub bytes: u64,
     /// The length of the window.
     pub elapsed: Duration,
-    /// The sum of the latencies of these records.
+    /// The sum of the latencies of these records, in microseconds.
     pub latency_us_sum: u128,
-    /// The largest latency of these records.
+    /// The largest latency of these records, in microseconds.
     pub latency_us_max: u64,
     /// True for the first window of the steady state.
     pub first_steady: bool,
@@ -58,9 +58,9 @@ pub struct Summary {
 struct Series {
     /// When the first record of the series was sent.
     sent: Instant,
-    /// From when on the records of the series count.
+    /// The time from which the rate of the series is computed.
     started: Instant,
-    /// When the last of its records was acknowledged.
+    /// When the last record of the series was acknowledged.
     last: Option<Instant>,
     records: u64,
     bytes: u64,
@@ -85,7 +85,7 @@ impl Series {
         }
     }
 
-    /// Begins the series at `now`, because the records before it are acknowledged.
+    /// Begins the series at `now`, because all earlier records are acknowledged.
     fn begin(&mut self, now: Instant) {
         self.started = self.started.max(now);
         self.window_started = self.started;
@@ -116,8 +116,8 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // If all records of the series were acknowledged together with the last record before it, the time is counted
-        // from the first send.
+        // If all records of the series were acknowledged together with the last warmup record, the time is counted from
+        // the first send.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
@@ -235,7 +235,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
-        // When the first of the other records is sent, a full buffer of warmup records is in flight.
+        // When the first record after the warmup is sent, a full buffer of warmup records is in flight.
         produced.start_steady(at(10));
         assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
         assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());

@@ -213,7 +213,7 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave, and returns that time. The record's latency counts from there. Returns
+    /// Waits until record `number` should leave, and returns that time, from which the record's latency counts. Returns
     /// `None` if `stops` returns true first.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {

@@ -1,6 +1,6 @@
 //! The transactions of a run. Each is committed after a time, as in Kafka's `ProducerPerformance`.
 //!
-//! Invariant: while a transaction commits the next one gathers records. The outcome of each is checked.
+//! Invariant: while a transaction commits, the next one gathers records. The outcome of every commit is checked.
 
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
@@ -76,7 +76,8 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Ends the open transaction, which has failed. Returns the reason of its failure, or `refused` if it has none.
+    /// Ends the open transaction, which has failed and refused a record. Returns the reason of the failure, or
+    /// `refused` if none is known.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }

@@ -23,7 +23,7 @@ pub fn text(value: Option<&str>) -> String {
     value.map_or_else(null, string)
 }
 
-/// Returns an object with these members, in this order. It is on one line if all members are.
+/// Returns an object with these members, in this order. The object is on one line if each member is.
 pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", string(name))).collect();
     format!("{{{}}}", members.join(","))

@@ -1,7 +1,7 @@
 //! The lines of the tools, and the files and pages of a sweep.
 //!
-//! Invariant: with `kafkas`, a line that Kafka's tool has is equal byte by byte for the same figures. Without it, rates
-//! of four digits or more have no decimals.
+//! Invariant: with `kafkas`, a line that Kafka's tool also prints is equal to the tool's byte by byte for the same
+//! figures. Without it, rates of four digits or more have no decimals.
 
 mod consume;
 mod java;

@@ -1,4 +1,4 @@
-//! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one that it lacks.
+//! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one line that this tool lacks.
 
 use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};

@@ -1,8 +1,9 @@
 //! Plans the measurements of a sweep and their order, and finds those that are impossible.
 //!
-//! Nothing here connects. The first axis varies fastest and the targets within it, so that neighbours in a report are
-//! measured close together. Every second repeat runs backwards, so that a machine that slows down with time does not
-//! favour the first points. Invariant: each repeat has every point of every target once.
+//! Nothing here connects. The targets are measured one after another at each point, and the first axis varies faster
+//! than the other axes. Neighbours in a report are therefore measured close together. Every second repeat runs
+//! backwards, so that a machine that slows down with time does not favour the first points. Invariant: each repeat has
+//! every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -56,7 +57,7 @@ pub struct SweepPlan {
     pub targets: Vec<Target>,
     /// The condition that ends each measurement.
     pub amount: Amount,
-    /// How long to send before each measurement, approximately. This is not in its figures.
+    /// How long to send before each measurement, approximately. The figures of the measurement leave this time out.
     pub warmup: Duration,
     /// How many measurements each point gets.
     pub repeats: u32,
@@ -82,7 +83,7 @@ pub enum PlanError {
     /// There are more axes than a page can show.
     #[error("{0} axes; at most {AXES_MAX}")]
     Axes(usize),
-    /// A setting is an axis twice.
+    /// Two axes have the same setting.
     #[error("{0} is in --over twice; give all values in one --over")]
     Twice(String),
     /// There are too many points.
@@ -150,7 +151,7 @@ impl SweepPlan {
         Ok(setup)
     }
 
-    /// Returns the first point that has the same settings as each point, whatever their spelling. For most points that
+    /// Returns, for each point, the first point with the same settings, however these are spelled. For most points that
     /// is the point itself.
     pub fn same(&self) -> Vec<usize> {
         let mut first = HashMap::new();

@@ -191,8 +191,8 @@ impl Results {
         })
     }
 
-    /// Returns each point's throughput as a share of the best one. Only points with the same record size, rate and link
-    /// are compared.
+    /// Returns each point's throughput as a share of the best point's. Only points with the same record size, rate and
+    /// link are compared.
     pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let circumstances = |point: &PointResult| -> Vec<usize> {
             let axes = self.plan.axes.iter().zip(&point.point);

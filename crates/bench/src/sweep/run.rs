@@ -30,8 +30,8 @@ use tokio::sync::watch;
 pub const CLIENT_ID: &str = "fullbore-sweep";
 /// How often the topic's leaders are polled.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// How long a measurement by time may always wait for the last acknowledgements. A longer measurement may wait as long
-/// as it has sent.
+/// How long a measurement by time waits for the last acknowledgements, at least. A measurement that has sent for longer
+/// waits up to the time that it has sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 /// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub struct Figures {
     pub percentiles: Percentiles,
     /// The causes of the figures.
     pub causes: Causes,
-    /// True if time ran out before all records were acknowledged. The others are in no figure.
+    /// True if time ran out before all records were acknowledged. The figures leave out the unacknowledged records.
     pub cut_short: bool,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Runner<'a> {
         self.made += 1;
         create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
         let outcome = self.with_topic(&mut cluster, &topic, &setup, &self.places[&turn.target], config);
-        // The figures count even if the topic stays.
+        // The figures count even if the topic cannot be deleted.
         let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
         outcome
     }
@@ -149,7 +149,7 @@ impl<'a> Runner<'a> {
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
             let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
-            // If records are still unacknowledged, they are not awaited.
+            // The close does not wait for records that are still unacknowledged.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
             outcome

@@ -97,8 +97,8 @@ impl Table {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Returns the table's axes. If `over` has an axis with the same setting, it replaces the table's. The other axes
-    /// of `over` follow.
+    /// Returns the table's axes. If `over` has an axis with the same setting, that axis replaces the table's. The other
+    /// axes of `over` follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();

@@ -55,8 +55,8 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_requested), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_requested, task });
-                // Lets the new connection's task run first. If its request has already arrived, the connection is then
-                // not displaced as an idle one.
+                // Lets the new connection's task run first. If the request has already arrived, the task reads it, so
+                // the connection is not displaced as an idle one.
                 yield_now().await;
             }
             Err(error) => {
@@ -84,8 +84,8 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// Waits for a free slot. If all are taken, closes the oldest connection that has sent no request, once it is older
-    /// than [`NEW`].
+    /// Waits for a free slot. If all slots are taken, closes the oldest connection that has sent no request, once that
+    /// connection is older than [`NEW`].
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}

@@ -31,7 +31,7 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Names the stored state in log lines.
+    /// The name of the stored state in log lines, such as `groups`.
     const STATE: &'static str;
 
     /// Returns the internal topic.
@@ -66,7 +66,7 @@ pub struct InternalTopicSettings {
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// The internal topic of a coordinator, with its shards. Some of them may be led by other brokers.
+/// The internal topic of a coordinator, with its shards. Other brokers may lead the partitions of some shards.
 pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,
@@ -203,7 +203,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // A shard that stays is already being loaded by another task.
+                // Shards of `before` that stay are already loaded, or another task is loading them.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -265,7 +265,8 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
+            // If the partition was deleted or is led elsewhere, this broker is about to leave the shard, so the failure
+            // is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: their clients must wait until a retry succeeds", C::STATE);
@@ -289,7 +290,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Checks if all shards are loaded. If they are, requests no longer wait.
+    /// Checks whether all shards are loaded. If they are, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

@@ -1,12 +1,12 @@
 //! Remembers which transactions have recently ended in a shard (KIP-890).
 //!
 //! A write in a transaction is first verified with the transaction coordinator. If a marker ends the transaction
-//! between that verification and the write, the write must be refused. Otherwise it would open a transaction that no
-//! marker ends.
+//! between that verification and the write, the write must be refused. Otherwise the write would open a transaction
+//! that no marker ends.
 //!
 //! With transaction version 2, a marker has the next epoch, in which the producer may already write before the marker
 //! comes. So the marker ends only transactions of earlier epochs. The last [`MARKERS_MAX`] markers are remembered. If
-//! more have come since a verification, its transaction counts as ended.
+//! more markers have come since a verification, the verified transaction counts as ended.
 
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     /// With transaction version 2, the producer may already write in the next epoch before the marker comes. The marker
-    /// must not end that transaction.
+    /// must not end the transaction of that next epoch.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// The outcome of appending a marker.
 pub type MarkerOutcome = Result<(), AppendError>;
 
-/// A coordinator whose records may be part of transactions. It learns in the order of the log how these transactions
-/// end.
+/// A coordinator whose records may be part of transactions. The coordinator gets the ends of these transactions in the
+/// order of the log.
 pub trait MarkedCoordinator: Send + Sync {
     /// Queues a marker for `partition` of the coordinator's topic. Once all in-sync replicas have the marker, the
-    /// coordinator's state changes, and then the caller gets the outcome.
+    /// coordinator changes its state, and then sends the outcome to the caller.
     ///
     /// # Errors
     /// Fails with COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE while this broker does not

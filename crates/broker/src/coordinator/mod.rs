@@ -1,5 +1,5 @@
-//! Keeps the state of a coordinator in an internal topic. A change becomes records there, and a broker restores the
-//! state by reading them.
+//! Keeps the state of a coordinator in an internal topic. Each change is written there as records, from which a broker
+//! restores the state.
 //!
 //! A coordinator is a pure state machine. A change that must be stored becomes records in the partition that its key
 //! belongs to ([`shard`]). Once they are replicated, the change takes effect and the request is answered. A broker that

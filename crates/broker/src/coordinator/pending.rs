@@ -16,7 +16,7 @@ const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 /// The outcome of a write, and the flush that its caller must still wait for, if there is one.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
-/// A write that has been queued. Dropping this does not cancel it.
+/// A write that has been queued. Dropping this value does not cancel the write.
 pub struct PendingWrite<T> {
     shard: Arc<Shard>,
     /// Receives the outcome. `None` once it has arrived.

@@ -89,7 +89,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
         for batch in batches(&chunk) {
             let batch = match batch {
                 Ok(batch) => batch,
-                // The last batch of a chunk may be incomplete. The next chunk then begins with it.
+                // The last batch of a chunk may be incomplete. The next chunk then begins with this batch.
                 Err(_) if next > begin => break,
                 Err(why) => return Err(ReplayError::Damaged { offset: next, why }),
             };

@@ -150,7 +150,7 @@ impl Shard {
         &self.partition
     }
 
-    /// Returns true if this process had an earlier shard of the same partition. Some of its state may still be there.
+    /// Returns true if this process had an earlier shard of the same partition, whose state may still be in memory.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
@@ -163,7 +163,7 @@ impl Shard {
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // In a later epoch than the next, another broker may have led in between. It may have written records that
+            // In a later epoch than the next, another broker may have led in between, and may have written records that
             // this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
@@ -210,8 +210,8 @@ impl Shard {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write. It is appended at the next [`Shard::flush`], or at once if the queue is long. If its transaction
-    /// may already have ended, it is refused with [`AppendError::Unverified`].
+    /// Queues a write, which is appended at the next [`Shard::flush`], or at once if the queue is long. If the write's
+    /// transaction may already have ended, the write is refused with [`AppendError::Unverified`].
     pub(super) fn request(self: &Arc<Self>, records: Records, callback: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
@@ -238,7 +238,7 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending as long as the guard lives. The guard stands for a thread that is appending.
+    /// Keeps other threads from appending as long as the guard lives, like a thread that is appending.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
@@ -265,8 +265,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Remembers a marker. Returns true if the records belong to a transaction that may have ended. The caller has
-    /// locked the queue.
+    /// If the records are a marker, remembers it. If they are transactional, returns true if their transaction may have
+    /// ended. The caller has locked the queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {

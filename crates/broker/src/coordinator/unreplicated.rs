@@ -25,8 +25,7 @@ impl Unreplicated {
     }
 
     /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
-    /// them in the order of the writes. When no write is left, the task calls the `then` that came with its first
-    /// write.
+    /// them in the order of the writes. When no write is left, the task calls `then` of the call that started the task.
     pub fn notify_in_order(
         self: &Arc<Self>,
         written: AppendResult,

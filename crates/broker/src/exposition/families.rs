@@ -1,6 +1,6 @@
 //! The table of metrics: every family that the metrics page shows, in the order of the page.
 //!
-//! A row contains everything about a family. The metrics page adds nothing to it, and `docs/metrics.md` only headings.
+//! A row contains everything about a family. The metrics page adds nothing, and `docs/metrics.md` adds only headings.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;

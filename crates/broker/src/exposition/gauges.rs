@@ -30,11 +30,11 @@ pub struct Gauges {
     pub partitions_unwritable: usize,
     /// Number of partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// Files that a power loss has left beside the logs.
+    /// Files beside the logs, with records that a power loss has separated from their logs.
     pub set_aside: SetAside,
     /// True if the disk of the data directory is full.
     pub disk_full: bool,
-    /// True if a write to that disk hangs.
+    /// True if a write to the disk of the data directory hangs.
     pub disk_hung: bool,
     /// Size of the disk reserve in bytes.
     pub disk_reserve_bytes: u64,
@@ -46,7 +46,7 @@ pub struct Gauges {
     pub metadata_epoch: u64,
     /// State of the cluster's database. `None` on a standalone broker.
     pub plane: Option<PlaneSeen>,
-    /// Counts of calls to that database.
+    /// Counts of calls to the cluster's database. `None` on a standalone broker.
     pub plane_calls: Option<Arc<PlaneCalls>>,
     /// Numbers of brokers in the cluster, and the state of this one.
     pub membership: MembershipGauges,
@@ -139,7 +139,7 @@ pub struct SlowGauges {
 }
 
 impl SlowGauges {
-    /// Reads these gauges. May hang if the disk hangs.
+    /// Reads the gauges from the broker. Blocks as long as the disk hangs.
     pub fn read(broker: &Node) -> Self {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),

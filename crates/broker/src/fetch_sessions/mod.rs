@@ -8,9 +8,9 @@
 //! served without a session.
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to search the map of
-//! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
-//! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, a fetch is
-//! refused once its session has planned a later one.
+//! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one pending
+//! fetch of the session is registered with these partitions, and that fetch always reads the present list. As in Kafka,
+//! a fetch is refused once its session has planned a later one.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
 //! ends of the records that it contains. The client can therefore send further fetches before it has read the
@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 /// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
 /// more while fetches wait for all of them. A name has at most 249 bytes.
 const PARTITIONS_MAX: usize = 500_000;
-/// A session that was unused for longer than this may be evicted for a new one (Kafka's
+/// A session that was unused for longer than this can be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// A fetch with this epoch ends its session.
@@ -191,8 +191,8 @@ impl Behind {
 pub struct FetchPlan {
     /// The session id in the response, or 0 without a session.
     pub session_id: i32,
-    /// True if the session reads ahead. The response then contains only whole batches. A partition for which it has no
-    /// space comes in the next response.
+    /// True if the session reads ahead. The response then contains only whole batches. A partition that does not fit
+    /// into the response is in the next one.
     pub reads_ahead: bool,
     /// True if the response contains only partitions that have changed.
     incremental: bool,
@@ -267,7 +267,7 @@ impl Sessions {
     }
 
     /// Returns the owner of the session that this plan has opened, if that session reads ahead. The connection must
-    /// keep it, because dropping it ends the session.
+    /// keep the owner, because dropping the owner ends the session.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -376,7 +376,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Takes the session that was unused for longest out of the cache. The caller must free it without the lock.
+    /// Takes the session that was unused for longest out of the cache. The caller must free the session without the
+    /// lock.
     ///
     /// Returns `None` if there is no session, or if even that one was used recently.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {

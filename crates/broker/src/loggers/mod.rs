@@ -54,8 +54,8 @@ impl Level {
     }
 }
 
-/// A change of one target's level, or of the root's if the target is `None`. Without a level, the target inherits from
-/// the nearest module above it.
+/// A change of one target's level, or of the root's level if the target is `None`. Without a level, the target inherits
+/// the level of the nearest module above it.
 pub type LevelChange = (Option<&'static str>, Option<Level>);
 
 /// The levels of a log. They may change at any time.

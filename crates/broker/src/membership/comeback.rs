@@ -1,5 +1,5 @@
-//! Decides when a live broker that was fenced unfences itself. The first time it does so at once. If it is fenced again
-//! soon after, it waits, and longer each time.
+//! Decides when a live broker that was fenced unfences itself. After the first fencing, the broker unfences itself at
+//! once. If it is fenced again soon afterwards, it waits, each time longer than before.
 //!
 //! Suppose that a broker loses only its heartbeats. Without the pauses it would be fenced and unfenced in every
 //! session, and its partitions would change their leaders each time. A broker does not wait if a partition without a
@@ -27,8 +27,8 @@ pub struct Comeback {
 }
 
 impl Comeback {
-    /// Creates the state of a broker that is not fenced. It ends its first fencing without a pause. `session` is how
-    /// long a broker may be silent before it is fenced.
+    /// Creates the state of a broker that is not fenced. The broker will end its first fencing without a pause.
+    /// `session` is how long a broker may be silent before it is fenced.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
@@ -52,7 +52,7 @@ impl Comeback {
         *self.due.insert(now + self.pause)
     }
 
-    /// Records that the broker is back.
+    /// Notes that the broker is back.
     pub fn back(&mut self, now: Instant) {
         self.back = Some(now);
         self.due = None;

@@ -198,7 +198,7 @@ impl Membership {
                     self.fencing.reset();
                     tracing::warn!(broker_id, broker_epoch, "fenced a broker that has failed");
                 }
-                // Another broker has fenced it first, or the failed broker has come back.
+                // Another broker has fenced the failed broker first, or the failed broker has come back.
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());

@@ -249,8 +249,8 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
     }
 }
 
-/// Runs broker 1 on `disk`. It leads a partition that broker 2 also has. Returns both brokers, and how often broker 1
-/// has closed its clients' connections.
+/// Runs broker 1 on `disk`, as the leader of a partition that broker 2 also has. Returns both brokers, and a counter of
+/// how often broker 1 has closed its clients' connections.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");

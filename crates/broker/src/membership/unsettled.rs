@@ -1,5 +1,6 @@
 //! Finishes failovers that another broker began. That broker may have ended, or lost its database, after it had decided
-//! only some of the partitions. The others then still lack a leader, or have failed brokers in their ISRs.
+//! about only some of the partitions. The other partitions then still lack a leader, or have failed brokers in their
+//! ISRs.
 //!
 //! Normally the broker that fences another one also completes the failover. The other brokers watch, and one of them
 //! takes over if there is no progress for a while.

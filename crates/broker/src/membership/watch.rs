@@ -1,5 +1,5 @@
 //! The failure detector. It reads the heartbeats of the other brokers. If the age of a heartbeat reaches
-//! [`REFUSING_HEARTBEAT_AGE_MS`], it also checks if the broker's port refuses connections.
+//! [`REFUSING_HEARTBEAT_AGE_MS`], it also checks whether the broker's port refuses connections.
 //!
 //! The rule is in [`fullbore_rules::cluster::lease`].
 

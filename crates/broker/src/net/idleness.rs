@@ -81,7 +81,8 @@ impl Idleness {
         }
     }
 
-    /// Returns how many polls in a row have found no activity, including this one. `in_vain` is the number before it.
+    /// Returns how many polls in a row have found no activity, including this one. `in_vain` is the number before this
+    /// poll.
     fn poll(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
@@ -90,7 +91,7 @@ impl Idleness {
     }
 }
 
-/// Work in progress. Dropping this ends it.
+/// Work in progress on a connection, which ends when this value is dropped.
 pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,

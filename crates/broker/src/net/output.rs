@@ -1,8 +1,8 @@
 //! Writes frames into a connection. Parts in memory are sent by one vectored write, and ranges of logs by sendfile.
 //!
 //! Short ranges of logs are copied into the write of the parts around them, many in one write. A response from many
-//! partitions then costs a system call for each 64 KiB, and not for each range. With TLS, a frame becomes records of
-//! the largest size, which are sent together, and logs are read in pieces of limited size.
+//! partitions then costs a system call for each 64 KiB, and not for each range. With TLS, a frame becomes TLS records
+//! of the largest size, which are sent together, and logs are read in pieces of limited size.
 //!
 //! If a frame cannot be written completely, the connection is closed. One reason is a segment that is removed before
 //! the client has read it. No copy is kept in memory for a client that does not read. A part in memory is freed as soon
@@ -268,8 +268,7 @@ async fn send_memory(
     Ok(())
 }
 
-/// Sends once. This is a function of its own so that the caller's future does not hold the slices while the client does
-/// not read.
+/// Sends once. A separate function keeps the slices out of the caller's future while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

@@ -45,7 +45,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Reads the certificates of a listener. Returns `None` if it does not use TLS.
+    /// Reads the certificates of a listener. Returns `None` if the listener does not use TLS.
     ///
     /// # Errors
     /// Returns a [`MaterialError`] that names the setting whose files cannot be used.

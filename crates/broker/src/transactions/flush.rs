@@ -18,7 +18,7 @@ impl Transactions {
     /// stored. Does nothing if `next` is not a commit, or if commits are not flushed.
     ///
     /// # Errors
-    /// Fails with COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if records of the transaction might not be on the disk.
     pub(super) async fn flush_before(&self, next: &TransactionMetadata) -> Result<(), ErrorCode> {
         if !self.config.flushes || next.state != TransactionState::PrepareCommit {
             return Ok(());

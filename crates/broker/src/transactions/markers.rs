@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this.
+/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this
+/// time.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
 /// How long the broker waits at most before it tries to write a marker again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 /// meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// After this many markers, other tasks get a turn.
+/// How many markers a task writes before it lets other tasks run.
 pub const TURN: usize = 64;
 
 /// The outcome of an attempt to write a marker.

@@ -57,8 +57,8 @@ pub const WAIT_MS: i64 = 20;
 /// How many milliseconds a batch waits for the previous transaction to end, as in Kafka
 /// (`add.partitions.to.txn.retry.backoff.max.ms`). If the batch were refused, its client would pause for longer.
 pub const BATCH_WAIT_MS: i64 = 100;
-/// How many milliseconds one transaction may take in a request of another broker. The other transactions wait for the
-/// same response.
+/// How many milliseconds one transaction may take in a request of another broker. The limit exists because the other
+/// transactions in the request wait for the same response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
 /// How many milliseconds a request waits for the previous transaction if markers of diskless partitions are missing.
 /// Such a marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.

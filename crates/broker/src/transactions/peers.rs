@@ -208,8 +208,8 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker is sent to another broker, because the broker that it was queued for was replaced.
-    /// A late write at the replaced broker might end the next transaction of an older client, which has the same epoch.
+    /// Returns false once the marker goes to another broker instead, because this queue's broker was replaced. A late
+    /// write at the replaced broker might end the next transaction of an older client, which has the same epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

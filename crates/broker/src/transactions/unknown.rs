@@ -332,7 +332,7 @@ impl Transactions {
 }
 
 /// Groups the classic partitions by the broker that leads them, except those of `__transaction_state`. Also returns
-/// false if one of them has no leader.
+/// false if a partition has no leader.
 fn led_partitions(image: &Image) -> (LedPartitions, bool) {
     let (mut led, mut are_led) = (LedPartitions::new(), true);
     for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {

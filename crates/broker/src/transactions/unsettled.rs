@@ -8,8 +8,8 @@
 //! also searched for after an older copy of the index of diskless topics was accepted.
 //!
 //! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
-//! directory records this boot, so a kill between the two loses nothing. The effects of a power loss on a log are in
-//! `fullbore_log`.
+//! directory records this boot, so a kill between these two writes loses nothing. The effects of a power loss on a log
+//! are in `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -61,8 +61,8 @@ impl Unsettled {
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // Any partition counts. The directories of `__transaction_state` may be lost, and diskless partitions have
-        // none.
+        // A partition of any topic counts, because the directories of `__transaction_state` may be lost. Diskless
+        // partitions have no directories, so their index counts as well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {

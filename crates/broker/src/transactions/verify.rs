@@ -104,8 +104,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the broker that coordinates an id, if that is another broker. `None` if it is this one, or if there is
-    /// no coordinator.
+    /// Returns the broker that coordinates an id. `None` if this broker does, or if the id has no coordinator.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -119,8 +118,8 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Returns the leader epoch of an id's coordinator, according to this broker's metadata. `None` if the partition is
-    /// not in it.
+    /// Returns the leader epoch of an id's coordinator, according to this broker's metadata. `None` if the metadata
+    /// lacks the coordinator's partition.
     fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)

@@ -86,7 +86,7 @@ fn garbage_at_any_position_counts_as_a_hole() {
             let mut damaged = whole.clone();
             damaged[from..from + 90].fill(filler);
             fs::write(directory.file(SEGMENT), &damaged).expect("written");
-            // Some of the overwritten bytes may have been equal to the filler.
+            // Overwritten bytes that were equal to the filler are not damaged.
             let first_bad = whole.iter().zip(&damaged).position(|(was, is)| was != is).expect("they differ");
             let kept = ends.iter().filter(|end| **end <= first_bad).count();
             let partition = directory.power_cut();
@@ -287,7 +287,7 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
 }
 
 /// The power loss has destroyed records that were flushed. New records then get the same offsets. They are not flushed,
-/// although the old checkpoint covers these offsets. If a kill tears the last one, it must be truncated.
+/// although the old checkpoint covers these offsets. If a kill tears the last new record, it must be truncated.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut directory = Directory::new();

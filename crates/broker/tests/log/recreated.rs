@@ -113,14 +113,14 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (directory.file("partition.metadata"), directory.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // A directory with this name makes the file unreadable, as a bad sector would. A missing file would mean something
-    // else.
+    // A directory with this name makes the file unreadable, as a bad sector would. The file must not be missing
+    // instead, because that has another meaning.
     fs::create_dir(&metadata).expect("made");
     directory.kill();
     let partition = directory.partition();
     assert!(partition.offsets().is_err());
-    // The two are exchanged in one step. A thread may still use the partition's directory, and would refuse the
-    // partition if this file were missing.
+    // The file and the directory are exchanged in one step. A thread may still use the partition's directory, and would
+    // refuse the partition if the file were missing for a moment.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);

@@ -1,5 +1,5 @@
 //! A batch is refused because of the partition's role. The role then changes, and later batches of the same producer
-//! arrive. They must get the same error until the first one is appended.
+//! arrive. They must get the same error until the refused batch is appended.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests a partition on several brokers, each with its own data directory. The metadata gives them their roles. They
-//! replicate, wait for acks=all, and their logs diverge and converge.
+//! Tests a partition on several brokers, each with its own data directory. The metadata gives the brokers their roles.
+//! The brokers replicate and wait for acks=all, and their logs diverge and converge.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Cluster {
         }
     }
 
-    /// Fetches until the follower has all records and both brokers know it.
+    /// Fetches until the follower has all records, and both brokers know that.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
         // The leader now knows that the follower has everything. One more fetch gives the follower the high watermark.
@@ -179,7 +179,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert!(third.durability.is_nothing(), "it is everywhere by now");
 }
 
-/// The leader has proposed a follower for the ISR. From then on, acks=all waits for it.
+/// The leader has proposed a follower for the ISR. From then on, acks=all waits for this follower.
 #[tokio::test]
 async fn acks_all_waits_for_a_follower_proposed_for_the_isr() {
     let mut cluster = Cluster::new(3, |_| {});
@@ -211,8 +211,8 @@ async fn new_leader_returns_no_smaller_latest_offset_than_the_former() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.fetch(2).expect("answered");
-    // The first leader knows that both brokers have the records. The second broker does not know it, because it gets no
-    // response to this fetch.
+    // The first leader knows that both brokers have the records. The second broker does not know this, because it gets
+    // no response to its fetch.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
@@ -371,8 +371,8 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written. It
-/// must still be able to follow the next leader.
+/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written. The
+/// broker must still be able to follow the next leader.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);

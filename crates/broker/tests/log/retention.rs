@@ -54,7 +54,8 @@ fn segments_past_retention_are_removed_and_later_their_files() {
     assert_eq!(read_all(&partition, 6).len(), 4);
 }
 
-/// The broker then keeps records by settings that may be older than they are.
+/// Until the time of `keep_records_until`, retention must remove nothing, because its settings may be older than the
+/// records.
 #[test]
 fn records_are_kept_until_the_time_that_is_set_and_then_removed() {
     let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));
@@ -171,8 +172,7 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
     assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
 }
 
-/// If its records have no timestamps, a segment is as old as its file. Kafka's `LogSegment.largestTimestamp` does the
-/// same.
+/// A segment whose records have no timestamps is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
 #[test]
 fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
     let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));

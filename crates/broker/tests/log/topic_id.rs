@@ -56,7 +56,7 @@ fn directory_without_its_topic_id_is_refused_unchanged_until_the_id_is_back() {
         let error = partition.open_failure_since(began);
         let reported = error.expect("it has failed").to_string();
         assert!(reported.contains(why) && reported.contains(&format!("`topic_id: {ID}`")), "{reported}");
-        // The remedy in the error.
+        // The test applies the remedy that the error names.
         fs::write(directory.file(METADATA), format!("version: 0\ntopic_id: {ID}\n")).expect("written");
         let partition = directory.crash();
         assert_eq!(partition.offsets().expect("opened").log_end, 3, "{why}");

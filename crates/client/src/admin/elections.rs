@@ -28,8 +28,8 @@ pub enum Elected {
 /// A partition and the outcome of its election.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all partitions. In the latter case brokers return only the partitions
-/// whose leader had to change.
+/// Elects the leaders of these partitions, or of all partitions if `of` is `None`. Brokers then return only the
+/// partitions whose leader had to change.
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses the request, or the connection fails.

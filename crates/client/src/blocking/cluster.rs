@@ -34,14 +34,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// The brokers of the newest metadata, for when those of the list are gone. Detached clusters share them.
+    /// The brokers of the newest metadata, which are tried after `addresses`. Detached clusters share the list.
     learned: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
     /// How long a broker may be silent during a request.
     patience: Duration,
     awaited: Awaited,
-    /// How many times any broker was searched for. Each search begins with another broker of the list.
+    /// How many searches for a broker that answers have begun. Each begins with another broker of the list.
     turn: AtomicUsize,
 }
 
@@ -281,7 +281,8 @@ impl Cluster {
     /// Returns the partitions of the existing topics among `topics`.
     ///
     /// # Errors
-    /// Returns the error of the connection if no broker answers, or the error of a topic that this client may not read.
+    /// Returns the error of the connection if no broker answers, or the error of a topic that this client is not
+    /// allowed to read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -366,8 +367,8 @@ impl Bootstrap {
     }
 
     /// Connects to the first broker that answers. Each address is tried [`PATIENCE`] after the previous one, or at once
-    /// if that has failed. A broker that hangs therefore delays the connection only a little. All attempts together end
-    /// after `patience`.
+    /// if the previous attempt has failed. A broker that hangs therefore delays the connection only a little. All
+    /// attempts together end after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();

@@ -296,8 +296,8 @@ mod tests {
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
 
-    /// Starts a broker that answers ApiVersions. It answers one more request with the correlation id `id`, or not at
-    /// all if `id` is `None`. The thread returns true if the client then closes the connection.
+    /// Starts a broker that answers ApiVersions and one more request. The second answer has the correlation id `id`, or
+    /// never comes if `id` is `None`. The thread returns true if the client then closes the connection.
     fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();

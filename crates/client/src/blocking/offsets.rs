@@ -16,8 +16,8 @@ pub const EARLIEST: i64 = -2;
 /// In ListOffsets this timestamp stands for the end of a partition.
 pub const LATEST: i64 = -1;
 
-/// How long leaders are searched for that have moved or cannot be reached. This is a little longer than the session of
-/// a failed broker (broker.session.timeout.ms). If the cluster's patience is shorter, it shortens the search.
+/// How long the client searches for leaders that have moved or cannot be reached. This is a little longer than the
+/// session of a failed broker (broker.session.timeout.ms). The cluster's patience applies instead if it is shorter.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
 /// Maximum number of partitions in requests that are sent together, without waiting for earlier responses.
 const TOGETHER_MAX: usize = 1000;
@@ -189,7 +189,7 @@ impl Connection {
 
     /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
     /// are sent together, in one round trip. Long ones are sent one after another, because a broker that is still
-    /// writing a response may not read the next request.
+    /// writing a response might not read the next request.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks.

@@ -20,8 +20,8 @@ const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 /// Takes the records of a partition.
 pub trait Sink: Send + 'static {
-    /// Takes the next record. If it returns `Break`, it has not taken the record, and the read of the partition ends
-    /// before that record.
+    /// Takes the next record. If the result is `Break`, the sink has not taken the record, and the read of the
+    /// partition ends before that record.
     ///
     /// # Errors
     /// Returns a text about the fault if the sink refuses the record. The error ends the run.
@@ -34,7 +34,7 @@ pub trait Sink: Send + 'static {
     fn follow(&mut self, _topic_id: Uuid) {}
 
     /// Called when the read continues at `offset`, because earlier records were deleted before they were read. The
-    /// run's own thread makes the call, so it must not wait.
+    /// run's own thread calls this method, so the method must not wait.
     fn skip_to(&mut self, _offset: i64) {}
 }
 

@@ -215,7 +215,8 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Returns the time since which the fetcher has waited for its leader. It is shared.
+    /// Returns the time since which the fetcher has waited for its leader. The fetcher keeps the returned value up to
+    /// date.
     pub(super) fn awaited(&self) -> Arc<AwaitedSince> {
         self.awaited.clone()
     }

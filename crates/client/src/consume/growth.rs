@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Decides if a topic is read, by its name and by a flag that is true for internal topics.
+/// Decides whether a topic is read, by its name and by a flag that is true for internal topics.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
 /// The regular check for new partitions, with its topics, its interval, and the function that creates cursors.

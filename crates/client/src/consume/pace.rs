@@ -22,8 +22,8 @@ const NEAR: Duration = Duration::from_millis(1);
 const WINDOW_DELAYS: u64 = 4;
 /// The smallest limit of bytes for one partition, in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Determines when responses of a leader that does not read ahead are large enough. The wait for the first byte must be
-/// at most 1/12 of the whole time of a response.
+/// Responses of a leader that does not read ahead are large enough if the wait for the first byte takes at most 1/12 of
+/// the time of the whole response.
 const WAITED_PART_MAX: u32 = 12;
 
 /// The limit of requested and unread bytes (`fetch.buffer.memory`). All fetchers of a run have equal shares of it.
@@ -90,14 +90,14 @@ pub(super) struct AheadPace {
     window: u64,
     /// The shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// When the present measurement of the rate began, and how many bytes have arrived since. It lasts for at least the
-    /// delay.
+    /// When the present measurement of the rate began, and how many bytes have arrived since. A measurement lasts for
+    /// at least the delay.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Creates a pace that starts with responses of `first` bytes. They may grow to `answer_bytes_max`.
+    /// Creates a pace whose responses have `first` bytes at the start, and may grow to `answer_bytes_max`.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);

@@ -47,8 +47,8 @@ pub struct ConsumeOutcome<S> {
     pub cursors: Vec<Cursor<S>>,
     /// The counts of the run.
     pub progress: Arc<ConsumeProgress>,
-    /// When the run reached the planned number of records or the end of every partition. `None` if it ended before
-    /// that.
+    /// When the run reached the planned number of records or the end of every partition. `None` if the run ended
+    /// earlier.
     pub finished: Option<SystemTime>,
     /// A sentence about the first partition that could not be read, or `None` if all were read. Deleted topics do not
     /// count.

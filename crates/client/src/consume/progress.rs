@@ -16,7 +16,7 @@ pub struct ConsumeProgress {
     bytes: AtomicU64,
     /// When the last records were read, in microseconds since `started`.
     last_record_us: AtomicU64,
-    /// How many fetchers have sinks that are taking records. This may take any time.
+    /// How many fetchers have sinks that are taking records. A sink may take any time for this.
     feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
@@ -153,7 +153,8 @@ impl ConsumeProgress {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the sinks of a fetcher have taken the records of a response. They must have been counted before.
+    /// Notes that the sinks of a fetcher have taken the records of a response. The caller must have counted these
+    /// records before.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

@@ -545,8 +545,8 @@ impl<'a, S: Sink> Run<'a, S> {
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Notes that a partition cannot be read, for a reason that may pass. It becomes idle. A run with an end gives it
-    /// up after `refused_max`, unless its leader cannot be reached.
+    /// Notes that a partition cannot be read, for a reason that may pass. The partition becomes idle. A run with an end
+    /// gives the partition up after `refused_max`, unless the leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });

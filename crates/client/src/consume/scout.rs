@@ -20,10 +20,10 @@ pub(super) struct Scout {
     /// The cluster through which the scout connects to leaders.
     cluster: Cluster,
     servers: String,
-    /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns it.
+    /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns the cluster.
     requested: Option<Cluster>,
-    /// The open connection of `requested`, between two look-ups. A thread that connects to a leader takes it, provided
-    /// that it leads to that leader.
+    /// The open connection of `requested`, between two look-ups. A thread that connects to the leader at the other end
+    /// takes this connection.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -115,7 +115,7 @@ impl Scout {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
             };
-            // If `spare` fails, connects again. The broker may have closed it because it was idle.
+            // If `spare` fails, connects again. The broker may have closed `spare` because it was idle.
             let outcome = match spare.map(placed) {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),

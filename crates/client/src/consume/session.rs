@@ -2,10 +2,10 @@
 //! leader reads ahead.
 //!
 //! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
-//! that several may be in flight. The first response shows if the leader reads ahead. Any other leader gets fetches
-//! with offsets and without a session. If it only lacked a free session, a session is requested again later. Invariant:
-//! a response counts for a partition under two conditions. It answers the fetch that named the partition, or a later
-//! fetch. And its records begin at or before the next wanted offset.
+//! that several may be in flight. The first response shows whether the leader reads ahead. Any other leader gets
+//! fetches with offsets and without a session. If the leader only lacked a free session, a session is requested again
+//! later. Invariant: a response counts for a partition under two conditions. It answers the fetch that named the
+//! partition, or a later fetch. And its records begin at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// How long the fetcher waits before it requests a session again, if the leader had no free session or lost too many
 /// sessions.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// A new session is opened at once after each of this many lost sessions. After one more loss, fetches carry offsets
-/// for [`AGAIN_AFTER`].
+/// How many lost sessions are each replaced by a new session at once. After one more loss, fetches carry offsets for
+/// [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
 /// The epoch of a fetch that opens a session (KIP-227).
 const OPENS: i32 = 0;

@@ -79,7 +79,7 @@ impl<'a> Classic<'a> {
         }
     }
 
-    /// Takes part in the group until the member is stopped. Then it leaves.
+    /// Takes part in the group until the member is stopped, and then leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         if self.config.instance.is_none() && !self.member_id.is_empty() {

@@ -29,7 +29,7 @@ const LEAVES_FOR_NOW: i32 = -2;
 
 /// An empty assignment counts as final after this many heartbeat intervals. If the interval has changed since the
 /// assignment became empty, the longest one is used. A failed member keeps its partitions until its session ends. By
-/// default this takes nine intervals of a stable group, which are longer than those of a rebalance.
+/// default a session lasts for nine intervals of a stable group, which are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
 /// An empty assignment never counts as final before this time, whatever the intervals are. Fullbore's interval is short
 /// for 3 s after a change, and its operator may set that interval to milliseconds.
@@ -68,7 +68,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Takes part in the group until the member is stopped. Then it leaves.
+    /// Takes part in the group until the member is stopped, and then leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
@@ -101,7 +101,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // The coordinator may not have received this heartbeat, so the next one has all fields.
+                    // The coordinator might not have received this heartbeat, so the next one has all fields.
                     self.reported = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
@@ -205,7 +205,7 @@ impl<'a> Consumer<'a> {
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
         // An empty assignment is not final while this member still reports partitions. The coordinator may withhold new
-        // ones until it has given these up.
+        // partitions until the member has given up those that it reports.
         let has_any = has_some || self.reported.as_ref().is_some_and(|reported| !reported.is_empty());
         if has_any {
             self.empty.end();

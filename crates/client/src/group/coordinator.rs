@@ -1,4 +1,5 @@
-//! The connection to a group's coordinator. It is looked up and connected when needed, and forgotten when it has moved.
+//! The connection to a group's coordinator. The coordinator is looked up and connected to when needed, and forgotten
+//! when it has moved.
 
 use super::round_trips::RoundTrips;
 use super::verdict::{self, Next};
@@ -33,7 +34,7 @@ impl Coordinator {
         Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None, times, waits: false }
     }
 
-    /// Sets if the answers of [`Coordinator::call_both`] may wait for other members.
+    /// Sets whether the answers of [`Coordinator::call_both`] may wait for other members.
     pub(super) fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
     }
@@ -68,7 +69,7 @@ impl Coordinator {
         let begun = Instant::now();
         let outcome = connection.call_both(&finds, requests);
         if outcome.is_ok() {
-            // The request may be that of a static member, which waits for other members.
+            // The request may be the JoinGroup of a static member, whose response waits for other members.
             self.times.note(begun.elapsed(), true);
         }
         let connection = self.cluster.take_connection();
@@ -146,8 +147,7 @@ impl Coordinator {
         self.trouble.clone()
     }
 
-    /// Returns the member's next step after a response or an error. If the coordinator cannot be reached, it is
-    /// forgotten.
+    /// Returns the member's next step after a response or an error. Forgets a coordinator that cannot be reached.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Consecutive responses that leave the member without a partition.
 #[derive(Debug, Default)]
 pub(super) struct EmptySince {
-    /// When the first of these responses came.
+    /// When the first of the consecutive responses came.
     since: Option<Instant>,
     patience: Duration,
 }

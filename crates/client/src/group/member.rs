@@ -165,9 +165,9 @@ impl Member {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership. Waits for the coordinator for at most `patience`. If it does not answer, the group removes
-    /// the member when its session ends. A member with a group.instance.id stays in the group until its session ends in
-    /// any case.
+    /// Ends the membership. Waits for the coordinator for at most `patience`. If the coordinator does not answer, the
+    /// group removes the member when its session ends. A member with a group.instance.id stays in the group until its
+    /// session ends in any case.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()

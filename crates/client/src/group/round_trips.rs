@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The times of answered requests, which the connections of a member share.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
-    /// The slowest recent request that the coordinator answers at once, in microseconds.
+    /// The time of the slowest recent request that the coordinator answers at once, in microseconds.
     slowest: AtomicU64,
-    /// The fastest request whose answer may wait for other members, in microseconds.
+    /// The time of the fastest request whose answer may wait for other members, in microseconds.
     fastest_waiting: AtomicU64,
 }
 
@@ -19,8 +19,8 @@ impl Default for RoundTrips {
 }
 
 impl RoundTrips {
-    /// Records a request. `waits` is true if its answer may have waited for other members. Each faster answer takes an
-    /// eighth off the slowest time, so that one slow answer does not count for good.
+    /// Notes how long a request took. `waits` is true if its answer may have waited for other members. Each faster
+    /// answer takes an eighth off the slowest time, so that one slow answer does not count for good.
     pub(super) fn note(&self, time: Duration, waits: bool) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         if waits {

@@ -155,7 +155,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Waits for at most `patience` until the thread is about to end. Returns true if it is.
+    /// Waits for at most `patience` until the thread is about to end. Returns false if the time has passed before that.
     pub(super) fn is_over(&self, patience: Duration) -> bool {
         self.wait(self.lock(), patience, |state| state.over).over
     }

@@ -51,7 +51,8 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// How many requests went to any broker. Each begins with another broker.
+    /// How many requests that any broker can answer were made. Each is first sent to another broker than the one
+    /// before.
     turn: AtomicUsize,
     config: ClientConfig,
     /// The addresses as host:port, by broker id.
@@ -126,7 +127,8 @@ impl Cluster {
     }
 
     /// Sends a request to any broker and returns the first response. Each broker gets the request [`PATIENCE`] after
-    /// the previous one, or at once if that has failed. Several brokers may therefore carry it out.
+    /// the previous broker, or at once if the previous attempt has failed. Several brokers may therefore carry out the
+    /// request.
     ///
     /// # Errors
     /// Returns the error of the last attempt, if no broker answers.

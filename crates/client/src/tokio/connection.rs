@@ -87,8 +87,8 @@ impl Connection {
     }
 
     /// Returns the connection of `known` that leads to the same peer as a new connection to `address` would, or `None`
-    /// if there is none. With TLS it must have been opened to the same text, because listeners that share an address by
-    /// SNI differ only in the name.
+    /// if there is none. With TLS, `address` must equal the address of the known connection, because listeners that
+    /// share an address by SNI differ only in the name.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));

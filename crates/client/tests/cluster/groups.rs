@@ -74,10 +74,11 @@ fn a_removed_member_gets_no_offsets_at_once() {
     }
 }
 
-/// Heartbeat intervals are short while a group rebalances, but a killed member stays until its session ends.
+/// A killed member stays until its session ends, while heartbeat intervals are short during a rebalance. An empty
+/// assignment is thus final only after many of the longest intervals.
 #[test]
 fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
-    // When the first response was sent, and the longest interval in a response since then.
+    // The time of the first response, and the longest heartbeat interval in any response so far.
     let reported: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
     let (reports, heartbeats) = (Arc::clone(&reported), AtomicUsize::new(0));
     let port = coordinator(move |_, requested| {
@@ -166,7 +167,7 @@ fn only_member(key: ApiKey, requested: &ReceivedRequest) -> Option<Frame> {
 }
 
 /// Starts two brokers, of which the second coordinates the group. Until the first broker has refused `refusals` joins,
-/// both name it as the coordinator. Returns the first broker's port and the codes of the joins.
+/// both brokers name the first as the coordinator. Returns the first broker's port and the codes of the joins.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();

@@ -113,7 +113,7 @@ fn a_run_from_the_end_reads_no_old_record_and_ends_by_its_timeout() {
 
 #[test]
 fn a_broker_that_died_is_named_when_the_timeout_passes() {
-    // The host is of this test alone. Another test's broker could get the port of the one that died.
+    // Only this test uses this host. On a shared host, another test's broker could get the port of the one that died.
     let broker = with_topic_at(&[("listeners", "PLAINTEXT://127.0.0.77:0")], 1);
     write_numbers(&broker.address, 1, 100, 100);
     let address = broker.address.clone();

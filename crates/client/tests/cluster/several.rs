@@ -157,7 +157,7 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     }
 }
 
-/// If a record of a diskless topic is lost for good, retries cannot help.
+/// If a record of a diskless topic is lost for good, retries cannot help, so the client must soon give up.
 #[test]
 fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();
@@ -230,7 +230,7 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
     serve(second, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))));
-    // The first broker answers one connection, on which it names the other broker. Then it ends.
+    // The first broker answers one connection, on which it names the other broker. Then the first broker ends.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
     let first = std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Decides if a topic is classic or diskless. The decision is made when the topic is created, and cannot be changed.
+//! Decides whether a topic is classic or diskless. The decision is made when the topic is created, and cannot be
+//! changed.
 //!
 //! Checks of a topic's other settings are in `config/resolve.rs`. Invariant: each diskless topic has the override
 //! `diskless.enable`, so a new default of the broker does not affect existing topics.

@@ -1,4 +1,4 @@
-//! Decides if a topic gets more partitions.
+//! Decides whether a topic gets more partitions.
 //!
 //! The rules and messages are those of Kafka's ReplicationControlManager. There is one difference: the topics of the
 //! group and transaction coordinators cannot grow. In Kafka they can, but existing groups and transactional ids are

@@ -35,9 +35,9 @@ pub enum Registering {
 /// former process is fenced, so that no leader adds it to an ISR.
 ///
 /// # Errors
-/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and has another directory or a newer
-/// state of this one. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only complete
-/// replica of a partition, and does not accept the loss.
+/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and uses another directory, or a newer
+/// state of the same directory. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only
+/// complete replica of a partition, and does not accept the loss.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
@@ -132,9 +132,9 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 /// lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has no
 /// leader until another replica is back, or until an unclean election.
 ///
-/// If the broker's log is complete, the broker leaves the ISR as if its disk were full. It enters the ELR if the ISR
-/// becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is in sync
-/// again.
+/// If the broker's log is complete, the broker leaves the ISR as if its disk were full. The broker enters the ELR if
+/// the ISR becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is
+/// in sync again.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.

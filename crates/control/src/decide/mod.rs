@@ -46,8 +46,8 @@ use settle::{settle_all, settle_these};
 /// Maximum length of a topic's name, as in Kafka. With the partition number appended, a longer name would not fit into
 /// a directory name.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Maximum number of bytes in a setting's value. A longer value could not be described, since a response cannot contain
-/// longer strings.
+/// Maximum number of bytes in a setting's value. DescribeConfigs could not return a longer value, since a response
+/// cannot contain longer strings.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Maximum number of groups and client metrics subscriptions that have settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;

@@ -33,13 +33,12 @@ use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
 use fullbore_db::postgres::statements::Statements;
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
-/// How many versions are skipped. A cluster that commits ten times a second needs four months for this number. The
-/// number must not be larger, because leader epochs of recreated topics are computed from versions and have only 32
-/// bits.
+/// Number of skipped versions, for which a cluster with ten commits a second needs four months. A larger number is not
+/// possible, because leader epochs of recreated topics come from versions and have only 32 bits.
 const VERSIONS_SKIPPED: i64 = 100_000_000;
 /// How many ids of producers are skipped.
 const IDS_SKIPPED: i64 = 1_000_000_000;
-/// How many leader epochs are skipped at least. In the first 400 million versions, many more are skipped.
+/// Minimum number of skipped leader epochs. In the first 400 million versions, many more are skipped.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker counts as running if its last heartbeat is not older than this.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
@@ -148,7 +147,7 @@ mod tests {
         for newest in [None, Some(0), Some(14)] {
             assert_eq!(first_leader_epoch(now, newest), 200_000_014);
         }
-        // Epochs no longer come from versions.
+        // At this version, leader epochs are at their limit and no longer come from versions.
         let (now, first) = (20 * VERSIONS_SKIPPED, FIRST_LEADER_EPOCH_MAX);
         assert_eq!(first_leader_epoch(now, None), first);
         assert_eq!(first_leader_epoch(now, Some(first + 5)), first + 5 + EPOCHS_SKIPPED);

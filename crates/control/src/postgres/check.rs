@@ -21,7 +21,7 @@ use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, 
 
 /// The `server_version_num` of the oldest PostgreSQL version that is supported.
 const OLDEST: i64 = 130_000;
-/// The check reports a difference between the database's clock and this machine's clock if it is longer than this.
+/// The check reports the clocks of the database and of this machine if they differ by more than this.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// A single result of the check.
@@ -215,7 +215,7 @@ impl From<QueryError> for Finding {
     }
 }
 
-/// Checks the database that these settings name. Blocks for a few times the settings' time limit at most.
+/// Checks the database that these settings name. Blocks for at most a few times the settings' time limit.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -295,8 +295,8 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if a pooler lets its clients share server connections. The test is that two of our connections reach
-/// the same server process, or that one connection reaches several.
+/// Returns true if a pooler lets its clients share server connections. The sign is that two connections of this check
+/// reach the same server process, or that one connection reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
     // If no second connection can be opened, for example because the role may open only one, there is nothing to
     // compare. The connection then counts as not shared.

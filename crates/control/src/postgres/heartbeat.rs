@@ -33,8 +33,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Maximum pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Session settings for heartbeats. A commit does not wait for the database's disk, since it does no harm if a power
-/// loss erases a heartbeat.
+/// Session settings for heartbeats. A commit does not wait for the database's disk, since a power loss that erases a
+/// heartbeat does no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// The running heartbeats. Dropping this ends their thread.
@@ -55,8 +55,8 @@ struct HeartbeatSender<K, B> {
     behind: Arc<B>,
     received: watch::Sender<HeartbeatAnswer>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. It is not `vain`, which limits the warnings about failed
-    /// heartbeats: the outage before a restore would suppress the warning about the copy.
+    /// Limits the warning about an older copy of the database. The warning does not share `vain`, which limits warnings
+    /// about failed heartbeats, because the outage before a restore has used up that limit.
     went_back: LogRateLimit,
 }
 
@@ -177,9 +177,9 @@ where
         }
     }
 
-    /// Returns the first statements of a session. They subscribe to notifications, and delete old heartbeats of this
-    /// broker's earlier processes. Commits before the subscription are not missed, because the first heartbeat returns
-    /// the newest version.
+    /// Returns the first statements of a session. These statements subscribe to notifications, and delete old
+    /// heartbeats of this broker's earlier processes. Commits before the subscription are not missed, because the first
+    /// heartbeat returns the newest version.
     fn greeting(&self) -> String {
         let (broker, process) = (self.broker_id, literal(&self.process));
         format!(

@@ -9,8 +9,8 @@
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
 //! - `heartbeat` has the second connection, with heartbeats and notifications of new commits.
-//! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` reads a data
-//!   directory's registration from the database. `accept` lets brokers start on an older copy of the database.
+//! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` returns what the
+//!   database knows of a broker's data directory. `accept` makes an older copy of a database usable.
 
 mod accept;
 mod check;

@@ -44,7 +44,7 @@ pub struct DirectoryInDatabase {
 pub struct RegisteredDirectory {
     /// The id of the process's data directory.
     pub directory: Uuid,
-    /// The random id that the process has had since its start.
+    /// The random id of the process.
     pub process: Uuid,
     /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub heartbeat_age: Option<Duration>,
@@ -62,7 +62,7 @@ pub fn identity_of(directory: &Path) -> std::io::Result<Option<ClusterDirectory>
 }
 
 /// Reads what the database knows of the broker `node_id`. `known` is the content of its directory's file `cluster`.
-/// Blocks for about twice the settings' time limit at most.
+/// Blocks for at most about twice the settings' time limit.
 ///
 /// # Errors
 /// Returns a finding with the reason if the database cannot be read.

@@ -34,7 +34,7 @@ impl Offline {
 
 /// Returns findings about the partitions without a leader. A diskless partition needs no leader. `starting` is the
 /// broker on whose machine the check runs. If that broker is down, the partitions that wait for it are in a finding of
-/// their own. Blocks for about twice the settings' time limit at most.
+/// their own. Blocks for at most about twice the settings' time limit.
 pub fn find_offline(settings: &PlaneSettings, starting: Option<i32>) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -91,6 +91,7 @@ fn questions() -> String {
     )
 }
 
-/// True for a row of `fullbore.topics` that is not diskless. Each diskless topic has this override.
+/// An SQL condition on a row of `fullbore.topics` that is true for classic topics. Each diskless topic has this
+/// override.
 pub const IS_CLASSIC: &str = "NOT EXISTS (SELECT FROM fullbore.topic_configs AS config
     WHERE config.topic_id = topics.id AND config.name = 'diskless.enable' AND config.value = 'true')";

@@ -159,7 +159,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     Ok(())
 }
 
-/// Reads the dynamic settings of brokers. Those that apply to every broker come first.
+/// Reads the dynamic settings of brokers. Settings that apply to every broker come first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {

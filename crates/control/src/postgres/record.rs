@@ -102,7 +102,8 @@ struct NodeRecord {
     disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
-    /// True if absent: brokers before version 4 of the schema did not report it, and all of them count as serving.
+    /// True if absent: before version 4 of the schema, brokers did not report this value, and all of them count as
+    /// serving.
     #[serde(default = "always")]
     serves_diskless: bool,
     /// Host and port by listener name.

@@ -54,8 +54,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// Returns the whole state, or no commits if `at` is the newest version. The file has no list of past changes. It
-    /// does not need one, because only this broker writes to it.
+    /// Returns the whole state, or no commits if `at` is the newest version. The file needs no list of past changes,
+    /// because only this broker writes to it.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;

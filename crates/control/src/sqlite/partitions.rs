@@ -53,7 +53,7 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
     text.split(',').filter(|id| !id.is_empty()).map(parse).collect()
 }
 
-/// Replaces the registrations of as many partitions as `partitions` has, beginning with number `first`.
+/// Replaces the registrations of consecutive partitions, from number `first` on, by `partitions`.
 pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let end = first + partitions.len();
     cut(connection, topic, first)?;

@@ -170,7 +170,7 @@ proptest! {
     }
 
     /// Random registrations are changed on SQLite and on PostgreSQL. A writer that follows the changes must have the
-    /// same image as one that starts afterwards.
+    /// same image as a writer that starts afterwards.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
@@ -478,7 +478,7 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker are published although no command arrives. Here two commits become one image.
+/// Commits of another broker must be published on request, although no command arrives. Two commits become one image.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();

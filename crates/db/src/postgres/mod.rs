@@ -1,8 +1,9 @@
 //! PostgreSQL: sessions with one request at a time, and the schema that a cluster uses.
 //!
 //! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
-//! - `settings` has the settings that every session needs, also behind a connection pooler. `session` is a session for
-//!   an async task. `connection` has a session for a blocking thread, and opens a new session once that has ended.
+//! - `settings` has the settings of every session, and makes them work behind a pooler, too. `session` is a session
+//!   that asynchronous tasks use. `connection` is for threads that block, and opens a new session if the last one has
+//!   ended.
 //! - `statements` writes values as literals, and `rows` reads answers. `error` interprets failures, and `refused`
 //!   explains why a broker cannot start with its database.
 //! - `schema` creates, checks and upgrades the tables. The statements that use these tables are in other crates.

@@ -16,7 +16,7 @@ const FIRST_SCHEMA: &str = include_str!("schema.sql");
 pub const FIRST_VERSION: i64 = 8;
 /// The statements that upgrade the schema by one version each.
 const MIGRATIONS: &[&str] = &[TRANSACTIONS];
-/// Version 9 adds transactions on diskless topics.
+/// The upgrade to version 9, which adds transactions on diskless topics.
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
 /// The version of the schema that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;

@@ -27,7 +27,7 @@ const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// The address and credentials of a database.
 #[derive(Clone)]
 pub struct Server {
-    /// The connection's parameters. They lack the password if it is in a file.
+    /// The connection's parameters. The parameters lack the password if it is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,
@@ -92,8 +92,8 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session: the parameters of the URL, and also `settings`. Each call reads the
-    /// files with the password, the certificate authorities and the certificate again.
+    /// Returns the configuration of a new session, which has the parameters of the URL and `settings`. Reads the files
+    /// with the password, the authorities and the certificate again, since they may have changed.
     ///
     /// # Errors
     /// Returns [`BadServer`] if a file cannot be read or used.

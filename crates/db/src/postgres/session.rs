@@ -26,7 +26,7 @@ use crate::calls::CountedCalls;
 /// exceeded the limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// An open session. A task of the runtime in which it was opened keeps it going.
+/// An open session. A task that drives its connection runs on the runtime in which the session was opened.
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
@@ -71,7 +71,7 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings. If a pooler refuses them, connects again without.
+    /// Connects with the settings. If a pooler refuses them, connects again without them.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,

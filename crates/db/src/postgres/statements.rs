@@ -17,7 +17,7 @@ impl Statements {
         self.0
     }
 
-    /// Adds a statement, in which the n-th `?` is replaced by the n-th of `values`.
+    /// Adds a statement, in which each `?` is replaced by the next of the `values`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");
@@ -33,7 +33,7 @@ impl Statements {
         }
     }
 
-    /// Adds a part of a statement, with the `values` in place of each `?`.
+    /// Adds a part of a statement, in which each `?` is replaced by the next of the `values`.
     pub fn fill(&mut self, text: &str, values: &[&dyn Value]) {
         let mut parts = text.split('?');
         self.0.push_str(parts.next().unwrap_or_default());

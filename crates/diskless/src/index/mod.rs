@@ -229,8 +229,8 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has already changed the state in memory, so this state may no longer match the rows. A
-                // later call reads it again from the rows.
+                // The decision has already changed the state in memory, which may no longer match the rows. The state
+                // is dropped, so that a later call reads it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
@@ -241,7 +241,7 @@ impl<S: IndexStore> Index<S> {
     /// stays in force.
     ///
     /// # Errors
-    /// Returns a [`CommitError`] if other brokers may not see the setting. The caller must then repeat the request.
+    /// Returns a [`CommitError`] if other brokers might not see the setting. The caller must then repeat the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -464,8 +464,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
-/// sequence in the marker is the producer's next one. The last record therefore had the sequence before it.
+/// Adds a batch of a producer's newest row to the state of a deleted partition. A marker at the start of the row has
+/// the producer's next sequence, so the record before the marker had the sequence before that.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
@@ -475,7 +475,7 @@ fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i
     batch.remember(producers, written_ms, 1);
 }
 
-/// Returns the objects with their states. An object that the index does not know is gone.
+/// Returns the objects with their states. An object that the index does not know counts as gone.
 fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectState>) -> Vec<FinishedObject> {
     let finished = |object: &UploadedObject| FinishedObject {
         id: object.id,

@@ -2,7 +2,8 @@
 //! index has fewer changes of a broker than were counted, it is an older copy. If it suddenly has very many more, an
 //! older copy was accepted while this process ran, so the state that this process has in memory may be lost.
 //!
-//! The file is written in place and not flushed. It may count too few changes, but never too many.
+//! The file is written in place and not flushed. After a crash, the file may have too low counts, but never too high
+//! ones.
 //!
 //! Invariant: a count is used only if the file is complete and belongs to this cluster.
 
@@ -89,8 +90,7 @@ enum NextWrite {
     /// Nothing, because the file has all counts.
     #[default]
     Nothing,
-    /// Since the last write, only counts of other brokers have risen. The thread writes the file a second after that
-    /// write.
+    /// Only counts of other brokers have risen. The thread writes the file once its last write is a second ago.
     Others,
     /// The count of this broker has risen. The thread writes the file at once.
     Own,
@@ -142,18 +142,19 @@ impl NotedChanges {
     }
 
     /// Returns true if an older copy of the index was accepted since this process has read the counts of all brokers.
-    /// Counts that were only read from the file may be older than the copy.
+    /// Before that, returns false, because the counts from the file may be older than the copy.
     pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
         let noted = self.shared.noted.lock();
         let is_skipped = |(broker_id, found): (&i32, &i64)| {
             let known = noted.counts.get(broker_id).copied().unwrap_or(0);
-            // The copy may lack some changes, so the count may have risen a little less.
+            // Accepting a copy raises its counts by `CHANGES_SKIPPED`. The rise is smaller here if the copy lacks
+            // changes.
             found.saturating_sub(known) > CHANGES_SKIPPED / 2
         };
         noted.has_read && found.iter().any(is_skipped)
     }
 
-    /// Records counts that were found in the index. Those of other brokers are written within a second.
+    /// Records counts that were found in the index. The file gets the counts of other brokers within a second.
     pub fn raise(&self, found: &ChangeCounts) {
         let mut noted = self.shared.noted.lock();
         let before = noted.next;

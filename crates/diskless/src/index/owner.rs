@@ -3,9 +3,9 @@
 //!
 //! The work itself is in [`Index`].
 //!
-//! The queue of the thread contains at most one commit, and few reads and moves of log starts, even if their callers
-//! give up. Changes to topics have no such limit, because the metadata have already changed. However, once
-//! [`CHANGES_MAX`] changes to topics are queued, the next deletion of a topic waits.
+//! The queue of the thread contains at most one commit, and only a few reads and moves of log starts, even if their
+//! callers give up. Changes to topics have no such limit, because they follow the metadata. However, the next deletion
+//! of a topic waits while [`CHANGES_MAX`] of them are queued.
 //!
 //! Invariant: if a request panics, the thread carries out no further request, since the state in memory might then
 //! differ from the store.
@@ -33,7 +33,7 @@ use fullbore_host::files::now_ms;
 
 /// How long the thread waits before it repeats a failed change, and before an idle GC looks for work again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// How long the GC may be delayed by requests.
+/// How long requests may delay the GC.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
 /// A deletion of a topic waits while this many changes are queued. A partition to be created and a topic to be deleted
 /// count as one change each. The limit equals the largest number of partitions in a cluster.
@@ -50,7 +50,8 @@ pub const MOVED_MAX: usize = 500;
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// A callback that returns the last sequences of producers on the deleted classic partition of the same name. Its
-/// argument is the partition's number within the topic. It may block until the log of that partition is closed.
+/// argument is the partition's number within the topic. The callback may block until the log of that partition is
+/// closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
 /// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
@@ -138,7 +139,7 @@ impl IndexOwner {
         Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
-    /// Creates a handle that sends to `requests`. `clock` is that of the index.
+    /// Creates a handle that sends to `requests`. `clock` is the append clock of the index.
     pub(super) fn requesting(
         requests: Sender<IndexRequest>,
         changes: Arc<watch::Sender<usize>>,
@@ -213,13 +214,13 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Waits for a slot to move log starts, of which there are few.
+    /// Waits for one of the few slots for requests that move log starts.
     pub async fn slot_to_move(&self) -> QueueSlot {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. It
-    /// is carried out even if the caller never polls the returned future.
+    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. The
+    /// request is carried out even if the caller never polls the returned future.
     ///
     /// # Errors
     /// Returns an error if [`IndexStore::move_log_starts`] does, or if the thread has stopped.
@@ -383,12 +384,12 @@ pub(super) fn carry_out<S: IndexStore>(
 ) {
     // A failure to send an answer is ignored, because the caller no longer waits for it.
     match request {
-        // A commit does not expire producers. The GC does, and records in the state of each partition which ids may
-        // have expired.
+        // A commit does not expire producers. The GC expires them, and records in the state of each partition which ids
+        // may have expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, progress.clock.at(now_ms))));
         }
-        // If the caller has given up, the read is skipped. It would only delay other requests.
+        // If the caller has given up, the read is skipped. The read would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _slot) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),

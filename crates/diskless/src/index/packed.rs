@@ -18,17 +18,17 @@ use fullbore_db::StoreError;
 /// to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// How long the deletion of a topic copies the rows of producers that wrote only to earlier partitions of the name.
-/// After this time, producers whose rows are not copied yet count as forgotten.
+/// Time limit for the deletion of a topic to copy the rows of producers that wrote only to earlier partitions of the
+/// name. Producers whose rows are not copied by then count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Packed size of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the record count is set if the batch is transactional. A marker has the bitwise complement of its
-/// producer's next sequence, a negative number. In place of the record count it has the coordinator's epoch. The
-/// highest bit of its producer epoch is set if the marker left the epoch unchanged.
+/// The highest bit of the record count is set if the batch is transactional. A marker has the coordinator's epoch as
+/// its record count. Its first sequence is the bitwise complement of the producer's next sequence, and so is negative.
+/// The highest bit of its producer epoch is set if the marker left the epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
 /// Packs the batches of an extent.
@@ -43,7 +43,7 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
 }
 
 /// Returns the packed row that a deleted partition leaves if some of its producers were forgotten. These producers have
-/// ids below `bound`. They may have written to that partition or to an earlier one of the same name.
+/// ids below `bound`. Such a producer may have written to that partition or to an earlier one of the same name.
 ///
 /// The row has one batch without records, whose timestamp is `bound`. A negative timestamp means that no bound is
 /// known.

@@ -101,7 +101,7 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
         let partition = make_again(&mut opened, life, life != 2);
         opened.tidy();
         opened.again();
-        // In each of the topics in between, only another producer writes.
+        // Only producer 8 writes to topics 1 to 3.
         let object = opened.object();
         let sequence = if life == 1 { 0 } else { 10 * i32::from(life) - 10 };
         assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, sequence + 20))]), gap, "life {life}");
@@ -216,8 +216,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Producers 7 to 10 write to the first topic. Of the next three topics of the same name, the first gets a batch
-    // from producer 8, the second from 9, and the third from 10. Producer 7 continues only in the last topic.
+    // Producers 7 to 10 write to the first topic. Producers 8, 9 and 10 then write one batch each, to the second, third
+    // and fourth topic of the name. Producer 7 writes again only to the last topic.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -252,8 +252,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// Producers beyond the limit are left out, as on an existing partition. The index then accepts any next batch from
-/// them.
+/// If two deleted partitions together exceed the limit of producers, the rows of the first one are not carried over.
+/// The index then accepts any next batch from those producers.
 fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
     let half = PRODUCERS_MAX as i64 / 2;
     for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {
@@ -361,7 +361,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     );
 }
 
-/// Opening a partition reads all its rows in one statement, which has a time limit.
+/// Opening a partition reads all its rows in one statement with a time limit, so the GC must keep the rows few.
 fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -452,7 +452,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
         (ids, state.expired_to)
     };
     assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
-    // When the next pass is due.
+    // The time at which the next pass of producer expiry is due.
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
     let forgotten = (vec![5, 7], 8);
@@ -477,7 +477,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The row of the producer was in the deleted partition, which does not keep the ids of expired producers.
+/// The producer's only row is in the deleted partition. When it expires, the new partition must record that.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -492,7 +492,8 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // The first write goes to another broker. It must read the rows of the partition, which has no record yet.
+    // The first write goes to another broker, which must read the partition's rows although the partition has no record
+    // yet.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));

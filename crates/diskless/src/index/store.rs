@@ -21,7 +21,7 @@ use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
-/// How long after a failed DELETE an object is returned again, in ms.
+/// Time in ms after a failed DELETE until [`IndexStore::unused`] returns the object again.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// A storage back end of the index.
@@ -44,7 +44,8 @@ pub trait IndexStore: Send {
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Does periodic work now that a later commit would otherwise have to do. Returns true if there was any.
+    /// Does periodic work in advance, which a later commit would otherwise have to do. Returns true if there was any
+    /// work.
     fn checkpoint(&mut self) -> bool {
         false
     }
@@ -76,12 +77,12 @@ pub trait IndexStore: Send {
     fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError>;
 
     /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
-    /// deleted partition of the same name. Its rows are returned with the id from `ids`. If a transaction is open, the
-    /// rows are read within it.
+    /// deleted partition of the same name. Rows of a predecessor are returned with the id of the partition in `ids`. If
+    /// a transaction is open, the rows are read within it.
     ///
     /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
-    /// expire. When the next partition is deleted, rows of producers that have not written to it are copied to it
-    /// first. If unknown producers may have written to the predecessor, one row has
+    /// expire. Before the deletion of the next partition, the rows of producers that have not written to that partition
+    /// are copied to it. If unknown producers may have written to the predecessor, one row has
     /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
@@ -192,8 +193,8 @@ pub trait IndexStore: Send {
 
     /// Returns the time by which the ages of records and producers are computed, in ms since 1970.
     ///
-    /// This is `now_ms`, or the clock of a database that several brokers share if that is earlier. Otherwise, a broker
-    /// whose clock is ahead would delete records and forget producers too early for all brokers.
+    /// If several brokers share a database, this is the earlier of `now_ms` and the database's clock. Otherwise, a
+    /// broker whose clock is ahead would delete records and forget producers too early for all brokers.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -201,8 +202,8 @@ pub trait IndexStore: Send {
         Ok(now_ms)
     }
 
-    /// Returns the clock that dates the records and producers of this broker. It follows the clock of a database that
-    /// several brokers share.
+    /// Returns the clock that dates the records and producers of this broker. If several brokers share a database, the
+    /// returned clock follows the database's clock.
     fn append_clock(&self) -> Arc<AppendClock> {
         Arc::default()
     }
@@ -364,8 +365,8 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the first DELETE of the object was a day ago. The caller sends a second DELETE and then forgets the
-    /// object.
+    /// True if the object was marked as deleted a day ago, so that this DELETE is its second one. The caller forgets
+    /// the object after that.
     pub is_again: bool,
 }
 

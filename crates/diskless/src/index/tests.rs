@@ -26,7 +26,7 @@ pub trait BackEnd {
     fn age(&self, ms: i64);
     /// Returns the time that the test passes as the time of the caller's clock.
     fn now_ms(&self) -> i64;
-    /// Returns the number of producer rows of a partition, which may be deleted.
+    /// Returns the number of producer rows of a partition, even of a deleted one.
     fn producer_rows(&self, id: DisklessPartitionId) -> usize;
     /// Makes every commit fail, or lets commits through again.
     fn refuse_writes(&self, store: &Self::Store, refuse: bool);
@@ -231,7 +231,7 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// After any verdict other than `Duplicate`, the producer would write the batch again, to the next topic of the name.
+/// Committed batches must count as duplicates. After a refusal, the producer would write them to the next topic.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {
@@ -449,7 +449,7 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     assert_eq!(found(19, 2), [10, 20]);
     assert_eq!(found(45, 2), [40]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    // The finder and its connections are dropped within a task.
+    // A finder with its connections must be droppable within an async task.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
         let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");

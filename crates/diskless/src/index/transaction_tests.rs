@@ -115,8 +115,8 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker has not read the marker yet. It refuses to open a transaction if the coordinator has not
-    // confirmed it, or has confirmed it before the marker was written.
+    // The first broker has not read the marker yet. This broker must not open a transaction that the coordinator has
+    // not confirmed, or has confirmed before the marker was written.
     let late = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -209,7 +209,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    // Each answer has two transactions and those that are open at its end.
+    // Each answer has two ended transactions, and those that are still open at the end of its range.
     let (mut from, mut answers) = (0, 0);
     while from < end {
         let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");

@@ -34,7 +34,7 @@ pub fn token() -> Result<Option<HeaderValue>, String> {
     Ok(Some(header))
 }
 
-/// Makes the library use the service although no file has the token. Other settings are unchanged.
+/// Sets the options so that the library uses the container's service although no file has the token.
 ///
 /// # Errors
 /// Returns a message if the service is reached without encryption and is neither on this host nor Amazon's.
@@ -62,7 +62,7 @@ fn may_be_requested(uri: &str) -> bool {
     url.scheme() == "https" || (url.scheme() == "http" && (host == "localhost" || is_near()))
 }
 
-/// Replaces the empty token of [`EMPTY_FILE`] by `token`, or removes it.
+/// Replaces the empty token of [`EMPTY_FILE`] by `token`. Without a token, removes the header.
 pub fn authorize(headers: &mut HeaderMap, token: Option<&HeaderValue>) {
     if headers.get(AUTHORIZATION).is_some_and(HeaderValue::is_empty) {
         match token {

@@ -36,8 +36,8 @@ pub struct StoreCounts {
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
-    /// The first and the last PUT of an object that was refused because the disk is full. A successful probe does not
-    /// clear them, because the small object of a probe may still fit.
+    /// When the disk first and last refused a PUT because it is full. A successful probe does not clear these times,
+    /// because the small object of a probe may still fit.
     full: Option<(Instant, Instant)>,
 }
 
@@ -84,7 +84,7 @@ impl StoreCounts {
         *self.failing.lock() = FailingSince::default();
     }
 
-    /// Records that a probe succeeded. This clears the failures of PUTs and GETs, but a store may still be full.
+    /// Records that a probe succeeded. This clears the failures of PUTs and GETs, but not the refusals of a full disk.
     pub fn probe_succeeded(&self) {
         let mut failing = self.failing.lock();
         (failing.put, failing.get) = (None, None);
@@ -128,8 +128,8 @@ impl StoreCounts {
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
-    /// Returns how long the store has not accepted objects, or `None` if it does. Unlike [`StoreCounts::failing_for`],
-    /// this includes a full disk, whose objects can be read and deleted.
+    /// Returns how long the store has not accepted objects, or `None` if it accepts them. Unlike
+    /// [`StoreCounts::failing_for`], this includes a full disk, whose objects can be read and deleted.
     pub fn unusable_for(&self) -> Option<Duration> {
         let full = self.failing.lock().full_since().map(|since| since.elapsed());
         full.max(self.failing_for())

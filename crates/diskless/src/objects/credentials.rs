@@ -1,8 +1,8 @@
 //! Keeps the credentials that a service has issued. If the service does not answer, the last credentials stay in use
 //! for a while.
 //!
-//! The `object_store` library requests new credentials five minutes before the current ones expire. It holds a lock in
-//! the meantime, so all requests to the store wait.
+//! The `object_store` library requests new credentials five minutes before the current ones expire. The library holds a
+//! lock until it has the new ones, so all requests to the store wait.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
 
@@ -23,8 +23,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// How long to wait before the next request to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How long the last credentials are used without an answer. They remain valid for this long after the library first
-/// requests new ones.
+/// How long the last credentials are used without an answer. The last credentials remain valid for this long after the
+/// library first requests new ones.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// The credentials of a service, with a copy of the last ones that it issued.
@@ -125,7 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// A service that issues credentials until it hangs or fails. The key is the number of the request.
+    /// A service that issues credentials until it hangs or fails. The key id of the credentials is the request's
+    /// number.
     #[derive(Debug, Default)]
     struct Service {
         requests: AtomicUsize,

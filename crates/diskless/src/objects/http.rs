@@ -48,7 +48,7 @@ const ERROR_MAX: usize = 64 << 10;
 pub struct Connector {
     /// Trusted certificate authorities, in addition to those of the system.
     pub authorities: Vec<reqwest::Certificate>,
-    /// The pace of requests, which [`super::Objects`] enforces. It is updated here from the answers.
+    /// The pace of requests, which [`super::Objects`] enforces. The HTTP client updates the pace from the answers.
     pub pace: Arc<Pace>,
     /// The token for the service that issues credentials to the container, if no file has it.
     pub container_token: Option<HeaderValue>,
@@ -71,7 +71,7 @@ impl HttpConnector for Connector {
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // `object_store` has read the proxy from the environment (AWS_PROXY_URL).
+        // The proxy in the options is the one that `object_store` has read from the environment (AWS_PROXY_URL).
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
@@ -118,14 +118,15 @@ struct StoreClient {
 enum Paced {
     /// The request succeeded, or was refused for a reason that concerns only this request.
     Answered,
-    /// The store refuses because there are too many requests. It may state how long to wait.
+    /// The store refuses the request because there are too many. The duration is how long the store wants the client to
+    /// wait, if it states that.
     TooMany(Option<Duration>),
     /// The store, or a proxy in front of it, has failed. This does not show which rate of requests the store can take.
     Failed,
 }
 
-/// Texts in a 503 with which stores refuse too many requests. If a proxy cannot reach the store, its 503 has none of
-/// them.
+/// Texts in the body of a 503 that mean too many requests. The 503 of a proxy that cannot reach the store has none of
+/// these texts.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 

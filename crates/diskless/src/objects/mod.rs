@@ -47,8 +47,8 @@ use s3::Bucket;
 
 /// Time limit of each check that the store belongs to this cluster.
 const VERIFIED_WITHIN: Duration = Duration::from_secs(10);
-/// How long a starting broker waits for a single answer of a bucket. Until the start ends, the broker serves nothing,
-/// and some services accept connections but never answer.
+/// How long a starting broker waits for a single answer of a bucket. Some services accept connections but never answer,
+/// and the broker serves nothing until its start ends.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
@@ -68,8 +68,8 @@ pub struct Objects {
     /// The directory of the store, if the store is one. If its file system is unmounted, an empty directory may appear
     /// in its place at any time.
     directory: Option<PathBuf>,
-    /// How long ago the ownership marker may have been seen before a PUT or DELETE checks it again. `None` if it is
-    /// never checked.
+    /// How long the ownership marker counts as present after it was seen. A later PUT or DELETE checks it again. `None`
+    /// if it is never checked again.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::requests_metadata`].
     requests_metadata: bool,
@@ -90,9 +90,9 @@ pub struct StartObjectsError {
 }
 
 impl Objects {
-    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
-    /// to `index`. If this cannot be checked during the start of the broker, each request checks it first until a check
-    /// succeeds.
+    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must be the
+    /// store whose objects `index` knows. If this cannot be checked during the start of the broker, each request checks
+    /// it first until a check succeeds.
     ///
     /// # Errors
     /// Returns a [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot

@@ -3,7 +3,7 @@
 //!
 //! The marker also contains a random id of the store, which the index records. If the ids differ, the store does not
 //! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
-//! of the cluster, because another index, perhaps a lost one, might know these objects.
+//! of the cluster, because they may belong to another index, perhaps a lost one.
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
@@ -125,7 +125,8 @@ impl Ownership {
     }
 
     async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
-        // The index is read first. Every committed object that it knows by then is in the store when the store is read.
+        // The index is read first. Every committed object that the index knows at that moment is in the store when the
+        // store is read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -214,7 +215,8 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
         of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
         put = ConditionalPut::Written;
     }
-    // Without conditions, the last of several markers remains. It is read after a pause, when it no longer changes.
+    // Without conditional PUTs, the last of several markers remains. After a pause it no longer changes, and is then
+    // read.
     if put == ConditionalPut::Written {
         tokio::time::sleep(MARKER_SETTLES).await;
     }

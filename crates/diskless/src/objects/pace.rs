@@ -25,7 +25,7 @@ const RATE_MIN: f64 = 1.0;
 /// When the rate becomes limited, the store is assumed to accept at least this rate. A broker that has sent few
 /// requests cannot know how many the store accepts.
 const RATE_BEGINS_MIN: f64 = 10.0;
-/// The pace is unlimited again when the rate exceeds this value.
+/// If the rate exceeds this value, in requests per second, it becomes unlimited again.
 const RATE_MAX: f64 = 500.0;
 /// The rate is multiplied by this factor after a refusal.
 const CUT: f64 = 0.8;
@@ -34,7 +34,7 @@ const CUT: f64 = 0.8;
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many refusals in one interval are needed to limit the rate. They must also outnumber the other answers.
+/// How many refusals in one interval are needed to limit the rate. The refusals must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
 /// How many earlier intervals are kept. The largest number of answers in one of them is the estimate of the rate that
 /// the store accepts.
@@ -43,7 +43,7 @@ const INTERVALS_MAX: usize = 60;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// How many writes are admitted for each other request, while both are waiting.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// How often a waiting request is recorded as just begun, so that it does not count as silent.
+/// Interval at which the progress of a waiting request is reset, so that the request does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
 /// A lock that is granted in the order of the requests for it.
@@ -235,7 +235,7 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If none is due yet, fails with the time at which one will be. Fails with `None` if a
+    /// Takes the next permit. If none is due yet, fails with the time at which one will be due. Fails with `None` if a
     /// permit is due but belongs to another kind of request.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
@@ -352,7 +352,7 @@ mod tests {
         let began = Instant::now();
         admit(&pace, RequestKind::Read).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // Even in a busy second, the store refuses no more requests than it accepts.
+        // The pace stays unlimited while the store refuses no more requests than it accepts.
         tokio::time::sleep(S(2)).await;
         (0..20).for_each(|_| pace.succeeded());
         (0..20).for_each(|_| pace.refused(None));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// In this time after the start of a request, moved bytes do not prove that the store takes them. They may only fill a
-/// buffer of the system.
+/// In this time after the start of a request, moved bytes do not prove that the store takes them. The bytes may only
+/// fill a buffer of the system.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
 /// How many bytes must move to count as progress. A request whose bytes only trickle counts as silent until it has
@@ -29,7 +29,7 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// When the request began. If it waits for a permit, this is moved forward.
+    /// When the request began. While the request waits for a permit, this time moves forward.
     began: Instant,
     /// When the last complete [`STEP`] had moved.
     at: Instant,

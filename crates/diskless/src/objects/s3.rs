@@ -21,7 +21,7 @@ pub struct Bucket {
     pub store: Arc<dyn ObjectStore>,
     /// The pace of requests to the bucket.
     pub pace: Arc<Pace>,
-    /// True if no credentials are set. The first request then gets some from Amazon's metadata service.
+    /// True if no credentials are set. The first request then gets them from Amazon's metadata service.
     pub requests_metadata: bool,
 }
 
@@ -39,7 +39,7 @@ impl Bucket {
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // To give a request up, the caller drops it, which closes the connection.
+        // There is no time limit here. To give a request up, the caller drops it, which closes the connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?

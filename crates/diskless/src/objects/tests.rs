@@ -62,7 +62,7 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // The object itself is missing, as if its PUT had never finished. Its files are deleted nevertheless.
+    // Object 0x107 itself is missing, as if its PUT had never finished. The DELETE still removes its unfinished file.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
@@ -440,8 +440,8 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// Amazon's machines have a service that issues credentials. On other machines, either nothing or a proxy answers at
-/// its address.
+/// On Amazon's machines, a service at this address issues credentials. On other machines, a proxy may answer instead,
+/// and its refusal must not hide that no credentials are set.
 #[test]
 fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
@@ -527,7 +527,7 @@ async fn one_request_fails_its_error_is_retriable() {
         }
     };
     timeout(Duration::from_secs(30), has_come).await.expect("it comes");
-    // Unless the machine is overloaded, a request that does not hang ends within this time.
+    // If the request did not hang, it would end within this time, except on an overloaded machine.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
@@ -563,7 +563,7 @@ async fn answers_without_end_are_not_read_whole() {
 async fn put_is_answered_before_it_was_sent_it_has_failed() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // The body is larger than the buffers of the sockets.
+    // The body does not fit into the buffers of the sockets, so the answer comes before it is sent.
     let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];
     s3.next("PUT", S3Fault::Early);
     let refused = objects.put(1, large(), BodyProgress::default()).await.expect_err("not all of it was sent");

@@ -187,7 +187,8 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // A later batch may already be in flight. It must be refused as well, so the refusal is recorded.
+                // A later batch may already be in flight. That batch must be refused as well, so the refusal is
+                // recorded.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -305,7 +306,7 @@ impl PipelineState {
         }
         match self.opening(number, &candidate.stamp) {
             // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
-            // next transaction.
+            // next one, so the state must be refreshed first.
             Opening::Open { confirmation: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.confirmation.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
@@ -330,8 +331,8 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.known_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
-    /// pending one.
+    /// Returns the confirmation of a batch's transaction, if there is any. The confirmation came with this batch or
+    /// with an earlier pending one.
     fn confirmation_of(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Confirmation> {
         if !candidate.is_transactional {
             return None;

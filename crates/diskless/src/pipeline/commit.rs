@@ -148,8 +148,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows and releases the parked batches that were waiting for them. Most released batches are
-    /// queued for a commit. Returns the others, whose outcome is already known.
+    /// Applies committed rows and releases the parked batches that were waiting for them. Queues the released batches,
+    /// but returns those that already have an outcome.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -207,8 +207,8 @@ impl PipelineState {
         drop(self.take_committed());
     }
 
-    /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
-    /// `producers` is complete.
+    /// Applies committed rows to the states of partitions. The second value of each pair in `partitions` is the offset
+    /// from which `producers` is complete.
     ///
     /// If a state ends before that offset, rows are missing, and the state is left unchanged until a refresh. If no
     /// other broker commits, no refresh would follow, so such a state is dropped.

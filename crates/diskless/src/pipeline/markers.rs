@@ -1,5 +1,5 @@
 //! Writes the markers of transactions. A marker goes into the next object, behind those batches of its producer that
-//! this broker has admitted. The commit of that object decides on it.
+//! this broker has admitted. The commit of that object decides on the marker.
 //!
 //! A marker uses no memory of the budget. Producers may have used up the budget while they wait for the end of their
 //! transactions.
@@ -71,7 +71,7 @@ impl MarkerAnswer {
 
     pub fn send(self, outcome: MarkerOutcome) {
         for waiting in self.waiting {
-            // Sending fails if the coordinator has given up. It will write the marker again.
+            // Sending fails if the coordinator has given up. The coordinator then writes the marker again.
             let _ = waiting.send(outcome);
         }
     }

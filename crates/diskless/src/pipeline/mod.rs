@@ -51,7 +51,7 @@ use queue::CommitQueue;
 use refresh::RefreshLimit;
 use upload::Uploader;
 
-/// A batch that has left the reorder buffer with an outcome instead of being queued.
+/// A batch that has left the reorder buffer and was not queued, because it already has an outcome.
 type Released = (OutOfOrderBatch, Result<Appended, AppendError>);
 
 /// A handle of the pipeline.
@@ -165,7 +165,7 @@ impl Pipeline {
     /// Forgets producers that have not written for `expiration_ms`, and also batches that were refused long ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // Take the lock anew for each partition, so that batches need not wait until all partitions are done.
+        // The lock is released after each partition, so that batches wait for at most one partition.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {

@@ -33,7 +33,7 @@ pub struct ObjectIds {
 struct IdPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// The permit to register more ids.
+    /// The only permit to register more ids.
     fetching: Semaphore,
 }
 

@@ -2,8 +2,8 @@
 //! broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides which batches
 //! wait.
 //!
-//! A waiting batch is parked in the reorder buffer. It stays there until the missing batches are admitted here, or are
-//! known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
+//! A waiting batch is parked in the reorder buffer. The batch stays there until the missing batches are admitted here,
+//! or are known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
 //!
 //! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. The same happens
 //! when a queued batch of the producer turns out to be committed already.
@@ -162,8 +162,8 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Returns
-    /// those that have an outcome instead of being queued.
+    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Queues those
+    /// that are ready, and returns those that already have an outcome.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -216,7 +216,7 @@ impl Shared {
 
     /// Answers released batches. The caller must not hold the lock.
     pub(super) fn answer_released(&self, released: Vec<Released>) {
-        // The queued batches are in an object that the driver closes when it is due.
+        // Wake the driver, because released batches are in an object that it must close when it is due.
         self.changed.notify_one();
         for (early, outcome) in released {
             match outcome {
@@ -309,8 +309,8 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let received = Arc::new(Notify::new());
     let _registration = watch.partition.register(&received);
     loop {
-        // The next refresh follows after a commit in the change feed, when the wait of a parked batch ends, or after
-        // the interval. It follows even if the present refresh is not answered in time.
+        // The interval is also the time limit of a refresh. The next refresh follows after a commit in the change feed,
+        // when the wait of a parked batch ends, or after the interval.
         let refresh = async {
             let _slot = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

@@ -36,7 +36,7 @@ impl Default for RefreshLimit {
 }
 
 impl RefreshLimit {
-    /// Waits for a slot. It is held until the index has answered, even if the caller gives up.
+    /// Waits for a slot. The request holds the slot until the index has answered, even if the caller gives up.
     async fn acquire(&self) -> QueueSlot {
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }
@@ -73,7 +73,7 @@ impl Pipeline {
                 }
                 self.shared.answer_released(released);
             }
-            // A query for many partitions may exceed its time limit although a query for a single one would not.
+            // The query may have failed only because many partitions exceed its time limit.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
                 self.shared.log_commit_failure(&error);

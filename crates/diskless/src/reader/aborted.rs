@@ -20,8 +20,8 @@ use crate::index::AbortedTransactions;
 use crate::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Maximum number of transactions that one query finds by their markers. It is small because a fetch waits for the
-/// answer. The query adds the transactions that are open at the end of its range, at most
+/// Maximum number of transactions that one query finds by their markers. The number is small because a fetch waits for
+/// the answer. The query adds the transactions that are open at the end of its range, at most
 /// [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
 /// Maximum number of transactions in all ranges together. Each of them takes 32 bytes.

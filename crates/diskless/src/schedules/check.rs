@@ -27,7 +27,7 @@ impl Life {
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.view.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // If the record was deleted, they need not exist.
+        // If the record was deleted, its row and its object need not exist.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.view.index())).copied();
         let log_start = partition.view.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -95,7 +95,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch in the log. The number of the producer and the number of the batch are read from the batch's records.
+/// A batch in the log, with the numbers of its producer and of the batch from its records.
 struct Found<'a> {
     producer: usize,
     number: usize,
@@ -119,7 +119,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // `written` does not have the bytes that the broker rewrites. `whole` adds them, but they are not compared.
+        // `written` lacks the bytes that the broker rewrites. `whole` adds them for parsing, but they are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
             // The batches in the gap were deleted before they were read, so their sequences are unknown.
@@ -150,7 +150,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // If a batch without a sequence was given up, the next batch may overtake it over another connection.
+        // If a batch without a sequence was given up, a later batch may have overtaken it over another connection.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             producers.entry(producer).or_default().push(number);
         }

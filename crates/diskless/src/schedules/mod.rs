@@ -225,8 +225,8 @@ async fn sleep_less(first: Duration, other: Duration) -> bool {
     first <= other
 }
 
-/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. All tasks end with the runtime, at any
-/// await.
+/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. When the runtime ends, each task ends
+/// at the await that it has reached.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -330,8 +330,8 @@ fn a_seed_repeats_itself() {
     same_seed_same_outcome(0..10, |seed| run(seed, None, false));
 }
 
-/// A batch was acknowledged in a topic that was then deleted. An earlier one, whose answer was lost, is in the next
-/// topic.
+/// A batch was acknowledged in a topic that was then deleted. An earlier batch of its producer, whose answer was lost,
+/// is in the next topic.
 #[test]
 fn refusal_of_a_batch_behind_a_hole_of_a_recreated_topic_is_no_fault() {
     for seed in [7862, 9857] {

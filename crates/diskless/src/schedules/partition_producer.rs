@@ -331,9 +331,9 @@ impl PartitionProducer {
         }
     }
 
-    /// Returns true if the batch before batch `at` was acknowledged in a deleted topic, but a batch before both of them
-    /// in `topic`. The answer to that first batch was lost, so the producer sent it again, to the new topic. The
-    /// partition of `topic` therefore lacks the batch in between.
+    /// Returns true if the batch before batch `at` was acknowledged in a deleted topic, although a still earlier batch
+    /// was acknowledged in `topic`. The answer to that earlier batch had been lost, so the producer sent it again, to
+    /// the new topic. The partition of `topic` therefore lacks the batch in between.
     fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
         let epoch = self.batches[at].epoch;
         let is_in_topic = |batch: &ProducerBatch| match batch.fate {

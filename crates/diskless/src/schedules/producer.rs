@@ -1,5 +1,5 @@
-//! The clients that produce, and their connections. The requests on a connection arrive in order. If one is lost, so
-//! are all requests after it.
+//! The clients that produce, and their connections. The requests on a connection arrive in order. If a request is lost,
+//! so are all later requests on its connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

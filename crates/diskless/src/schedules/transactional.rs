@@ -1,5 +1,6 @@
 //! The clients that write transactions. Each has a coordinator that survives all processes. The coordinator records its
-//! decision. It then writes the marker through any of the brokers until the marker is there or its partition is gone.
+//! decision. The coordinator then writes the marker through any of the brokers, until the marker is in the log or its
+//! partition is gone.
 //!
 //! The clients use transaction version 2, in which a transaction begins with sequence 0 of the next epoch. If a process
 //! ends before a transaction is decided, the transaction is aborted.
@@ -229,7 +230,7 @@ impl PlannedConfirmation {
     }
 }
 
-/// Offers a batch of a transaction that the coordinator knows, and waits until the batch is committed.
+/// Offers a batch, whose transaction the coordinator knows, and waits until the batch is committed.
 async fn offer(
     life: &Life,
     partition: &Arc<DisklessPartition>,
@@ -292,8 +293,8 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // Sometimes the coordinator gives up soon and writes the marker again. The first marker may then be written
-            // as well as the second.
+            // Sometimes the coordinator gives up soon and writes the marker again. In that case, both markers may be
+            // written.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.report(|| format!("{marker:?}: {written:?}"));

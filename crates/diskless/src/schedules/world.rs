@@ -43,7 +43,7 @@ pub struct Setup {
     /// After how many requests, on average, a client moves to another broker.
     pub moves: usize,
     /// How many requests to the store, on average, there are for each faulty one. 0 if there are no faults. The next
-    /// two fields are the same for the index and the clients.
+    /// two fields have the same meaning for the index and for the clients.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,

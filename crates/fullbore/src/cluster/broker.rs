@@ -63,7 +63,7 @@ impl BrokerFile {
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Checks that the file has an address for clients. This command writes no file without one.
+    /// Checks that the file has an address for clients. This command writes no file without such an address.
     ///
     /// # Errors
     /// Returns a sentence about the file and the key, with the remedy.

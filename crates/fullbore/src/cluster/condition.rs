@@ -1,4 +1,4 @@
-//! Finds out if the processes of a cluster respond. A frozen process still runs, and so does a broker without its
+//! Finds out whether the processes of a cluster respond. A frozen process still runs, and so does a broker without its
 //! database.
 //!
 //! Invariant: this takes at most [`LOOKED_WITHIN`], whatever the processes do.
@@ -56,7 +56,7 @@ impl Condition {
 pub struct Conditions {
     /// The conditions of the brokers, in the order of their files.
     pub brokers: Vec<Condition>,
-    /// The condition of the cluster's own PostgreSQL. `None` if it has none.
+    /// The condition of the cluster's own PostgreSQL. `None` if the cluster has no own PostgreSQL.
     pub postgres: Option<Condition>,
 }
 

@@ -6,7 +6,7 @@
 //! - `postgres/`: the cluster's own PostgreSQL.
 //! - `plan`: the contents of each broker's file.
 //! - `startup`: starts processes, and undoes this if necessary.
-//! - `condition`: finds out if the processes respond.
+//! - `condition`: finds out whether the processes respond.
 //! - `up`, `down`, `status`: the commands.
 
 mod broker;

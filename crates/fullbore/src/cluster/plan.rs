@@ -24,8 +24,8 @@ const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 /// The key of the number of in-sync replicas that a topic needs.
 const MIN_IN_SYNC: &str = "min.insync.replicas";
-/// The number of in-sync replicas if there are three replicas. With it, the death of one broker loses no record and
-/// stops no topic.
+/// The number of in-sync replicas if there are three replicas. With this number, the death of one broker loses no
+/// record and stops no topic.
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
 /// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// Topics get one replica per broker, up to three. They accept records while one broker is dead.
+    /// Topics get one replica per broker, up to three. Such topics accept records while one broker is dead.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     /// The cluster was created by an older version, so its running brokers have no object store. A broker that is added
-    /// to them must not have one either.
+    /// to them must not have an object store either.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));

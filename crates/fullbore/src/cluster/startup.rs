@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// How long a process that has just started may take to end.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
-/// How often a broker gets a request until it is ready.
+/// How often a broker gets a request while it is not ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The startup of a cluster.

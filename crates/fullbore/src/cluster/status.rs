@@ -54,7 +54,7 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
     if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("; "))) }
 }
 
-/// Returns the fault of a process and its remedy. `None` if it has none.
+/// Returns the fault of a process and its remedy. `None` if the process has no fault.
 fn fault(daemon: &Daemon, condition: Condition) -> Option<String> {
     let (name, log, pid) = (&daemon.name, daemon.log.display(), or_dash(pid(daemon)));
     Some(match condition {

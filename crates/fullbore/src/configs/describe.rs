@@ -91,7 +91,7 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Re
 /// Checks that an entity exists. Brokers do not check this for groups and client metrics.
 fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
-    // Client metrics are left out, because the broker may not list them. The command later refuses a subscription
+    // Client metrics are left out, because the broker might not list them. The command later refuses a subscription
     // without configurations.
     let is_listed = kind != ResourceKind::ClientMetrics;
     match is_listed && !existing(cluster, kind, patience)?.contains(whose) {

@@ -34,7 +34,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 /// The times after Ctrl-C at which the last commit and the request to leave must have ended, if the coordinator has
-/// answered fast. If it was slower, they may end later.
+/// answered fast. If the coordinator was slower, both may end later.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 /// How much time the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);

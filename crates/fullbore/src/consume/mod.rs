@@ -1,6 +1,6 @@
 //! `fullbore consume` writes the records of topics to standard output.
 //!
-//! A fetcher reads a record from its leader (`fullbore_client::consume`). [`printer`] prints it into a chunk by
+//! A fetcher reads a record from its leader (`fullbore_client::consume`). [`printer`] prints the record into a chunk by
 //! [`format`], and the thread of [`outlet`] writes the chunk to standard output. [`direct`] reads without a group,
 //! [`grouped`] as a member of a group. [`start`] parses the starts and ends of the read.
 

@@ -1,7 +1,7 @@
 //! A bounded queue of printed chunks between the fetchers and standard output, and the thread that writes the chunks.
 //!
 //! Records are printed in `format`. Invariant: [`Outlet::written`] returns only positions of records that were written
-//! and flushed. A chunk in the queue may be dropped, since its position is not yet committed.
+//! and flushed. A chunk in the queue can be dropped, since its position is not yet committed.
 
 use crate::output;
 use fullbore_client::group::{Position, TopicPartition};

@@ -34,7 +34,7 @@ pub fn mark(text: &str) -> Result<Mark, String> {
     }
 }
 
-/// Returns the start and the end that these values set. If no value sets the start, it is `otherwise`.
+/// Returns the start and the end that these values set. If no value sets the start, the start is `otherwise`.
 ///
 /// # Errors
 /// Fails if two values both set the start, or both set the end.

@@ -1,7 +1,8 @@
 //! The membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
 //!
 //! The records go through [`intake`](super::intake) and [`transfer`](super::transfer). Invariant: a partition is given
-//! up only while no transaction with its offsets is open. It is read only from the group's committed offset on.
+//! up only while no transaction with its offsets is open. A partition is read only from the group's committed offset
+//! on.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -79,7 +80,7 @@ pub(super) struct Progress {
     is_stale: bool,
     /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
     failures: (u32, u32),
-    /// When the first of these failures happened.
+    /// When the first failure in a row happened.
     failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),
@@ -185,7 +186,7 @@ impl Follow<'_> {
     }
 
     /// Waits until other members have copied their partitions to the ends, or for a session timeout. Returns false if
-    /// the assignment changes. The partitions of a dead member come here when its session ends.
+    /// the assignment changes, as it does when this copier gets the partitions of a dead member.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {
@@ -412,7 +413,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_requested() || member.is_moving() || transfer.has_failed();
             if ends {
-                // A fetcher may wait for space in the queue. This ends the wait.
+                // A fetcher may wait for space in the queue. Closing the intake ends the wait.
                 intake.close();
                 is_cut_off = true;
             }

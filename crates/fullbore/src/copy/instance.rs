@@ -52,7 +52,7 @@ mod slot {
 
     pub(super) type Slot = UnixListener;
 
-    /// Takes a slot. Returns `None` if another process has it.
+    /// Takes a slot. Returns `None` if another process has the slot.
     pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
         // The group is hashed, because the name of a socket has at most 107 bytes.
         let mut hasher = DefaultHasher::new();

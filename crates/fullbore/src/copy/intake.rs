@@ -146,7 +146,7 @@ impl Intake {
         true
     }
 
-    /// Queues a chunk without records, which only moves the position. This does not wait for memory.
+    /// Queues a chunk without records, which only moves the position. Does not wait for memory.
     fn push_position(&self, position: Chunk) {
         let mut state = self.lock();
         if !state.is_closed {

@@ -264,8 +264,8 @@ impl<'a> Writer<'a> {
         self.move_on(chunk).await;
     }
 
-    /// Adds the position after the chunk to the transaction. It may be later than the chunk's last record, because
-    /// markers, or records that compaction has removed, may follow.
+    /// Adds the position after the chunk to the transaction. This position may be later than the chunk's last record,
+    /// because markers, or records that compaction has removed, may follow.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
@@ -418,7 +418,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Waits for the outcome of a transaction. With `None` it never returns.
+/// Waits for the outcome of a transaction. Waits forever if `ended` is `None`.
 async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     match ended {
         Some(ended) => ended.ending.wait().await,

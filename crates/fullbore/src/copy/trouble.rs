@@ -13,7 +13,7 @@ pub(super) enum CopyError {
     Again {
         /// The reason, as part of a sentence.
         why: String,
-        /// True if a broker refused a request. It may refuse each retry.
+        /// True if a broker refused a request. The broker may refuse each retry as well.
         is_refusal: bool,
     },
     /// The transaction is aborted, and a new producer copies its records again.

@@ -71,7 +71,8 @@ impl Distances {
         Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
     }
 
-    /// Returns the settings of the broker. It has a listener for each relay and advertises the relay's address for it.
+    /// Returns the settings of the broker. The broker has a listener for each relay. Instead of the listener's own
+    /// address, the broker advertises that of the relay.
     pub fn listeners(&self) -> [(&'static str, String); 3] {
         let [producer, reader] = [&self.producer.address, &self.reader.address];
         [

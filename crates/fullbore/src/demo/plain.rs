@@ -27,7 +27,7 @@ pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Re
     let target = sink.local_addr()?.to_string();
     let relayed = Distance::new(settings, runtime)?.relay_to(&target, runtime);
     let arriving = std::thread::Builder::new().name("plain-stream".to_owned()).spawn(move || arrive(&sink))?;
-    // After a failure, the sink's thread may wait for a connection that never comes. It ends with the program.
+    // After a failure, the sink's thread may wait for a connection that never comes. The thread ends with the program.
     send(&relayed.address, stop)?;
     if stop.is_requested() {
         return Err(interrupted());

@@ -44,7 +44,7 @@ pub struct Ground<'a> {
     pub directory: &'a Path,
     /// The runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// Shows if the user has stopped the command.
+    /// Shows whether the user has stopped the command.
     pub stop: &'a Stop,
 }
 

@@ -256,7 +256,8 @@ impl<'a> Reporter<'a> {
 }
 
 impl Consume {
-    /// Returns true if the summary does not fit into a line of the terminal. It would then not stand below its header.
+    /// Returns true if the summary does not fit into a line of the terminal. Its figures would then not stand below
+    /// their header.
     fn prints_pairs(&self) -> bool {
         let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
         is_narrow && !self.show_detailed_stats && !self.hide_header

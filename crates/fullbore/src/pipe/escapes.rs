@@ -5,7 +5,7 @@
 pub enum Unescaped {
     /// An escape, with its length in the text and its byte.
     Byte(usize, u8),
-    /// Any other character.
+    /// The text does not begin with an escape.
     No,
 }
 

@@ -25,7 +25,8 @@ const PENDING_MAX: usize = 1 << 18;
 /// How long the command waits after SIGTERM until the records that were read are acknowledged. After Ctrl-C it waits as
 /// long only if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the command waits after Ctrl-C if brokers have responded fast. If they were slower, it waits longer.
+/// How long the command waits after Ctrl-C if brokers have responded fast. If the brokers were slower, the command
+/// waits longer.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
 /// How much time the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
@@ -68,7 +69,7 @@ struct SentRecord {
     topic: Rc<str>,
     /// How many bytes the record takes at most, if it is the only one of a batch.
     size: usize,
-    /// When results were last checked before the record was sent.
+    /// When results were last checked before the record was sent. Stands for the time of the send.
     begun: Instant,
     delivery: Delivery,
 }

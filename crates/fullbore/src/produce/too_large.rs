@@ -28,8 +28,8 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns the record if its size is the reason for the error. `size` is how many bytes it takes at most, as the
-    /// only record of a batch.
+    /// Returns the record if its size is the reason for the error. `size` is how many bytes the record takes at most,
+    /// as the only record of a batch.
     pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
         let setting = match error {
             ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",

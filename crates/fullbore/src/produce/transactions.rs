@@ -1,7 +1,7 @@
 //! The transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
 //!
-//! Invariant: while a transaction commits, the next one gathers records. The one after that begins only after the first
-//! has its outcome.
+//! Invariant: while a transaction commits, the next one gathers records. No further transaction begins before the first
+//! one has its outcome.
 
 use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};

@@ -111,7 +111,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {
         let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address());
-        // `script` gives the command a terminal. Its own input stays open, so the command gets no input.
+        // `script` gives the command a terminal. The input of `script` stays open, so the command gets no input.
         let mut script = Command::new("script");
         script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = script.spawn() else {

@@ -122,7 +122,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "a"], line.repeat(30_000).as_bytes()).good();
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
-    // The command's output is not read. It has therefore read only a part of both topics when one of them is deleted.
+    // The test does not read the output. The command has therefore read only a part of both topics when one is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], broker.address());
     let reported = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -209,7 +209,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         let (status, reported) = ended(child, protocol);
         assert_eq!(status, Some(0), "{reported}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // The member may already have read from the recreated topic.
+        // The member might already have read from the recreated topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

@@ -346,7 +346,7 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     let others = Seen::default();
     let second = member(&broker, &[], &others);
     // While the test reads no output, the first member is blocked in a write and gives up no partition. Therefore the
-    // test reads 20 lines between two looks at the group.
+    // test reads 20 lines between two checks of the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -517,8 +517,8 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
     // The frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge, but of
-    // five at least two arrive separately. One shell sends all five. Five processes on a loaded machine might take more
-    // than a quarter of a second for this. A second signal as late as that ends the command.
+    // five at least two arrive separately. One shell sends all five, because separate processes might be slow on a
+    // loaded machine. A second signal that is more than a quarter of a second late would end the command.
     broker.freeze();
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());

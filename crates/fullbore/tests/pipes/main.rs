@@ -100,7 +100,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 /// Waits until a write to the pipe would block, whatever the pipe's size is. A user who has many pipes gets pipes of
 /// one page.
 fn until_full(pipe: &impl AsFd) {
-    // The writing end is opened once more. It must be closed before the reader continues, because the reader would
+    // The writing end is opened once more. The test must close it before the reader continues, because the reader would
     // otherwise never see the end of the pipe.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     let end = fs::OpenOptions::new().write(true).open(path).expect("a pipe of ours");

@@ -66,8 +66,8 @@ impl WritesUnderWay {
         WriteUnderWay(count)
     }
 
-    /// Checks at the time `now` if a write hangs. Returns what has changed since the last poll, if anything. Must be
-    /// called every [`POLL_INTERVAL`].
+    /// Checks at the time `now` whether a write hangs. Returns what has changed since the last poll, if anything. Must
+    /// be called every [`POLL_INTERVAL`].
     pub fn poll(&self, now: Instant) -> Option<HungChange> {
         let mut polled = self.polled.lock();
         let passed = now.saturating_duration_since(polled.at);

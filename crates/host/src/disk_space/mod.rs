@@ -35,7 +35,7 @@ use place::Place;
 
 /// The name of the reserve's file in the data directory.
 const FILE: &str = "disk-reserve";
-/// A file that is written and removed at once. It shows if free space can really be used.
+/// A file that is written and removed at once, to find out whether free space can really be used.
 const PROBE: &str = "disk-probe";
 /// The reserve takes at most this fraction of the file system (one sixteenth).
 const SHARE: u64 = 16;
@@ -70,7 +70,7 @@ pub struct DiskSpace {
     full: AtomicBool,
     /// True if the last check found enough free space, in addition to the reserve, to rejoin ISRs.
     ample: AtomicBool,
-    /// Finds out if files can be created in the directory.
+    /// Finds out whether files can be created in the directory.
     files: NewFiles,
     /// The appends that are running.
     writes: WritesUnderWay,
@@ -212,7 +212,7 @@ impl DiskSpace {
     }
 
     /// Records that an append has failed for another reason than a full disk. The next [`DiskSpace::check`] then finds
-    /// out if files can still be created.
+    /// out whether files can still be created.
     pub fn note_failed(&self) {
         self.files.doubt();
     }
@@ -319,7 +319,7 @@ impl DiskSpace {
         }
     }
 
-    /// Completes the reserve if possible, and checks if the disk is still full. Housekeeping calls this regularly.
+    /// Completes the reserve if possible, and checks whether the disk is still full. Housekeeping calls this regularly.
     pub fn check(&self) {
         if self.files.probe(&self.place).is_err() {
             self.note_full();

@@ -1,4 +1,4 @@
-//! Finds out if files can be created in the data directory. If an append has failed for another reason than a full
+//! Finds out whether files can be created in the data directory. If an append has failed for another reason than a full
 //! disk, the next poll tries to create a file. Each poll checks that the directory is still at its path.
 //!
 //! Full disks and hanging writes are detected elsewhere.

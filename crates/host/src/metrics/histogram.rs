@@ -10,8 +10,8 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// The upper bounds of the buckets in nanoseconds. They range from an answer from memory over loopback to a client's
-/// request timeout.
+/// The upper bounds of the buckets in nanoseconds. The smallest suits an answer from memory over loopback, and the
+/// largest a client's request timeout.
 const BOUNDS_NS: [u64; 20] = [
     50 * US,
     100 * US,

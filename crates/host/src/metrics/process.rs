@@ -39,7 +39,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
 
 fn open_fds() -> Option<u64> {
     let listed = fs::read_dir("/proc/self/fd").ok()?.count();
-    // One of the listed descriptors belongs to the listing itself.
+    // The listing itself has one of the listed descriptors open, which does not count.
     Some((listed as u64).saturating_sub(1))
 }
 

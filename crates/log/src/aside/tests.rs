@@ -171,8 +171,8 @@ fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() 
     assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
 }
 
-/// Starts a log after a power loss. Returns copies of the directory from before the start, from each step, and from
-/// after it.
+/// Starts a log after a power loss. Returns copies of the directory from before the start, from each step of it, and
+/// from after the start.
 fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     let moments = Rc::new(RefCell::new(vec![copy(dir)]));
     let look = {
@@ -186,8 +186,8 @@ fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     moments
 }
 
-/// The last batch is searched from the end of the file. The test tries it with long batches and with holes at various
-/// places.
+/// The search for the last whole batch begins at the end of the file. The test tries it with long batches and with
+/// holes at various positions.
 #[test]
 fn lost_offsets_are_reported_up_to_the_last_whole_batch() {
     let directory = tempfile::tempdir().expect("temporary directory");

@@ -27,7 +27,7 @@ pub struct BatchReader<'a> {
 }
 
 impl<'a> BatchReader<'a> {
-    /// Creates a reader for the batches between `position` and `limit`. It reads `chunk` bytes at a time.
+    /// Creates a reader for the batches between `position` and `limit`. The reader reads `chunk` bytes at a time.
     pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a DirectReads) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();
@@ -109,14 +109,15 @@ mod tests {
         let path = directory.path().join("0.log");
         for (size, is_read) in [(BATCH_BYTES_MAX, true), (BATCH_BYTES_MAX + 1, false)] {
             let mut header = [0; HEADER_LEN];
-            // The length does not include itself and the offset before it.
+            // The length field counts neither itself nor the offset field before it.
             header[8..12].copy_from_slice(&i32::try_from(size - 12).expect("it fits").to_be_bytes());
             header[16] = 2;
             std::fs::write(&path, header).expect("written");
             let cold = DirectReads::default();
             let mut reader = BatchReader::open(&path, 0, size as u64, HEADER_LEN, &cold).expect("opened");
             let mut reads = Vec::new();
-            // The rest of the batch is not there, so the compaction ends before it is read.
+            // Only the header is in the file, so the compaction ends before the second read, which would be of the
+            // rest.
             let outcome = reader.next(&mut |bytes| {
                 reads.push(bytes);
                 if reads.len() == 1 { Ok(()) } else { Err(CleanError::Stopping) }

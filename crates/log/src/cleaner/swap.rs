@@ -7,9 +7,9 @@
 //! decides. A `.swap` file covers all offsets from its first to its last batch. To make this work, compaction always
 //! keeps the last batch, if necessary without records.
 //!
-//! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know if the index
-//! belongs to the old or to the new segment. The old index is removed before the old log file, and the new index gets
-//! its name after that. An index next to an old log file therefore belongs to the old segment.
+//! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know whether the
+//! index belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
+//! gets its name after that. An index next to an old log file therefore belongs to the old segment.
 //!
 //! The partition is locked while the list of segments changes, which needs no I/O, and while the new files get their
 //! final names. It is not locked while the old files are renamed, of which there may be hundreds.
@@ -145,7 +145,7 @@ impl Leftovers {
                 (false, _) => left.unfinished.push(path.clone()),
             }
         }
-        // Remove the log file first, because it decides about its indexes.
+        // Remove the log file first, because its name decides whether a restarted broker uses its indexes.
         left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
         Ok(Some(left))
     }

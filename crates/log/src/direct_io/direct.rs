@@ -1,4 +1,4 @@
-//! Reads files without the page cache, and checks if parts of a file are in the cache.
+//! Reads files without the page cache, and checks whether parts of a file are in the cache.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub const PIECE_MAX: usize = 1024 * 1024;
 /// Maximum number of buffers that are kept for later use.
 const KEPT_MAX: usize = 4;
-/// Direct reads must be aligned to this number of bytes, both in the file and in memory. It is the largest alignment
-/// that disks and file systems require.
+/// Direct reads must be aligned to this number of bytes, both in the file and in memory. No disk or file system
+/// requires a larger alignment.
 const ALIGNMENT: usize = 4096;
 
 /// Returns the last aligned position at or before `position`. A direct read can begin there.

@@ -179,7 +179,7 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns the producer and the size of the request that is next in the queue. It is the oldest request of the
+    /// Returns the producer and the size of the request that is next in the queue. This request is the oldest of the
     /// producers that hold the least. Returns `None` if the queue is empty.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;

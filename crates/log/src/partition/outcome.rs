@@ -173,9 +173,9 @@ impl AppendTicket {
     /// written batch does not become durable, this is counted as an error.
     ///
     /// # Errors
-    /// Returns [`AppendError`] if the batch is not acknowledged. If it is in the leader's log, it may be lost.
-    /// Otherwise, after REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER, it may still be stored later. If the client sends
-    /// it again, it is recognised.
+    /// Returns [`AppendError`] if the batch is not acknowledged. A batch in the leader's log may be lost. Any other
+    /// batch may still be stored later if the error is REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. If the client sends
+    /// the batch again, the partition recognises it.
     pub async fn wait(
         self,
         deadline: Instant,
@@ -224,8 +224,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sends the answer of a batch to all its copies that wait. Kept with the batch until the batch has an outcome, and
-/// consumed by sending, so that each copy gets only one answer.
+/// The sender of the answer to all copies of a batch. The sender is stored with the batch, and can be used only once.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -245,7 +244,7 @@ impl AppendAnswer {
     }
 
     /// Adds a copy of the batch, which waits for the same answer. If there are already [`COPIES_MAX`] copies, the
-    /// oldest is refused with `of_oldest`. The newest copy's connection is the one that is alive.
+    /// oldest is refused with `of_oldest`, because its connection is probably lost.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {
@@ -282,7 +281,7 @@ impl AppendAnswer {
         self.send(&Ok(appended.into()));
     }
 
-    /// Refuses all copies with `error`, and counts each as a failed produce.
+    /// Refuses all copies with `error`, and counts each of them as failed.
     pub fn failed(mut self, error: AppendError) {
         for copy in std::mem::take(&mut self.copies) {
             self.refuse(copy, error);
@@ -343,8 +342,8 @@ pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the result of [`Acknowledges::acknowledgement`] may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns the progress of the records before `end_offset` that the leader of `leader_epoch` has appended. They are
-    /// done once all in-sync replicas have them.
+    /// Returns the progress of the records before `end_offset` that the leader of `leader_epoch` has appended. The
+    /// records are done once all in-sync replicas have them.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
     /// Returns true once the broker is stopping. No caller waits after that.

@@ -139,7 +139,7 @@ pub struct OutOfOrderBatch {
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
-    /// True if the wait has ended, but no client was there to get the refusal. The next copy of the batch gets it.
+    /// True if the wait has ended while no client waited for the answer. The next copy of the batch gets the refusal.
     is_late: bool,
 }
 
@@ -147,7 +147,7 @@ pub struct OutOfOrderBatch {
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// How many bytes out-of-order batches may hold in permits. It is less than the whole memory budget, so that the
+    /// How many bytes out-of-order batches may hold in permits. The limit is below the whole memory budget, so that the
     /// missing batches still get permits.
     pub early_bytes_max: usize,
 }
@@ -194,7 +194,7 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// Separates the batches for which `is_one` returns true from the others.
+    /// Splits the batches into those for which `is_one` returns true and the others.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;

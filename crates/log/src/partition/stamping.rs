@@ -2,7 +2,7 @@
 //! the timestamp of topics with LogAppendTime.
 //!
 //! Only the 61 bytes of the header are copied, and the records stay where they are. Invariant: the checksum is correct
-//! for the bytes that are written. It is computed again only if one of the fields that it covers has changed.
+//! for the bytes that are written. The checksum is computed again only if one of the fields that it covers has changed.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};

@@ -10,7 +10,7 @@ use super::reorder_buffer::ReorderBuffer;
 use crate::append::Verification;
 use fullbore_rules::sequence::TransactionsSeen;
 
-/// How a batch is handled that arrives out of order.
+/// How an out-of-order batch is handled.
 #[derive(Clone, Copy, Debug)]
 pub struct EarlyBatches<'a> {
     /// True if the producer has declared that its batches may arrive out of order.
@@ -28,8 +28,8 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// The next offset, as far as known, for a diskless partition.
     pub next_offset: i64,
-    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows if the batch is late. `None` if
-    /// it is unknown.
+    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows whether the batch is late.
+    /// `None` if the epoch is unknown.
     pub coordinator_epoch: Option<i32>,
 }
 

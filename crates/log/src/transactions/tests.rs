@@ -150,7 +150,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
     }
     assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
-    // After the cut, new entries replace the old ones. These must be read.
+    // After the cut, new entries replace the old ones. A lookup must read the new ones.
     log.truncate_to(1_601, 0, &config).expect("cut off");
     append(&mut log, 8, 1);
     for sequence in 800..3_200 {
@@ -160,7 +160,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
     assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
 }
 
-/// Opens the log again after a kill. If `forgets` is true, its producer snapshots are removed before.
+/// Opens the log again after a kill. If `forgets` is true, removes its producer snapshots first.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
     drop(log);
@@ -224,7 +224,8 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// The log of a follower is not read. It must still forget markers, or it would remember every marker since its start.
+/// Consumers do not read the log of a follower. The log must still forget markers, or it would remember every marker
+/// since the start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -280,7 +281,7 @@ enum Step {
     },
     Restart,
     /// The broker is killed. If nothing was flushed and the number in `damage` is 0, the kill damages the last index of
-    /// aborted transactions. It cuts the index off within an entry (true) or removes it (false).
+    /// aborted transactions. The kill cuts the index off within an entry (true) or removes the index (false).
     Kill {
         damage: Option<(usize, bool)>,
     },
@@ -397,7 +398,8 @@ impl Model {
                 self.reopen(RecoveryHint::NOTHING);
             }
             Step::Kill { damage } => {
-                // A restarted broker trusts the indexes before the recovery point, because they were flushed.
+                // A restarted broker trusts the indexes before the recovery point, so they are damaged only if nothing
+                // was flushed.
                 let is_flushed = self.log().recovery_point() > 0;
                 damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
                 self.reopen(KILLED);

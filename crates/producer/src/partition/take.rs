@@ -37,8 +37,8 @@ impl Partition {
 
     /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
     /// would be spread over twice as many connections. A full connection has twice the bandwidth-delay product in
-    /// flight, so its present batches are enough for two. This only helps if the window also has room for further
-    /// batches, as it would limit the rate otherwise.
+    /// flight, so its present batches are enough for two. Twice the connections only help if the window also has room
+    /// for further batches. Otherwise the window would limit the rate.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_more() {

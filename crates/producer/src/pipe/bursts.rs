@@ -26,7 +26,7 @@ impl Bursts {
         Bursts { since: (now, 0), most: 0, rounds: VecDeque::with_capacity(ROUNDS) }
     }
 
-    /// Records that a request of `bytes` bytes was acknowledged. `delivered` is the sum of acknowledged bytes, and
+    /// Counts `bytes` bytes of a request that was acknowledged. `delivered` is the sum of acknowledged bytes, and
     /// `rate` is in bytes per second.
     pub(super) fn answered(&mut self, bytes: usize, delivered: u64, rate: f64, now: Instant) {
         let promised = |since: Instant| ((now - since).as_secs_f64() * rate) as u64;

@@ -212,8 +212,8 @@ fn number_of_requests_and_buffer_memory_bound_the_window() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// Simulates a broker that gathers requests into objects. An object of eight requests is closed at once, a smaller
-/// object every tenth of a second. Both take `put` to write, and their requests are acknowledged together.
+/// Simulates a broker that gathers requests into objects. An object of eight requests is closed at once, and a smaller
+/// object every 100 ms. Each object takes `put` to write, and then its requests are acknowledged together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();

@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Handles a request without a response, which may not have reached the broker.
+    /// Handles a request without a response, which might not have reached the broker.
     pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
         let now = Instant::now();
         self.want_metadata();

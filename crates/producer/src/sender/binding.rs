@@ -6,7 +6,7 @@
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
-/// How long the window must bind before the report.
+/// How long the window must bind before it is reported.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Acknowledgements keep coming if the pauses between them are at most two round trips, or this time if it is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -15,11 +15,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// When the last check found that the window binds. `None` if it found that it does not.
+    /// The time of the last check if the window bound at that time, and otherwise `None`.
     bound_at: Option<Instant>,
-    /// How long the window has bound in all.
+    /// Total time during which the window has bound.
     bound: Duration,
-    /// The number of acknowledged bytes at the last check that found it grown, and the time of that check.
+    /// The number of acknowledged bytes, and the time of the last check at which this number had grown.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }

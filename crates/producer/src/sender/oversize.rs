@@ -62,7 +62,8 @@ impl Core {
         });
     }
 
-    /// Returns the topic's `max.message.bytes`. Returns `None` if no broker responds or this client may not read it.
+    /// Returns the topic's `max.message.bytes`. Returns `None` if no broker responds or this client is not allowed to
+    /// read it.
     async fn max_message_bytes(&self, topic: &Text) -> Option<usize> {
         let resource = DescribeConfigsResource {
             resource_type: TOPIC,

@@ -26,12 +26,13 @@ pub(crate) enum Verdict {
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // An earlier attempt may be in the log. It was written before the limit was lowered, or by another leader. The
-        // broker would not recognise the parts.
+        // An earlier attempt may be in the log, written before the limit was lowered, or by another leader. The broker
+        // would not recognise the parts of the batch.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
-        // The broker has forgotten the producer, or knows a newer epoch. It cannot recognise a retry.
+        // The broker has forgotten the producer, or knows a newer epoch. In both cases the broker cannot recognise a
+        // retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
         // Brokers return every code of this arm before they append. CONCURRENT_TRANSACTIONS means that the previous

@@ -270,8 +270,8 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
     assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
 
-    // A batch is written and its response is lost. The next leader finds the batch too large. It must not be split,
-    // because its parts would count as other batches.
+    // A batch is written and its response is lost. The next leader finds the batch too large. The batch must not be
+    // split, because its parts would count as other batches.
     let split = [
         send(0, 1),
         arrive(0, 1),

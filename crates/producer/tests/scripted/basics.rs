@@ -462,7 +462,7 @@ async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
 #[tokio::test]
 async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let fake = Fake::start(1, 1).await;
-    // With idempotence, an overdue response would let the second record leave.
+    // Idempotence is off. Otherwise an overdue response would also let the later record leave.
     let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
     let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
     send("0").await.unwrap().await.unwrap();
@@ -470,7 +470,7 @@ async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let held = send("1").await.unwrap();
     fake.until("it has come", |state| state.seen.iter().any(|seen| seen.values == ["1"])).await;
     let behind = send("2").await.unwrap();
-    // The response to the first record is held back, so only the linger time lets the second one leave.
+    // The response to record 1 is held back, so only the linger time lets record 2 leave.
     fake.until("it has come, too", |state| state.seen.iter().any(|seen| seen.values == ["2"])).await;
     fake.hold(false);
     held.await.unwrap();

@@ -102,7 +102,7 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
 }
 
 /// A batch that is alone in flight does not permit reordering. A broker that forgot the producer would otherwise hold
-/// it for fullbore.reorder.wait.ms.
+/// the batch for fullbore.reorder.wait.ms.
 #[tokio::test]
 async fn a_batch_alone_does_not_permit_reordering() {
     let fake = striped(64, 63).await;

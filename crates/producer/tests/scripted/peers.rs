@@ -227,7 +227,7 @@ async fn leader_hangs_batches_move_once_another_broker_leads() {
     }
     fake.silence(|broker, _| broker == 0);
     let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
-    // The batches do not move at once. First the producer checks who leads, which is of no use yet.
+    // The batches do not move at once. First the producer fetches metadata, in which the hung broker still leads.
     fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
     for delivery in deliveries {

@@ -76,8 +76,8 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
 }
 
-/// The response to a batch for the old topic names the old topic's leader. It comes after the new topic is known. (With
-/// idempotence the connection would be closed once another broker leads and the response is overdue.)
+/// The response to a batch for the old topic names the old topic's leader. This response comes after the new topic is
+/// known. (With idempotence the connection would be closed once another broker leads and the response is overdue.)
 #[tokio::test]
 async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
     let fake = Fake::start(2, 1).await;

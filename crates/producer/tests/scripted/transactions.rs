@@ -363,8 +363,8 @@ async fn call_that_the_state_does_not_allow_is_refused_without_effect() {
     assert!(matches!(plain.begin().await.err(), Some(TransactionError::State(_))));
 }
 
-/// Runs many transactions against a cluster that refuses and loses requests at random. Each value must be committed
-/// exactly if its transaction is, once and in order.
+/// Runs many transactions against a cluster that refuses and loses requests at random. Each value of a committed
+/// transaction must be readable once and in order, and no other value may be readable.
 #[test]
 fn transactions_hold_by_seed_under_lost_and_refused_requests() {
     run_each(40, 4, |seed| {
@@ -432,8 +432,8 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // A transaction may have begun before the outcome of the previous one was known. It must not skip the previous
-        // one's records.
+        // A transaction may have begun before the outcome of the previous one was known. The later transaction must not
+        // skip the records of the previous one.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;

@@ -67,7 +67,7 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
         // A leader with a full disk appends nothing, so no record waits for a member with a full disk. Such members may
-        // stay.
+        // stay in the ISR.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
         false => vec![leader],
@@ -149,8 +149,8 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica whose log ends last, when no replica is left that certainly has all records. All [`contenders`]
-/// must be alive again and must have reported where their logs end.
+/// Elects the replica whose log ends last, if no replica is certain to have all records. All [`contenders`] must be
+/// alive again and must have reported where their logs end.
 ///
 /// # Errors
 /// Fails with ELECTION_NOT_NEEDED if there are no contenders, and with ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is
@@ -218,8 +218,8 @@ fn elected(
 }
 
 /// Adapts the partition to a changed `min.insync.replicas`. Returns None if nothing changes. If the ISR is now large
-/// enough, it can commit records without the other replicas. ELR and `lost` are then cleared, because none of the
-/// others may lead any more.
+/// enough, it can commit records without the other replicas. So ELR and `lost` are cleared, because the other replicas
+/// may lack later records.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();

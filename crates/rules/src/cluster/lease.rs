@@ -51,7 +51,7 @@ impl FailureDetector {
         FailureDetector { session_timeout_ms, uninterrupted: None }
     }
 
-    /// Records that this broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
+    /// Notes that this broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
     pub fn heartbeat(&mut self, now_ms: i64) {
         self.uninterrupted = match self.uninterrupted {
             Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),

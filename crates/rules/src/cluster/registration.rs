@@ -73,7 +73,7 @@ pub struct Joining {
     pub process: u128,
     /// How the previous process ended, as this process has found it.
     pub ended: PreviousShutdown,
-    /// The numbers in the data directory.
+    /// The contents of the data directory that show whether the directory is an older copy.
     pub marks: DirectoryMarks,
     /// The newest number that the previous process reported to the database; 0 if it reported none.
     pub reported: u64,
@@ -113,7 +113,7 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 }
 
 /// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how
-/// the previous process ended, and `others` are the brokers with this one fenced.
+/// the previous process ended. `others` are all brokers, of which this one is marked as fenced.
 ///
 /// If another replica can lead, it does, and the new process joins the ISR again by fetching. If no other replica can
 /// lead and the log is complete, the partition stays as it is. The new process then leads in the same epoch.

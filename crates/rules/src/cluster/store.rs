@@ -1,9 +1,9 @@
 //! Decides when a broker reports that it has lost the object store, and when it reports that the store responds again.
 //!
 //! After it has reported the loss, the broker is left out and serves no diskless partition. A store that fails for all
-//! brokers is no reason to leave any of them out. So the last broker that serves reports nothing, and a broker comes
-//! back if no other one serves. The times are those of [`RoomWatch`], so a store that responds now and then counts as
-//! lost. The outcome of a single request is decided elsewhere.
+//! brokers is no reason to leave any of them out. So the last broker that serves diskless partitions never reports a
+//! loss, and a broker that was left out comes back if no other one serves them. The times are those of [`RoomWatch`],
+//! so a store that responds now and then counts as lost. The outcome of a single request is decided elsewhere.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 

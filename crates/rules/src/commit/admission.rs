@@ -202,8 +202,8 @@ impl PartitionAdmission {
     }
 
     /// Removes a batch that failed with `code` at the time `now`, and all batches of its producer that were admitted
-    /// after it. Returns the numbers of those later batches, in order. They must not be committed, because the client
-    /// sends all of them again.
+    /// after it. Returns the numbers of those later batches, in order. The later batches must not be committed, because
+    /// the client sends all of them again.
     #[must_use = "the waiting requests need a response"]
     pub fn failed(
         &mut self,
@@ -222,7 +222,7 @@ impl PartitionAdmission {
         dead
     }
 
-    /// Records that a batch was refused with `code` at the time `now`, before it was admitted.
+    /// Notes that a batch was refused with `code` at the time `now`, before it was admitted.
     pub fn turned_away(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         self.refused.note(stamp, code, now);
     }

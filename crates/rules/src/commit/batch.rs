@@ -50,7 +50,7 @@ pub enum BatchKind {
     Transactional,
     /// The batch is a control batch that ends the producer's transaction.
     Marker {
-        /// The leader epoch of the partition of `__transaction_state` whose coordinator decided to end it.
+        /// The leader epoch of the partition of `__transaction_state` whose coordinator decided to end the transaction.
         coordinator_epoch: i32,
         /// True to commit, false to abort. In a row of producer state this is always false.
         is_commit: bool,
@@ -118,7 +118,7 @@ impl AppendedBatch {
         marker(&self.stamp, self.kind)
     }
 
-    /// Records the batch in a partition's producer state, which keeps the newest `window` batches of each producer.
+    /// Notes the batch in a partition's producer state, which keeps the newest `window` batches of each producer.
     /// Ignores a batch that the state already has.
     pub fn remember(&self, producers: &mut Producers, now_ms: i64, window: usize) {
         let AppendedBatch { stamp, base_offset, timestamp, kind } = self;

@@ -50,7 +50,7 @@ pub struct CommittedObject {
 }
 
 /// Decides on objects, in the order in which their broker closed them. Changes `state.partitions` to the state after
-/// the commit. If the commit may not have been written, the caller must read the partitions again.
+/// the commit. If the commit might not have been written, the caller must read the partitions again.
 pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -73,7 +73,7 @@ pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> Commit
 /// decided on.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-/// Records that a batch was refused. An appended marker with a later epoch removes its producer from `failed`. The
+/// Notes that a batch was refused. An appended marker with a later epoch removes its producer from `failed`. The
 /// marker makes this epoch known, so the next transaction can begin only with sequence 0.
 fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
     let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of batches in an object, so that a commit of small batches takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
-/// A pause of this length in the arrival of batches ends a burst. An object may be closed early after it.
+/// A pause of this length in the arrival of batches ends a burst. After a burst, an object may be closed early.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
 /// How long a burst can delay the early closing of an object, counted from its first batch.
 const BURST_MAX: Duration = Duration::from_millis(20);
@@ -111,7 +111,7 @@ impl Rotation {
         })
     }
 
-    /// Records that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
+    /// Notes that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
     /// object that ends transactions also delays the next such object.
     pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };

@@ -52,7 +52,7 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state was read from rows up to its next offset. The rows may lack the markers of producers that
+    /// Notes that the state was read from rows up to its next offset. The rows may lack the markers of producers that
     /// were forgotten before.
     pub fn note_read(&mut self) {
         let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
@@ -119,8 +119,8 @@ impl PartitionState {
     }
 
     /// Checks that a batch may open a transaction. The coordinator must have confirmed the transaction, and no marker
-    /// may follow the confirmation. With transaction version 2, a marker raises the epoch. The old epoch already rules
-    /// out batches from before the marker, unless the producer is forgotten.
+    /// may follow the confirmation. With transaction version 2, a marker raises the epoch. A batch from before the
+    /// marker is then refused for its old epoch, unless the producer is forgotten.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Confirmation { next_offset, is_added } = batch.confirmation.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {
@@ -190,7 +190,7 @@ impl PartitionState {
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
-    /// Records a committed batch, which another broker may have appended since this state was read.
+    /// Notes a committed batch, which another broker may have appended since this state was read.
     pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
         self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();

@@ -144,8 +144,8 @@ fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     assert_eq!(case.partitions[&1].next_offset, before);
 }
 
-/// The response to a commit is lost. Then the topic is deleted, and the commit is repeated. Its batches must get their
-/// offsets as duplicates.
+/// The response to a commit is lost. Then the topic is deleted, and the commit is repeated. The repeated commit must
+/// return the offsets of the batches, as for duplicates.
 #[test]
 fn deleted_partition_acknowledges_batches_committed_before() {
     let mut case = Case::new(2);
@@ -170,13 +170,14 @@ fn deleted_partition_acknowledges_batches_committed_before() {
         batch(1, stamp(-1, -1, 10)),
     ];
     assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
-    // The state has only the newest commit of each producer.
+    // The state of the deleted partition has only the newest commit of each producer, so older batches get no offsets.
     let mut newest = Producers::default();
     newest.append(&stamp(7, 20, 10), 20, 20, 0, WINDOW);
     case.deleted.insert(1, newest);
     let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
-    // The state has only the newest batches of each producer. Earlier batches of the same extent were written as well.
+    // The state has only the newest batches of each producer, but earlier batches of the same extent were written as
+    // well.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
@@ -294,7 +295,7 @@ fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
     assert_eq!(check(&pending, &second), Admission::Admit);
     pending.committed(&first, 2);
     assert!(pending.is_empty());
-    // A batch that is refused before its admission has the same effect.
+    // A batch that is refused before its admission also makes later batches fail.
     pending.turned_away(&first, STORAGE, AT);
     assert_eq!(check(&pending, &second), BEHIND);
     assert_eq!(check(&pending, &first), Admission::Admit);
@@ -320,7 +321,7 @@ fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
-    // The batch before it fails as well, and the client resends that one first.
+    // The batch before the refused one fails as well, and the client resends that earlier batch first.
     assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<BatchNumber>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, batch_number) in [(1, 2), (2, 3), (3, 4)] {

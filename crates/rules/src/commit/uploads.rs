@@ -90,7 +90,8 @@ impl Hold {
         self.waited = self.waited.saturating_add(1);
     }
 
-    /// Returns true if the pause has its number of rounds, or if it has taken [`LOW_MAX`].
+    /// Returns true if the pause has lasted its number of rounds. Also returns true after [`LOW_MAX`], once
+    /// [`LOW_ROUNDS_MIN`] rounds have passed.
     fn is_over_in_time(&self, now: Duration) -> bool {
         self.rounds == 0 || self.waited >= LOW_ROUNDS_MIN && now.saturating_sub(self.since) >= LOW_MAX
     }
@@ -146,7 +147,7 @@ impl UploadWindow {
         self.size
     }
 
-    /// Records that an upload of `bytes`, which took `took`, has ended at `now`. The clock may be any monotonic one.
+    /// Notes that an upload of `bytes`, which took `took`, has ended at `now`. The clock may be any monotonic one.
     pub fn note(&mut self, now: Duration, took: Duration, bytes: u64) {
         if self.is_opening && took < QUICK {
             self.size = (self.size + 1).min(self.slots_max);

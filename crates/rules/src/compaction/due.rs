@@ -1,4 +1,4 @@
-//! Finds the dirty part of a log, and decides if the log must be cleaned (Kafka's `LogCleanerManager`).
+//! Finds the dirty part of a log, and decides whether the log must be cleaned (Kafka's `LogCleanerManager`).
 //!
 //! Only the cleanable part of the log counts. It consists of the closed segments below the last stable offset whose
 //! records are all older than min.compaction.lag.ms. The log is clean up to the checkpoint of the last cleaning. The

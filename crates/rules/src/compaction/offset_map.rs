@@ -34,7 +34,7 @@ impl OffsetMap {
         OffsetMap { key, slots: vec![[0; 3]; count], len: 0, limit }
     }
 
-    /// Records the newest offset of a key. The offsets must grow from call to call. Returns false if the map is full
+    /// Notes the newest offset of a key. The offsets must grow from call to call. Returns false if the map is full
     /// and does not have the key.
     #[must_use]
     pub fn put(&mut self, key: &[u8], offset: i64) -> bool {

@@ -1,6 +1,6 @@
 //! Decides which records survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
 
-/// The time from which a batch's tombstones or its marker may be removed.
+/// The time from which a cleaning can remove a batch's tombstones or its marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
     /// Not set yet. A cleaning sets the time when it keeps a tombstone or finds a marker without data.

@@ -16,7 +16,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Records that bytes were read or written at `now`, the time since a fixed moment. Returns how long to pause to
+    /// Notes that bytes were read or written at `now`, the time since a fixed moment. Returns how long to pause to
     /// keep the rate.
     pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
         let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);

@@ -56,7 +56,7 @@ impl TransactionScan {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
 
-    /// Records that a data batch was read. Returns true if its records are aborted.
+    /// Notes that a data batch was read. Returns true if its records are aborted.
     pub fn is_aborted(&mut self, producer_id: i64, last_offset: i64, is_transactional: bool) -> bool {
         self.begin_upto(last_offset);
         if !is_transactional {
@@ -74,7 +74,7 @@ impl TransactionScan {
         }
     }
 
-    /// Records that a marker was read. Returns the data that is left of its transaction.
+    /// Notes that a marker was read. Returns the data that is left of its transaction.
     pub fn ended_by(&mut self, producer_id: i64, offset: i64, is_commit: bool) -> MarkedData {
         self.begin_upto(offset);
         let has_committed = self.committed.remove(&producer_id);

@@ -45,7 +45,7 @@ pub struct PartKey {
 /// The stored parts of a group.
 pub type Parts = BTreeMap<PartKey, Bytes>;
 
-/// Records of a group to write.
+/// The records of a group that must be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The group's own record; `None` if it has not changed.

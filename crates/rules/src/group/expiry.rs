@@ -1,4 +1,4 @@
-//! Decides when committed offsets expire (KIP-211), and checks if they may be deleted by request (KIP-496).
+//! Decides when committed offsets expire (KIP-211), and checks whether a request may delete them (KIP-496).
 //!
 //! The group knows which topics its members read ([`Group::reads`]). Offsets of these topics neither expire nor can
 //! they be deleted.

@@ -77,7 +77,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_producer.keys().copied()
     }
 
-    /// Records an offset that a producer's transaction has committed. Returns the offset that it replaces, if there is
+    /// Notes an offset that a producer's transaction has committed. Returns the offset that it replaces, if there is
     /// one.
     pub fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
         self.commits += 1;
@@ -86,7 +86,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.entry(key).or_default().insert(producer_id, pending).map(|before| before.value)
     }
 
-    /// Records that an offset was committed outside transactions, and is valid from now on.
+    /// Notes that an offset was committed outside transactions, and is valid from now on.
     pub fn supersede(&mut self, key: &K) {
         let of_key = self.by_key.get_mut(key).into_iter().flat_map(BTreeMap::values_mut);
         of_key.for_each(|pending| pending.is_superseded = true);

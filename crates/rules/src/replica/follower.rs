@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 
 /// Value for the log end of a follower that has not fetched yet.
 const UNKNOWN: i64 = -1;
-/// A time before any lag limit.
+/// A time that is earlier than any time with which a lag is compared.
 const NEVER_MS: i64 = i64::MIN / 2;
 
 /// A follower, as its fetches in the current leader epoch show it.
@@ -28,8 +28,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Creates a follower that has not fetched yet. A follower in sync gets the whole lag time, counted from the start
-    /// of the leader epoch.
+    /// Creates a follower that has not fetched yet. A follower in sync counts as caught up at the start of the leader
+    /// epoch, so it starts to lag only after the whole lag time.
     pub fn new(broker_id: i32, is_in_sync: bool, now_ms: i64) -> Replica {
         Replica {
             broker_id,
@@ -42,7 +42,7 @@ impl Replica {
         }
     }
 
-    /// Records a fetch. If the follower fetches from the offset at which the leader's log ended at the previous fetch,
+    /// Notes a fetch. If the follower fetches from the offset at which the leader's log ended at the previous fetch,
     /// then it was caught up at that time.
     ///
     /// # Errors
@@ -68,13 +68,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Records that the follower has left the ISR. The high watermark does not wait for it until it has caught up
-    /// again.
+    /// Notes that the follower has left the ISR. The high watermark does not wait for this follower until the follower
+    /// has caught up again.
     pub fn left_isr(&mut self) {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// Records that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins only
+    /// Notes that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins only
     /// now, because its fetch may have been waiting for a record.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {

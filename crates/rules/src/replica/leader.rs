@@ -16,7 +16,7 @@ pub(super) struct Leader {
     pub epoch_start_offset: i64,
     pub state: PartitionState,
     /// True if the metadata has other replicas that may lead (`elr`, `lost`). The leader then commits nothing, because
-    /// these replicas may not have its new records.
+    /// these replicas might lack its new records.
     pub may_others_lead: bool,
     /// All replicas except that of the leader.
     pub followers: Vec<Replica>,
@@ -73,8 +73,8 @@ impl Leader {
     }
 
     /// Returns the offset up to which all relevant replicas have the log. These are the members of the ISR, a replica
-    /// that the control plane may already have added, and caught-up replicas that may join. The last kind counts
-    /// because a replica below the high watermark could not join. Returns None while the ISR is below
+    /// that the control plane might already have added, and caught-up replicas that are allowed to join. The last kind
+    /// counts because a replica below the high watermark could not join. Returns None while the ISR is below
     /// `min.insync.replicas` (KIP-966), either by this broker's settings or by the metadata (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
@@ -90,7 +90,7 @@ impl Leader {
     }
 
     /// Returns true if the replica may join the ISR. No change may be pending, and the replica must be outside the ISR
-    /// and eligible. It must have all committed records, and all records from before this leader's epoch.
+    /// and eligible. The replica must also have all committed records, and all records from before this leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -98,7 +98,7 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// Records that the log is about to grow beyond `log_end`. For a member of the ISR that has all records up to
+    /// Notes that the log is about to grow beyond `log_end`. For a member of the ISR that has all records up to
     /// there, the lag begins now. Replicas outside the ISR count as caught up only by their fetches.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;

@@ -31,7 +31,7 @@ enum Action {
     Drop { pick: usize },
     /// A broker gets the newest metadata.
     Image { at: At },
-    /// A broker checks if followers lag.
+    /// A broker checks whether followers lag.
     Tick { at: At },
     /// Time passes.
     Pass { ms: i64 },

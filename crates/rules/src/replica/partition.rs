@@ -163,7 +163,7 @@ impl Partition {
         }
     }
 
-    /// Records that the leader's log now ends at `log_end`.
+    /// Notes that the leader's log now ends at `log_end`.
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
         if let Role::Leader(leader) = &mut self.role {
@@ -173,7 +173,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Records how far a follower has fetched, and proposes to add the follower to the ISR if it may join. For leaders
+    /// Notes how far a follower has fetched, and proposes to add the follower to the ISR if it may join. For leaders
     /// only.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// Records where a follower's log starts, which it reports in a fetch of this epoch. For leaders only.
+    /// Notes where a follower's log starts, which it reports in a fetch of this epoch. For leaders only.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
@@ -224,8 +224,8 @@ impl Partition {
     }
 
     /// Proposes a change of the ISR if one is due. The leader calls this twice in every `replica.lag.time.max.ms`.
-    /// Lagging members leave. If no member lags, a follower that has all records and may join does so, even if it sends
-    /// no more fetches. A proposal whose outcome is unknown is made again.
+    /// Lagging members leave. If no member lags, a follower that has all records and is allowed to join is added, even
+    /// if it sends no more fetches. A proposal whose outcome is unknown is made again.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let (leader_epoch, partition_epoch) = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -325,7 +325,7 @@ impl Partition {
         }
     }
 
-    /// Records where the log ends after a follower's append, and the leader's high watermark.
+    /// Notes where the log ends after a follower's append, and the leader's high watermark.
     ///
     /// # Errors
     ///
@@ -336,7 +336,7 @@ impl Partition {
         Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
     }
 
-    /// Records where a follower's log ends after it was truncated or recreated. Only an unclean election truncates
+    /// Notes where a follower's log ends after it was truncated or recreated. Only an unclean election truncates
     /// below the high watermark.
     pub fn truncated(&mut self, log_end: i64) {
         debug_assert!(!self.is_leader(), "a leader's log is not truncated");
@@ -344,7 +344,7 @@ impl Partition {
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Records where a follower's log starts. All records before this offset were committed or are deleted.
+    /// Notes where a follower's log starts. All records before this offset were committed or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }

@@ -46,7 +46,7 @@ impl Spacing {
         }
     }
 
-    /// Records that the follower has all records before `offset`.
+    /// Notes that the follower has all records before `offset`.
     pub fn acknowledged(&mut self, offset: i64, now_us: i64) {
         self.acknowledged = self.acknowledged.max(offset);
         if let Some((_, went_us)) = self.measured.take_if(|(end, _)| *end <= offset) {
@@ -55,7 +55,7 @@ impl Spacing {
         }
     }
 
-    /// Records that a response with records up to `end` was sent.
+    /// Notes that a response with records up to `end` was sent.
     pub fn answered(&mut self, end: i64, now_us: i64) {
         self.last_answer_us = now_us;
         if end > self.sent {

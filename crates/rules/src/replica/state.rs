@@ -51,7 +51,7 @@ impl PartitionState {
         self.pending.is_some()
     }
 
-    /// Records a requested change, and returns it.
+    /// Notes a requested change, and returns it.
     pub fn propose(&mut self, proposal: AlterPartition, joining: Option<i32>) -> AlterPartition {
         debug_assert!(self.pending.is_none(), "one change at a time");
         self.pending = Some(PendingProposal { proposal: proposal.clone(), joining, has_failed: false });
@@ -63,12 +63,12 @@ impl PartitionState {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 
-    /// Records that the requested change was not made and never will be.
+    /// Notes that the requested change was not made and never will be.
     pub fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Records that the outcome of the requested change is unknown.
+    /// Notes that the outcome of the requested change is unknown.
     pub fn failed(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.has_failed = true;

@@ -1,7 +1,7 @@
 //! Compares the rules with a naive model, which is a list of all appends that is searched from end to end.
 //!
-//! A client counts its records without wrapping, so the model knows which record has a sequence. After any steps, the
-//! log must have each record once, without a gap after the first.
+//! A client counts its records without wrapping, so the model knows which record each sequence stands for. After any
+//! steps, the log must have each record once, without a gap after the first.
 
 use fullbore_schedules::{Random, run_each_list};
 
@@ -23,8 +23,8 @@ enum Step {
         client: usize,
         back: usize,
     },
-    /// A client sends a batch of any size that begins `skip` records after its next record. If `skip` is negative, it
-    /// begins before.
+    /// A client sends a batch of any size that begins `skip` records after its next record. A negative `skip` stands
+    /// for a batch that begins before the next record.
     Stray {
         client: usize,
         skip: i32,
@@ -77,8 +77,8 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Clients below this index may be unknown to the broker. They have written to this partition or to the deleted
-    /// one.
+    /// Clients below this index may be unknown to the broker, although they have written to this partition or to the
+    /// deleted one.
     unknown_below: usize,
     /// When silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,

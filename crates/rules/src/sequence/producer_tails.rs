@@ -62,9 +62,9 @@ impl ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the state for the next recreated partition, with the producers that have written `here`. It also
-    /// includes the producers of this state, if all together are at most `limit`. Otherwise the new state records that
-    /// they may be missing.
+    /// Returns the state for the next recreated partition, with the producers that have written `here`. The new state
+    /// also includes the producers of this state, if all together are at most `limit`. Otherwise the new state records
+    /// that they may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
@@ -144,12 +144,12 @@ impl ProducerTails {
         self.by_producer.remove(&producer_id);
     }
 
-    /// Records that the state of a producer is lost, so that it may continue with any batch.
+    /// Notes that the state of a producer is lost, so that the producer may continue with any batch.
     pub(super) fn may_lack(&mut self, producer_id: i64) {
         self.may_lack_below(producer_id.saturating_add(1));
     }
 
-    /// Records that the states of all producers with ids below `bound` may be lost.
+    /// Notes that the states of all producers with ids below `bound` may be lost.
     pub(super) fn may_lack_below(&mut self, bound: i64) {
         self.unknown_below = self.unknown_below.max(bound);
     }

@@ -212,12 +212,12 @@ impl Producers {
         !self.predecessor.is_empty()
     }
 
-    /// Records that any unknown producer may have written to the partition or to its deleted predecessor.
+    /// Notes that any unknown producer may have written to the partition or to its deleted predecessor.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
     }
 
-    /// Records that unknown producers with ids below `bound` may have written to the partition or to its deleted
+    /// Notes that unknown producers with ids below `bound` may have written to the partition or to its deleted
     /// predecessor.
     pub fn note_forgotten_below(&mut self, bound: i64) {
         self.forgotten_below = self.forgotten_below.max(bound);
@@ -272,7 +272,7 @@ impl Producers {
         }
     }
 
-    /// Records a batch that is in the log, after a write or while the log is replayed.
+    /// Notes a batch that is in the log, after a write or while the log is replayed.
     ///
     /// The log is the truth, so the batch is never refused. If it has another epoch, or if sequences are missing before
     /// it, it starts a new series and the remembered batches are dropped. A batch at an offset that was already seen is
@@ -344,7 +344,7 @@ impl Producers {
     }
 
     /// Returns all producers. Those that have been idle the longest come first. Producers with an open transaction come
-    /// last, in the order of its first offset.
+    /// last, in the order of the first offsets of these transactions.
     pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
         self.in_order().map(|(producer_id, producer)| ProducerState {
             producer_id,

@@ -64,7 +64,7 @@ impl RefusedBatch {
 }
 
 impl RefusedBatches {
-    /// Records that a batch is refused with `code` at the time `now`, unless an earlier batch of its producer is
+    /// Notes that a batch is refused with `code` at the time `now`, unless an earlier batch of its producer is
     /// already recorded. `now` is the time since a fixed moment.
     pub fn note(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let earlier = self.by_producer.get(&stamp.producer_id).filter(|kept| kept.until > now);
@@ -83,7 +83,7 @@ impl RefusedBatches {
         }
     }
 
-    /// Records that a producer has written `stamp`. Forgets the producer's refused batch, unless that batch comes after
+    /// Notes that a producer has written `stamp`. Forgets the producer's refused batch, unless that batch comes after
     /// `stamp`.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {

@@ -88,7 +88,7 @@ pub enum TransactionOfBatch {
     None,
     /// The batch continues the open transaction.
     Ongoing,
-    /// The batch opens a transaction here. The coordinator must have added this partition to it before.
+    /// The batch opens a transaction here. The coordinator must have added this partition to the transaction before.
     Begins,
 }
 
@@ -134,7 +134,7 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Records a batch without a sequence that ends at `offset`. This is a marker or a batch of a group's offsets. If
+    /// Notes a batch without a sequence that ends at `offset`. This is a marker or a batch of a group's offsets. If
     /// it has another epoch than the producer, the state continues in that epoch and has no sequences yet.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
@@ -171,7 +171,7 @@ impl Producers {
         }
     }
 
-    /// Records that a batch in the log belongs to a transaction, and opens the transaction if the producer has none. If
+    /// Notes that a batch in the log belongs to a transaction, and opens the transaction if the producer has none. If
     /// the batch has a sequence, the caller must have called [`Producers::append`] before. A batch of a group's offsets
     /// has none.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
@@ -227,7 +227,7 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Records a marker in the log at `offset`. Returns the transaction that it ends, if one was open. If the marker
+    /// Notes a marker in the log at `offset`. Returns the transaction that it ends, if one was open. If the marker
     /// has another epoch, that epoch begins, without any writes.
     pub fn end_transaction(
         &mut self,
@@ -240,7 +240,7 @@ impl Producers {
         self.end(marker, leaves_epoch, offset, timestamp, now_ms)
     }
 
-    /// Records a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
+    /// Notes a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
     /// knows its transaction version. With a version below 2, a batch that was verified before the marker may belong to
     /// the ended transaction. This holds even if the marker raises the known epoch.
     pub fn end_appended(
@@ -290,7 +290,7 @@ impl Producers {
         completed
     }
 
-    /// Records a marker as [`Producers::end_transaction`] does, but for partitions whose writes are replicated at once
+    /// Notes a marker as [`Producers::end_transaction`] does, but for partitions whose writes are replicated at once
     /// and whose rows store the transaction version.
     pub fn end_committed(
         &mut self,
@@ -316,12 +316,12 @@ impl Producers {
         }
     }
 
-    /// Records that markers before `offset` may have been forgotten together with their producers.
+    /// Notes that markers before `offset` may have been forgotten together with their producers.
     pub fn note_forgotten_markers(&mut self, offset: i64) {
         self.forgotten_marker = self.forgotten_marker.max(offset.saturating_sub(1));
     }
 
-    /// Records the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
+    /// Notes the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
     /// marker ends no transaction.
     ///
     /// When Kafka starts, it ignores such a marker. Kafka then does not know a producer whose other batches are all
@@ -354,8 +354,8 @@ impl Producers {
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
-            // If a marker has raised the epoch, late batches of the older epoch are refused anyway, and the last marker
-            // is unset.
+            // If a marker has raised the epoch, `last` is None, because late batches of the older epoch are refused
+            // anyway.
             (Some((known, seen)), Some((number, last))) => number != known || (last.is_some() && last != seen),
             (Some(_), None) => true,
             (None, _) if self.forgotten > seen.remembered => true,

@@ -38,8 +38,8 @@ fn open_transaction_refuses_a_plain_batch_and_continues_with_the_next() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
-/// The coordinator's confirmation of a batch may arrive late. By then, the transaction's marker may have been forgotten
-/// together with its producer. The batch must then be verified again.
+/// The coordinator's confirmation of a batch may arrive after the transaction's marker was forgotten together with its
+/// producer. The batch must then be verified again.
 #[test]
 fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer() {
     let mut producers = Producers::bounded(2);
@@ -292,7 +292,7 @@ impl Model {
                 restored.restore(self.producers.snapshot(), 0, WINDOW);
                 assert!(restored.snapshot().eq(self.producers.snapshot()));
                 assert_eq!(restored.first_open(), self.producers.first_open());
-                // After a restart, only the log after the snapshot shows which markers are not replicated.
+                // The snapshot does not contain unreplicated markers, so all markers now count as replicated.
                 self.producers = restored;
                 self.high_watermark = self.log_end;
             }

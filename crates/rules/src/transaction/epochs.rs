@@ -20,7 +20,7 @@ pub(super) enum Decision {
     Done,
     /// Allocate a producer id, and then decide on the request again.
     NeedProducerId,
-    /// Write this state, and then respond to the request from it.
+    /// Write this state, and then build the response to the request from the state.
     Persist(Box<TransactionMetadata>),
 }
 
@@ -139,10 +139,10 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 
 /// Decides on partitions that are to be added while no transition is pending (`handleAddPartitionsToTransaction`).
 ///
-/// For a client of TV1, known partitions are written again, where Kafka responds at once. This is because the
-/// coordinator may have been replaced without knowing it. If it confirmed a partition at once, a record of the next
-/// transaction could get into a transaction that the new coordinator has already decided. Both transactions have the
-/// same epoch.
+/// For a client of TV1, known partitions are written again, where Kafka responds at once. The reason is that the
+/// coordinator might have been replaced without noticing. If such a coordinator confirmed a partition at once, a record
+/// of the next transaction could get into a transaction that the new coordinator has already decided. Both transactions
+/// have the same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,

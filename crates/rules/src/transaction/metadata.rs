@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub const NO_PRODUCER_EPOCH: i16 = -1;
 /// The start time of a transaction that has not begun.
 pub const NO_TIMESTAMP: i64 = -1;
-/// The timeout of a transaction that has none (KIP-939). A record from another broker can have it.
+/// The value that stands for no timeout (KIP-939). A record that another broker has written can have this value.
 pub const NO_TIMEOUT_MS: i32 = i32::MAX;
 /// The last epoch that a client can get. The one after it is reserved for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
@@ -149,7 +149,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the next state, in which only the state, the partitions and the times are different.
+    /// Returns a copy in which only the transaction's state, the partitions and the times differ.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {

@@ -42,7 +42,7 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Records that partitions have the marker of this decision, or are deleted. Responses to markers of an earlier
+    /// Notes that partitions have the marker of this decision, or are deleted. Responses to markers of an earlier
     /// decision or coordinator are ignored.
     pub fn markers_written<'a>(
         &mut self,

@@ -54,7 +54,8 @@ impl AddPartitions {
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know that code. They treat errors that they do not handle specially as abortable.
+            // Clients of TV1 do not know TRANSACTION_ABORTABLE. They treat POLICY_VIOLATION as abortable, because they
+            // do not handle it specially.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
@@ -105,7 +106,7 @@ impl Request {
         }
     }
 
-    /// Returns the time until which the request may wait; None if it may not wait.
+    /// Returns the time until which the request may wait; None if it must not wait.
     pub(super) fn wait_until(&self) -> Option<i64> {
         match self {
             Request::InitProducerId(_, request) => request.wait_until,

@@ -21,8 +21,8 @@ pub enum TransactionState {
     CompleteAbort = 5,
     /// The id has expired. This state is never in a record, because a tombstone is written instead.
     Dead = 6,
-    /// The producer is about to be fenced. This state is never in a record. Kafka is in it only during a call, and this
-    /// broker never is.
+    /// The producer is about to be fenced. This state is never in a record. Kafka has it only during a call, and this
+    /// broker never has it.
     PrepareEpochFence = 7,
 }
 

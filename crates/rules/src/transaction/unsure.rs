@@ -15,7 +15,7 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Creates a state machine from a record that may not be the id's last one, and begins to fence the id's clients.
+    /// Creates a state machine from a record that might not be the id's last one, and begins to fence the id's clients.
     /// [`Transaction::fence_clients`] continues this.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);

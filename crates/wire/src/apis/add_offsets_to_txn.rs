@@ -1,6 +1,6 @@
 //! AddOffsetsToTxn, key 25 (AddOffsetsToTxnRequest.json, AddOffsetsToTxnResponse.json).
 //!
-//! 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE (KIP-890).
+//! Changes by version: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE (KIP-890).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn, key 24 (AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json).
 //!
-//! 2 PRODUCER_FENCED; 3 flexible; 4 several transactions and verification, from brokers alone; 5 TRANSACTION_ABORTABLE
-//! (KIP-890). Fullbore's own field between brokers has tag 1000.
+//! Changes by version: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions and verification, from brokers alone; 5
+//! TRANSACTION_ABORTABLE (KIP-890). Fullbore's own field between brokers has tag 1000.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

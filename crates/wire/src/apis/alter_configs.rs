@@ -1,6 +1,7 @@
 //! AlterConfigs, key 33 (AlterConfigsRequest.json, AlterConfigsResponse.json).
 //!
-//! KIP-133; 2 flexible. Replaces all configurations of a resource; newer tools use IncrementalAlterConfigs.
+//! Introduced by KIP-133. Flexible from version 2 on. Replaces all configurations of a resource; newer tools use
+//! IncrementalAlterConfigs.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments, key 45 (AlterPartitionReassignmentsRequest.json,
 //! AlterPartitionReassignmentsResponse.json).
 //!
-//! KIP-455; 1 the replication factor may be held (KIP-860).
+//! Introduced by KIP-455. Version 1 can forbid a change of the replication factor (KIP-860).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

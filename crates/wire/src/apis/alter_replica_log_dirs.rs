@@ -1,6 +1,6 @@
 //! AlterReplicaLogDirs, key 34 (AlterReplicaLogDirsRequest.json, AlterReplicaLogDirsResponse.json).
 //!
-//! KIP-113; 2 flexible.
+//! Introduced by KIP-113. Flexible from version 2 on.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! ApiVersions, key 18 (ApiVersionsRequest.json, ApiVersionsResponse.json).
 //!
-//! 1 throttle time; 3 flexible, client software and features; 4 features with a minimum of 0.
+//! Changes by version: 1 throttle time; 3 flexible, client software and features; 4 features with a minimum of 0.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

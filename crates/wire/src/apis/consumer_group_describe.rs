@@ -1,6 +1,6 @@
 //! ConsumerGroupDescribe, key 69 (ConsumerGroupDescribeRequest.json, ConsumerGroupDescribeResponse.json).
 //!
-//! Groups of the consumer protocol (KIP-848). 1 member types (KIP-1099).
+//! Groups of the consumer protocol (KIP-848). Version 1 adds member types (KIP-1099).
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,7 +1,7 @@
 //! ConsumerGroupHeartbeat, key 68 (ConsumerGroupHeartbeatRequest.json, ConsumerGroupHeartbeatResponse.json).
 //!
 //! The one request of a member under the consumer protocol (KIP-848). A field of the request that has not changed since
-//! the last request is null or -1. 1 regular expressions, member ids made by the client (KIP-1082).
+//! the last request is null or -1. Version 1 adds regular expressions, and member ids made by the client (KIP-1082).
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

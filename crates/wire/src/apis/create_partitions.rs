@@ -1,6 +1,6 @@
 //! CreatePartitions, key 37 (CreatePartitionsRequest.json, CreatePartitionsResponse.json).
 //!
-//! KIP-195; 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+//! Introduced by KIP-195. Changes by version: 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,7 +1,7 @@
 //! CreateTopics, key 19 (CreateTopicsRequest.json, CreateTopicsResponse.json).
 //!
-//! 2 throttle time; 4 the broker's default counts (KIP-464); 5 flexible, configurations in the response (KIP-525);
-//! 6 THROTTLING_QUOTA_EXCEEDED (KIP-599); 7 topic ids.
+//! Changes by version: 2 throttle time; 4 the broker's default counts (KIP-464); 5 flexible, configurations in the
+//! response (KIP-525); 6 THROTTLING_QUOTA_EXCEEDED (KIP-599); 7 topic ids.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,6 +1,6 @@
 //! DeleteGroups, key 42 (DeleteGroupsRequest.json, DeleteGroupsResponse.json).
 //!
-//! KIP-229; 2 flexible; 3 error messages (since Kafka 4.4).
+//! Introduced by KIP-229. Changes by version: 2 flexible; 3 error messages (since Kafka 4.4).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! DeleteRecords, key 21 (DeleteRecordsRequest.json, DeleteRecordsResponse.json).
 //!
-//! KIP-107; 2 flexible.
+//! Introduced by KIP-107. Flexible from version 2 on.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! DeleteTopics, key 20 (DeleteTopicsRequest.json, DeleteTopicsResponse.json).
 //!
-//! 1 throttle time; 3 TOPIC_DELETION_DISABLED; 4 flexible; 5 error messages (KIP-599); 6 topic ids.
+//! Changes by version: 1 throttle time; 3 TOPIC_DELETION_DISABLED; 4 flexible; 5 error messages (KIP-599); 6 topic ids.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,6 +1,6 @@
 //! DescribeAcls, key 29 (DescribeAclsRequest.json, DescribeAclsResponse.json).
 //!
-//! KIP-140; 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373).
+//! Introduced by KIP-140. Changes by version: 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

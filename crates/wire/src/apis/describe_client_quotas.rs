@@ -1,6 +1,6 @@
 //! DescribeClientQuotas, key 48 (DescribeClientQuotasRequest.json, DescribeClientQuotasResponse.json).
 //!
-//! KIP-546; 1 flexible.
+//! Introduced by KIP-546. Flexible from version 1 on.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! DescribeCluster, key 60 (DescribeClusterRequest.json, DescribeClusterResponse.json).
 //!
-//! 0 flexible; 1 endpoint types (KIP-919); 2 fenced brokers (KIP-1073).
+//! Changes by version: 0 flexible; 1 endpoint types (KIP-919); 2 fenced brokers (KIP-1073).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

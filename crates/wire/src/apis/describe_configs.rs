@@ -1,6 +1,6 @@
 //! DescribeConfigs, key 32 (DescribeConfigsRequest.json, DescribeConfigsResponse.json).
 //!
-//! 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
+//! Changes by version: 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

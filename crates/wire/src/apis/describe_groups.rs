@@ -1,7 +1,7 @@
 //! DescribeGroups, key 15 (DescribeGroupsRequest.json, DescribeGroupsResponse.json).
 //!
-//! 1 throttle time; 3 authorized operations (KIP-430); 4 static members (KIP-345); 5 flexible; 6 error messages, and
-//! GROUP_ID_NOT_FOUND instead of the state `Dead` (KIP-1043).
+//! Changes by version: 1 throttle time; 3 authorized operations (KIP-430); 4 static members (KIP-345); 5 flexible; 6
+//! error messages, and GROUP_ID_NOT_FOUND instead of the state `Dead` (KIP-1043).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,7 +1,8 @@
 //! DescribeLogDirs, key 35 (DescribeLogDirsRequest.json, DescribeLogDirsResponse.json).
 //!
-//! KIP-113; 2 flexible; 3 an error for the whole; 4 the volume's size (KIP-827); 5 cordoned directories (KIP-1066).
-//! Fullbore's own fields are tagged from 1000 on, as those of Produce; a client that does not know a tag skips it.
+//! Introduced by KIP-113. Changes by version: 2 flexible; 3 an error for the whole response; 4 the volume's size
+//! (KIP-827); 5 cordoned directories (KIP-1066). Fullbore's own fields are tagged from 1000 on, as those of Produce; a
+//! client that does not know a tag skips it.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

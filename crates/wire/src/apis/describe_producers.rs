@@ -1,6 +1,6 @@
 //! DescribeProducers, key 61 (DescribeProducersRequest.json, DescribeProducersResponse.json).
 //!
-//! KIP-664.
+//! Introduced by KIP-664.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,7 @@
 //! DescribeQuorum, key 55 (DescribeQuorumRequest.json, DescribeQuorumResponse.json).
 //!
-//! KIP-595; 1 when each replica last fetched (KIP-836); 2 error messages, directories, nodes (KIP-853).
+//! Introduced by KIP-595. Changes by version: 1 when each replica last fetched (KIP-836); 2 error messages,
+//! directories, nodes (KIP-853).
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

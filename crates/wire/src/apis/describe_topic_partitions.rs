@@ -1,6 +1,6 @@
 //! DescribeTopicPartitions, key 75 (DescribeTopicPartitionsRequest.json, DescribeTopicPartitionsResponse.json).
 //!
-//! 0 flexible; topics in pages, with eligible leader replicas (KIP-966).
+//! Changes by version: 0 flexible; topics in pages, with eligible leader replicas (KIP-966).
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,6 +1,6 @@
 //! DescribeTransactions, key 65 (DescribeTransactionsRequest.json, DescribeTransactionsResponse.json).
 //!
-//! KIP-664.
+//! Introduced by KIP-664.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

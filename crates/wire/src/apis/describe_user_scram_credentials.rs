@@ -1,7 +1,7 @@
 //! DescribeUserScramCredentials, key 50 (DescribeUserScramCredentialsRequest.json,
 //! DescribeUserScramCredentialsResponse.json).
 //!
-//! KIP-554; 0 flexible.
+//! Introduced by KIP-554. Flexible from version 0 on.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,7 @@
 //! ElectLeaders, key 43 (ElectLeadersRequest.json, ElectLeadersResponse.json).
 //!
-//! KIP-183; 1 unclean elections, an error for the whole (KIP-460); 2 flexible.
+//! Introduced by KIP-183. Changes by version: 1 unclean elections, an error for the whole response (KIP-460); 2
+//! flexible.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

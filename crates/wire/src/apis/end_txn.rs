@@ -1,6 +1,7 @@
 //! EndTxn, key 26 (EndTxnRequest.json, EndTxnResponse.json).
 //!
-//! 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE; 5 the id and epoch of the next transaction (KIP-890).
+//! Changes by version: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE; 5 the id and epoch of the next
+//! transaction (KIP-890).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

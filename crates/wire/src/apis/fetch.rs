@@ -1,9 +1,10 @@
 //! Fetch, key 1 (FetchRequest.json, FetchResponse.json).
 //!
-//! Versions: 4 isolation level and aborted transactions. 5 log start offset. 7 fetch sessions (KIP-227). 9 leader epoch
-//! (KIP-320). 10 zstd. 11 rack and preferred replica (KIP-392). 12 flexible, diverging epoch (KIP-595). 13 topic ids.
-//! 14 tiered storage errors. 15 replica epoch (KIP-903). 16 node endpoints (KIP-951). 17 directory id (KIP-853). 18 the
-//! follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin at 1000.
+//! Changes by version: 4 isolation level and aborted transactions. 5 log start offset. 7 fetch sessions (KIP-227). 9
+//! leader epoch (KIP-320). 10 zstd. 11 rack and preferred replica (KIP-392). 12 flexible, diverging epoch (KIP-595). 13
+//! topic ids. 14 tiered storage errors. 15 replica epoch (KIP-903). 16 node endpoints (KIP-951). 17 directory id
+//! (KIP-853). 18 the follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin
+//! at 1000.
 
 use super::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use crate::codec::TagWriter;

@@ -1,7 +1,7 @@
 //! FindCoordinator, key 10 (FindCoordinatorRequest.json, FindCoordinatorResponse.json).
 //!
-//! 1 key types, error messages; 3 flexible; 4 several keys (KIP-699); 5 TRANSACTION_ABORTABLE (KIP-890); 6 share
-//! groups (KIP-932).
+//! Changes by version: 1 key types, error messages; 3 flexible; 4 several keys (KIP-699); 5 TRANSACTION_ABORTABLE
+//! (KIP-890); 6 share groups (KIP-932).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! GetTelemetrySubscriptions, key 71 (GetTelemetrySubscriptionsRequest.json, GetTelemetrySubscriptionsResponse.json).
 //!
-//! KIP-714.
+//! Introduced by KIP-714.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,6 +1,6 @@
 //! Heartbeat, key 12 (HeartbeatRequest.json, HeartbeatResponse.json).
 //!
-//! 1 throttle time; 3 static members (KIP-345); 4 flexible.
+//! Changes by version: 1 throttle time; 3 static members (KIP-345); 4 flexible.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

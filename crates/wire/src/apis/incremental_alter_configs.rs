@@ -1,6 +1,6 @@
 //! IncrementalAlterConfigs, key 44 (IncrementalAlterConfigsRequest.json, IncrementalAlterConfigsResponse.json).
 //!
-//! KIP-339; 1 flexible.
+//! Introduced by KIP-339. Flexible from version 1 on.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

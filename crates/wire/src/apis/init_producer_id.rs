@@ -1,7 +1,7 @@
 //! InitProducerId, key 22 (InitProducerIdRequest.json, InitProducerIdResponse.json).
 //!
-//! 2 flexible; 3 the current id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE (KIP-890);
-//! 6 two-phase commit (KIP-939; Kafka 4.3 does not offer it by default).
+//! Changes by version: 2 flexible; 3 the current id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE
+//! (KIP-890); 6 two-phase commit (KIP-939; Kafka 4.3 does not offer it by default).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

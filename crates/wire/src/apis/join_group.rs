@@ -1,8 +1,8 @@
 //! JoinGroup, key 11 (JoinGroupRequest.json, JoinGroupResponse.json).
 //!
-//! Versions: 1 rebalance timeout (KIP-62). 2 throttle time. 4 MEMBER_ID_REQUIRED for the first join (KIP-394). 5 static
-//! members (KIP-345). 6 flexible. 7 the protocol type in the response (KIP-559). 8 reasons (KIP-800). 9 a leader that
-//! need not assign (KIP-814).
+//! Changes by version: 1 rebalance timeout (KIP-62). 2 throttle time. 4 MEMBER_ID_REQUIRED for the first join
+//! (KIP-394). 5 static members (KIP-345). 6 flexible. 7 the protocol type in the response (KIP-559). 8 reasons
+//! (KIP-800). 9 a leader that need not assign (KIP-814).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! LeaveGroup, key 13 (LeaveGroupRequest.json, LeaveGroupResponse.json).
 //!
-//! 1 throttle time; 3 several members, static ones too (KIP-345); 4 flexible; 5 reasons (KIP-800).
+//! Changes by version: 1 throttle time; 3 several members, static ones too (KIP-345); 4 flexible; 5 reasons (KIP-800).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! ListConfigResources, key 74 (ListConfigResourcesRequest.json, ListConfigResourcesResponse.json).
 //!
-//! 0 client metrics only (KIP-714, as ListClientMetricsResources); 1 every type (KIP-1142).
+//! Changes by version: 0 client metrics only (KIP-714, as ListClientMetricsResources); 1 every type (KIP-1142).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,6 +1,6 @@
 //! ListGroups, key 16 (ListGroupsRequest.json, ListGroupsResponse.json).
 //!
-//! 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
+//! Changes by version: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,9 +1,9 @@
 //! ListOffsets, key 2 (ListOffsetsRequest.json, ListOffsetsResponse.json).
 //!
-//! Versions: 1 one offset each. 2 isolation level. 4 leader epoch. 5 OFFSET_NOT_AVAILABLE. 6 flexible. 7 timestamp -3,
-//! the largest timestamp (KIP-734). 8 timestamp -4, the local log start (KIP-405). 9 timestamp -5, the last tiered
-//! offset (KIP-1005). 10 a timeout for remote reads (KIP-1075). 11 timestamp -6, the earliest not yet uploaded
-//! (KIP-1023).
+//! Changes by version: 1 one offset each. 2 isolation level. 4 leader epoch. 5 OFFSET_NOT_AVAILABLE. 6 flexible. 7
+//! timestamp -3, the largest timestamp (KIP-734). 8 timestamp -4, the local log start (KIP-405). 9 timestamp -5, the
+//! last tiered offset (KIP-1005). 10 a timeout for remote reads (KIP-1075). 11 timestamp -6, the earliest not yet
+//! uploaded (KIP-1023).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

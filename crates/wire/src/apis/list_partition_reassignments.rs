@@ -1,7 +1,7 @@
 //! ListPartitionReassignments, key 46 (ListPartitionReassignmentsRequest.json,
 //! ListPartitionReassignmentsResponse.json).
 //!
-//! KIP-455.
+//! Introduced by KIP-455.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

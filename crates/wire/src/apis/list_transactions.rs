@@ -1,7 +1,7 @@
 //! ListTransactions, key 66 (ListTransactionsRequest.json, ListTransactionsResponse.json).
 //!
-//! KIP-664; 0 flexible; 1 by duration (KIP-994); 2 by pattern (KIP-1152). Fullbore's own fields between brokers have
-//! tag 1000.
+//! Introduced by KIP-664. Changes by version: 0 flexible; 1 by duration (KIP-994); 2 by pattern (KIP-1152). Fullbore's
+//! own fields between brokers have tag 1000.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

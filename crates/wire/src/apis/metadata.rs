@@ -1,8 +1,8 @@
 //! Metadata, key 3 (MetadataRequest.json, MetadataResponse.json).
 //!
-//! Versions: 1 racks, controller, null for all topics. 2 cluster id. 3 throttle time. 4 automatic creation. 5 offline
-//! replicas. 7 leader epoch. 8 authorized operations. 9 flexible. 10 topic ids. 11 without the cluster's operations
-//! (KIP-700). 12 topics by id. 13 an error of the whole response.
+//! Changes by version: 1 racks, controller, null for all topics. 2 cluster id. 3 throttle time. 4 automatic creation. 5
+//! offline replicas. 7 leader epoch. 8 authorized operations. 9 flexible. 10 topic ids. 11 without the cluster's
+//! operations (KIP-700). 12 topics by id. 13 an error of the whole response.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

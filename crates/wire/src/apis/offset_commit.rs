@@ -1,7 +1,7 @@
 //! OffsetCommit, key 8 (OffsetCommitRequest.json, OffsetCommitResponse.json).
 //!
-//! Versions: 2 retention time. 3 throttle time. 5 no retention time (KIP-211). 6 leader epoch (KIP-320). 7 static
-//! members (KIP-345). 8 flexible. 9 groups of the consumer protocol (KIP-848). 10 topic ids.
+//! Changes by version: 2 retention time. 3 throttle time. 5 no retention time (KIP-211). 6 leader epoch (KIP-320). 7
+//! static members (KIP-345). 8 flexible. 9 groups of the consumer protocol (KIP-848). 10 topic ids.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

@@ -1,6 +1,6 @@
 //! OffsetDelete, key 47 (OffsetDeleteRequest.json, OffsetDeleteResponse.json).
 //!
-//! KIP-496. Never flexible.
+//! Introduced by KIP-496. Never flexible.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

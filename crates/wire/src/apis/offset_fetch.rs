@@ -1,7 +1,8 @@
 //! OffsetFetch, key 9 (OffsetFetchRequest.json, OffsetFetchResponse.json).
 //!
-//! Versions: 2 all topics, an error for the group. 3 throttle time. 5 leader epoch (KIP-320). 6 flexible. 7 only stable
-//! offsets (KIP-447). 8 several groups (KIP-709). 9 groups of the consumer protocol (KIP-848). 10 topic ids.
+//! Changes by version: 2 all topics, an error for the group. 3 throttle time. 5 leader epoch (KIP-320). 6 flexible. 7
+//! only stable offsets (KIP-447). 8 several groups (KIP-709). 9 groups of the consumer protocol (KIP-848). 10 topic
+//! ids.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};

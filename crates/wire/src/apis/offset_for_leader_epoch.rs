@@ -1,6 +1,6 @@
 //! OffsetForLeaderEpoch, key 23 (OffsetForLeaderEpochRequest.json, OffsetForLeaderEpochResponse.json).
 //!
-//! 2 the current leader epoch (KIP-320); 3 replica id; 4 flexible.
+//! Changes by version: 2 the current leader epoch (KIP-320); 3 replica id; 4 flexible.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,8 +1,8 @@
 //! Produce, key 0 (ProduceRequest.json, ProduceResponse.json).
 //!
-//! Versions: 3 record batches of magic 2. 5 log start offset. 8 record errors. 9 flexible. 10 current leader (KIP-951).
-//! 12 transactions v2 (KIP-890). 13 topic ids. 14 the number of batches that a producer may run ahead (KIP-1269, not
-//! yet released).
+//! Changes by version: 3 record batches of magic 2. 5 log start offset. 8 record errors. 9 flexible. 10 current leader
+//! (KIP-951). 12 transactions v2 (KIP-890). 13 topic ids. 14 the number of batches that a producer may run ahead
+//! (KIP-1269, not yet released).
 //!
 //! This is the one place that knows the tags of version 14. KIP-1269's two revisions have a tag for the whole broker
 //! and one for each topic. Fullbore's own tags are for batches of one partition over several connections. They begin at

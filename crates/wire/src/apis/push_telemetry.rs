@@ -1,6 +1,6 @@
 //! PushTelemetry, key 72 (PushTelemetryRequest.json, PushTelemetryResponse.json).
 //!
-//! KIP-714.
+//! Introduced by KIP-714.
 
 use crate::message::message;
 use crate::{ErrorCode, Uuid};

@@ -1,6 +1,7 @@
 //! SyncGroup, key 14 (SyncGroupRequest.json, SyncGroupResponse.json).
 //!
-//! 1 throttle time; 3 static members (KIP-345); 4 flexible; 5 protocol type and name, to be compared (KIP-559).
+//! Changes by version: 1 throttle time; 3 static members (KIP-345); 4 flexible; 5 protocol type and name, to be
+//! compared (KIP-559).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -1,7 +1,7 @@
 //! TxnOffsetCommit, key 28 (TxnOffsetCommitRequest.json, TxnOffsetCommitResponse.json).
 //!
-//! 2 leader epoch (KIP-320); 3 flexible, the member (KIP-447); 4 TRANSACTION_ABORTABLE; 5 the group joins the
-//! transaction without AddOffsetsToTxn (KIP-890).
+//! Changes by version: 2 leader epoch (KIP-320); 3 flexible, the member (KIP-447); 4 TRANSACTION_ABORTABLE; 5 the group
+//! joins the transaction without AddOffsetsToTxn (KIP-890).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

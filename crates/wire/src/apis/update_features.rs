@@ -1,6 +1,7 @@
 //! UpdateFeatures, key 57 (UpdateFeaturesRequest.json, UpdateFeaturesResponse.json).
 //!
-//! KIP-584; 1 kinds of downgrade, checking only (KIP-778); 2 all or nothing, one error for the whole (KIP-1022).
+//! Introduced by KIP-584. Changes by version: 1 kinds of downgrade, checking only (KIP-778); 2 all or nothing, one
+//! error for the whole response (KIP-1022).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

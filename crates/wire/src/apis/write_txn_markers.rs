@@ -1,6 +1,6 @@
 //! WriteTxnMarkers, key 27 (WriteTxnMarkersRequest.json, WriteTxnMarkersResponse.json).
 //!
-//! 1 flexible; 2 transaction version (KIP-1228).
+//! Changes by version: 1 flexible; 2 transaction version (KIP-1228).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};

@@ -10,8 +10,8 @@ use super::varint::{self, LEN_MAX, take, take_i32};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Bit 6 of the attributes. If it is set, the base timestamp is the time from which tombstones of the batch may be
-/// removed (KIP-534).
+/// Bit 6 of the attributes. If it is set, the base timestamp is the time from which a cleaning can remove tombstones of
+/// the batch (KIP-534).
 const DELETE_HORIZON: i16 = 0x40;
 /// Bits 0-2 of the attributes, which are the codec.
 const CODEC: i16 = 0x07;
@@ -110,15 +110,15 @@ fn take_raw<'a>(bytes: &mut &'a [u8]) -> Result<RawRecord<'a>, BatchError> {
 }
 
 impl BatchView<'_> {
-    /// Returns the time from which the batch's tombstones may be removed, in milliseconds; None if no cleaning has set
-    /// it yet.
+    /// Returns the time from which a cleaning can remove the batch's tombstones, in milliseconds; None if no cleaning
+    /// has set it yet.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes() & DELETE_HORIZON != 0).then(|| self.base_timestamp())
     }
 }
 
 /// Appends the batch to `out` with only the records in `kept`, of which there must be at least one. The codec stays the
-/// same. `horizon_ms` is the time from which the batch's tombstones may be removed.
+/// same. `horizon_ms` is the time from which a cleaning can remove the batch's tombstones.
 ///
 /// # Errors
 /// Returns [`BatchError::Compression`] if the codec does not exist, and [`BatchError::Decompress`] if it fails.

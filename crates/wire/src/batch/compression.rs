@@ -67,7 +67,8 @@ thread_local! {
     static ZSTD: Cell<Option<CCtx<'static>>> = const { Cell::new(None) };
 }
 
-/// Writes a zstd frame. It is compressed in a single call, so the context has only the memory that this input needs.
+/// Writes a zstd frame. The input is compressed in a single call, so the context has only the memory that this input
+/// needs.
 fn zstd_frame(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let mut context = ZSTD.take().or_else(CCtx::try_create).ok_or(BatchError::Decompress)?;
     context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| BatchError::Decompress)?;

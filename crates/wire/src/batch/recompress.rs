@@ -8,8 +8,8 @@ use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// The attributes that are kept: the source of the timestamps, and if the batch is in a transaction. Kafka drops the
-/// others as well, because clients have no use for them.
+/// The attributes that are kept: the source of the timestamps, and whether the batch is in a transaction. Kafka drops
+/// the others as well, because clients have no use for them.
 const KEPT: i16 = 0x18;
 
 /// Returns the batch compressed with `codec` at `level`. `payload` has its records without compression.

@@ -16,7 +16,7 @@ pub const fn len(value: i64) -> usize {
     bits.div_ceil(7)
 }
 
-/// Writes `value` at the start of `out`, which must have room for it. Returns how many bytes it takes.
+/// Writes `value` at the start of `out`, which must have room for the value. Returns how many bytes were written.
 #[inline]
 pub fn put(out: &mut [u8], value: i64) -> usize {
     let mut left = zigzag(value);

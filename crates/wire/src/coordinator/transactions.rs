@@ -97,7 +97,7 @@ impl TransactionLogRecord {
     /// after the last field are ignored, as in Kafka.
     ///
     /// # Errors
-    /// Returns [`DecodeError`] if the key is incomplete, or if a value of a known version is.
+    /// Returns [`DecodeError`] if the key is incomplete, or if the value is incomplete and its version is known.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<TransactionLogRecord, DecodeError> {
         let mut key = reader(key);
         let code = i16::decode(&mut key, HEAD)?;

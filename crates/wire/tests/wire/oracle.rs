@@ -8,7 +8,7 @@ use fullbore_wire::{DecodeError, Version};
 use kafka_protocol::messages::{ApiKey as OracleKey, RequestKind, ResponseKind};
 use proptest::prelude::*;
 
-/// Versions that we have and the oracle does not. It has those of Kafka 4.1.
+/// Versions that we have and the oracle lacks. The oracle has the versions of Kafka 4.1.
 const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     // KIP-1269, which is not released yet.
     (ApiKey::Produce, 14),

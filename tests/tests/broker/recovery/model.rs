@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// How many of a producer's last batches a broker remembers.
+/// How many of each producer's last batches a broker remembers.
 const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
@@ -69,8 +69,8 @@ pub struct Log {
     present: usize,
     /// How many of these batches must still be served.
     kept: usize,
-    /// The damaged segment if it must make the partition unavailable. This is so if a batch follows the damage, or if
-    /// the damage hits flushed bytes. After a reboot, both must be true.
+    /// The damaged segment if it must make the partition unavailable. For that, a batch must follow the damage, or the
+    /// damage must hit flushed bytes. After a reboot, both conditions must hold.
     refused: Option<PathBuf>,
     /// The offset up to which records were flushed when the broker ended.
     flushed: i64,
@@ -465,7 +465,7 @@ impl Control {
             };
             let request = OffsetFetchRequest { groups: vec![of_group], ..Default::default() };
             let mut of_group = client.call(&request, 9).groups.remove(0);
-            // The broker may already serve requests while it still loads the group.
+            // The broker may already serve requests while it still loads the group. The request is then repeated.
             while of_group.error_code == ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
                 of_group = client.call(&request, 9).groups.remove(0);
             }

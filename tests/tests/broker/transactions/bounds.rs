@@ -14,7 +14,7 @@ fn init(id: &str) -> InitProducerIdRequest {
     init_request(id, 60_000, None)
 }
 
-/// The goal is 100 MiB for 100,000 ids. The test has a tenth of them.
+/// The goal is 100 MiB for 100,000 ids. The test creates a tenth of these ids.
 #[test]
 fn ten_thousand_ids_take_little_memory_and_survive_a_restart() {
     const IDS: usize = 10_000;

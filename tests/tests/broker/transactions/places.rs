@@ -169,8 +169,8 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-/// Many transactions commit on a full disk. Acknowledged commits must be valid, and the others complete once there is
-/// space.
+/// Many transactions commit on a full disk. Acknowledged commits must be valid, and all others must complete once there
+/// is space.
 #[test]
 fn ends_on_a_full_disk_are_refused_or_completed_once_space_is_free() {
     for protocol in Protocol::BOTH {

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 pub const PACKETS_MAX: usize = 1 << 17;
 /// Maximum number of bytes in transit.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
-/// How many frames are read before due ones are written.
+/// Maximum number of frames that are read before due frames are written.
 const READS_PER_LOOK: usize = 32;
 /// How often an idle direction checks if it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// How long one frame may occupy a link with a bandwidth. Longer frames are cut.
+/// How long one frame may occupy a link with a limited bandwidth. Longer frames are cut.
 const TURN: Duration = Duration::from_millis(1);
 /// The priority of the thread. The link is a device, so it must not wait behind the programs that use it.
 const NICENESS: i32 = -15;

@@ -24,7 +24,7 @@ pub enum LinkError {
     /// The program `ip` failed.
     #[error("`{0}` failed: {1}")]
     Ip(String, String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{0}: {1}")]
     System(String, std::io::Error),
 }

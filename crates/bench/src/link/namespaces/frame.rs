@@ -1,5 +1,5 @@
 //! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet that stands
-//! for many. TCP passes up to 64 KB in one packet and leaves it to the device to cut them into segments (TSO).
+//! for many. TCP passes a packet of up to 64 KB, and leaves it to the device to cut the packet into segments (TSO).
 //!
 //! Between two kernels on one machine nothing must be cut. The receiver takes the large packet as if its device had
 //! joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes it in parts.

@@ -56,7 +56,7 @@ impl Pair {
     /// Creates the namespaces and devices. Packets pass once [`Pair::run`] is called.
     ///
     /// # Errors
-    /// Returns [`LinkError`] if one of them cannot be created. Those created before it are removed.
+    /// Returns [`LinkError`] if a namespace or device cannot be created. Those already created are removed.
     pub fn new(settings: NamespaceSettings) -> Result<Pair, LinkError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LinkError::NotRoot);

@@ -1,6 +1,6 @@
-//! A TUN device in a network namespace. IP packets are reads and writes of a file.
+//! A TUN device in a network namespace. Each read or write of its file is one IP packet.
 //!
-//! The device disappears with the file. Invariant: reads and writes never block.
+//! The device disappears when its file is closed. Invariant: reads and writes never block.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io;
@@ -33,7 +33,7 @@ const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Creates the device in this namespace. This happens on a new thread, because the thread stays in the namespace.
+/// Creates the device in this namespace, on a new thread. A thread that has entered a namespace stays in it.
 ///
 /// # Errors
 /// Returns the name of the step that failed, with its cause.

@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// At the smallest bandwidths, one read has at most this many bytes. This is about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// How long one read may occupy a link with a bandwidth. This limits the bytes of a read, so that connections
+/// How long one read may occupy a link with a limited bandwidth. This limits the bytes of a read, so that connections
 /// alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// How many bytes count for each piece in addition to its contents. This limits the number of small pieces.
+/// Bytes that each piece counts for in addition to its contents. This limits the number of small pieces in transit.
 const PIECE_BYTES: usize = 64;
 /// Maximum number of pieces written with one system call.
 const SLICES_MAX: usize = 32;
@@ -45,7 +45,7 @@ pub struct Direction {
     pub bytes: AtomicU64,
     /// How many losses were simulated.
     pub stalls: AtomicU64,
-    /// Notified when a connection begins like a Kafka client's.
+    /// Notified when the first bytes of a connection look like a Kafka client's.
     pub kafka: Notify,
 }
 
@@ -133,7 +133,7 @@ impl<'a> RelayLane<'a> {
         loop {
             self.turn(source, Some(target)).await?;
             if self.ended && self.due.is_empty() {
-                // A target that is gone does not need the end.
+                // This fails if the target is gone, which does not matter.
                 let _ = shutdown(target, Shutdown::Write);
                 return Ok(());
             }

@@ -177,7 +177,7 @@ impl RelayState {
 
 async fn connection(client: TcpStream, shared: Arc<RelayState>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-    // Both ends learn of an error by the way in which their connections end.
+    // An error is ignored here, since both ends learn of it by the way in which their connections end.
     let _ = relay(client, &shared, number).await;
 }
 

@@ -3,7 +3,7 @@
 use crate::link::Shape;
 use std::time::Duration;
 
-/// The cost of a lost packet. All bytes behind it wait until it has been sent again.
+/// The cost of a lost packet. All later bytes wait until the packet has been sent again.
 #[derive(Debug, Clone, Copy)]
 pub struct LossStall {
     /// The probability that a packet of 1,460 bytes is lost.

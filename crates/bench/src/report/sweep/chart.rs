@@ -40,7 +40,7 @@ pub struct Series {
     pub dash: usize,
     /// The index of the mark.
     pub mark: usize,
-    /// The points at each value. `None` if nothing was measured there.
+    /// The point at each value of the horizontal axis. `None` if nothing was measured there.
     pub points: Vec<Option<Spread>>,
 }
 
@@ -93,7 +93,7 @@ impl Scale {
             while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
                 ticks.push(round_up(ticks[ticks.len() - 1] * 1.001));
             }
-            // Over many decades, only the powers of ten stay.
+            // If the axis spans many decades, only the marks at powers of ten stay.
             if ticks.len() > TICKS_MAX {
                 ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-6);
             }

@@ -1,6 +1,6 @@
 //! Describes the finding of a sweep in sentences.
 //!
-//! Invariant: each number is one of the table.
+//! Invariant: each number is also in the report's table.
 
 use super::{grouped, number, ratio};
 use crate::sweep::{PointResult, Results, metric};

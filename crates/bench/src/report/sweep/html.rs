@@ -64,8 +64,9 @@ pub fn page(about: &About, results: &Results) -> String {
     out
 }
 
-/// Writes a row of plots for each figure. The first axis is below, and the second and the targets are the curves. There
-/// is one plot for each value of the other axes. The last row shows latency over throughput.
+/// Writes a row of plots for each figure, with one plot for each value of the other axes. A plot has the first axis at
+/// the bottom, and a curve for each value of the second axis and each target. The last row shows latency over
+/// throughput.
 fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let axes = &results.plan.axes;
     let sizes_differ = axes.iter().any(|axis| axis.setting == Setting::RecordSize);
@@ -115,7 +116,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     }
 }
 
-/// Explains a mark.
+/// Explains a mark of a plot: one run, or the median of several.
 fn marks(repeats: u32) -> String {
     match repeats {
         1 => "Each mark is one run.".to_owned(),
@@ -463,7 +464,7 @@ mod tests {
         let page = page(&about(), &sample_results());
         assert_eq!(page.matches("<figure>").count(), 6, "records, megabytes, p50, p95, p99, p99 over records");
         assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
-        // The broker refused 1 of 8 points.
+        // The broker refused 1 of 8 points, so 7 have marks.
         assert_eq!(page.matches("class=\"mark\"").count(), 6 * 7 + 4);
         assert!(page.contains("Each mark is the median of 2 runs") && page.contains("<p class=\"finding\">"), "{page}");
     }

@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub struct Tradeoff {
     /// The colour, dash and mark of the curve, as in the other plots.
     pub looks: (usize, usize, usize),
-    /// The name, records per second and milliseconds of each value. `None` if nothing was measured there.
+    /// The name, records per second and latency in milliseconds of each value. `None` if nothing was measured there.
     pub points: Vec<Option<(String, f64, f64)>>,
 }
 

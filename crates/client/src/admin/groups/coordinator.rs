@@ -49,8 +49,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Calls `call` once for each coordinator, with all of its groups. For groups whose coordinator is loading or has
-    /// moved, this is repeated for `patience`.
+    /// Calls `call` once for each coordinator, with all of its groups. Repeats the call for `patience` with the groups
+    /// whose coordinator is loading or has moved.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],

@@ -1,7 +1,7 @@
 //! Describes groups and their members, of either protocol.
 //!
-//! Like Kafka's own client, this first sends a request of the consumer protocol (KIP-848). If the group does not use
-//! that protocol, it sends the request of the classic protocol.
+//! Like Kafka's own client, this first sends a request of the consumer protocol (KIP-848). If a group does not use that
+//! protocol, a request of the classic protocol follows.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};

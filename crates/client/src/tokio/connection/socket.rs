@@ -1,7 +1,7 @@
 //! A socket to a broker in two halves, plain or TLS. Other modules do not see the difference.
 //!
-//! Invariant: a frame is written as a whole. Its parts are gathered into few system calls, and with TLS into records of
-//! the largest size.
+//! Invariant: a frame is written as a whole. Its parts are gathered into few system calls, and with TLS into TLS
+//! records of the largest size.
 
 use crate::config::ClientConfig;
 use crate::error::unknown_host;

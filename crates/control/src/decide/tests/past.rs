@@ -103,8 +103,8 @@ fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
 }
 
-/// A broker that is several versions behind publishes only one image for all of them. A topic that was created and
-/// deleted in these versions is in none of the broker's images.
+/// A broker that is several versions behind publishes one image for all of them. A topic that existed only in between
+/// is in none of its images.
 #[test]
 fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);
@@ -125,7 +125,7 @@ fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     assert!(image.misses_topics_since(&second) && !image.misses_topics_since(&third));
 }
 
-/// Raises the leader epoch of all partitions twice, as the most that a commit can do, and returns the new one.
+/// Raises the leader epoch of all partitions twice, which is the most that one commit does. Returns the new epoch.
 fn raised(image: &mut Image, name: &str) -> i32 {
     let topic = Arc::clone(image.topic(name).expect("there"));
     let raise = |of: &Arc<PartitionRegistration>| {

@@ -31,7 +31,7 @@ pub struct PostgresChanges {
 }
 
 impl PostgresChanges {
-    /// Creates the change feed of a broker. It also records the changes of other brokers in `noted`.
+    /// Creates the change feed of a broker. The feed also records the changes of other brokers in `noted`.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> PostgresChanges {
         PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }

@@ -63,7 +63,8 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // The objects that were deleted a day ago come first. Otherwise one call might return an object twice.
+    // Objects that were deleted a day ago are picked first, so that this query cannot pick an object that one of the
+    // others has just marked as deleted.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),

@@ -30,7 +30,7 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// Set after the partitions whose topics are not in the metadata have been deleted, which is done only once after a
+    /// True once the partitions whose topics are not in the metadata have been deleted. This is done once after each
     /// start.
     has_looked_for_unknown: bool,
 }
@@ -78,7 +78,7 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // A question without objects is only a read. It takes no locks, so it does not wait for commits.
+        // A question without objects is only a read. Such a read takes no locks, so it does not wait for commits.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&query_partitions(question, ""))?,
@@ -267,8 +267,8 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // An object without live bytes has no extents. It is marked as unused now, because no later removal of extents
-    // would do so.
+    // An object without live bytes has no extents. The object is marked as unused now, because no later removal of
+    // extents would do so.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

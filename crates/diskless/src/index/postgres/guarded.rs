@@ -2,8 +2,8 @@
 //! second one writes and commits.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
-//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same holds if
-//! the copy was accepted while this broker was frozen.
+//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same would
+//! happen if the copy had been accepted while this broker was frozen.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -96,7 +96,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Logs `lacks`, at most once a minute. Returns the error for a database that lacks a committed change.
+    /// Logs that the database lacks a change (`lacks` names it), at most once a minute. Returns the error.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(

@@ -1,9 +1,9 @@
 //! The index of a cluster, in PostgreSQL tables beside those of the control plane. All brokers change these tables.
 //!
-//! This module makes no decisions. To avoid deadlocks, all transactions take their locks in the same order: partitions
-//! by id, then objects by id, then the row of this broker. They never lock the row of `fullbore.cluster`, because each
-//! change of the metadata locks that row. Transactions are READ COMMITTED, so a statement after a lock sees everything
-//! that was committed before the lock was granted.
+//! No decisions are made here. All transactions take their locks in the same order, so there are no deadlocks:
+//! partitions by id, then objects by id, then the row of this broker. The row of `fullbore.cluster` is never locked
+//! here, so that commits do not wait for changes of the metadata, which lock it. Transactions are READ COMMITTED: a
+//! statement after a lock sees everything that was committed before the lock was granted.
 //!
 //! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows (see
 //!   `super::noted`).
@@ -64,8 +64,8 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker some of whose committed changes the index lacks, although the data directory has counted them. The
-/// index is then an older copy. Returns `None` if nothing is missing or the index does not answer.
+/// Returns a broker of which the index lacks changes that the data directory has counted. The index is then an older
+/// copy. Returns `None` if nothing is missing or the index does not answer.
 ///
 /// This check must run before the broker registers. A registration in an older copy would create a version of the
 /// metadata that the newest database does not have. Blocks the thread.

@@ -201,7 +201,7 @@ fn two_brokers_commit_one_batch_at_once_it_is_appended_once_and_both_get_its_off
     assert_dense(&opened, partition, i64::from(ROUNDS) * 10);
 }
 
-/// While a commit is under way, the connection is cut. In the second round, the server ends the session instead.
+/// In the first round, the connection is cut during a commit. In the second round, the server ends the session.
 #[test]
 fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
     let opened = OpenedOnPostgres::new(1);
@@ -370,7 +370,7 @@ fn clock_of_one_broker_is_ahead_ages_are_by_that_of_the_database() {
     let judged = broker.store.judged_at(now_ms + week_ms).expect("known");
     assert!((now_ms - 60_000..now_ms + 3_600_000).contains(&judged), "{judged} at {now_ms}");
     assert_eq!(broker.store.judged_at(now_ms - week_ms).expect("known"), now_ms - week_ms);
-    // Records of a broker whose clock is behind are dated by the clock of the database as well.
+    // A broker whose own clock is behind dates its records by the clock of the database.
     let dated = broker.store.append_clock().at(now_ms - week_ms);
     assert!((now_ms - 60_000..now_ms + 3_600_000).contains(&dated), "{dated} at {now_ms}");
 }

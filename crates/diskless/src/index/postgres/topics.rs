@@ -1,13 +1,12 @@
 //! Creates and deletes partitions and moves log starts, each in one transaction. Also records the id of the object
 //! store. Several brokers may request the same change at the same time.
 //!
-//! The rows of a deleted partition's producers stay for the next partition of the same name. A broker may have to
-//! create this next partition before it knows of the deletion. The creation therefore first deletes all other
-//! partitions of the name.
+//! A deleted partition leaves its producer rows to its successor, the next partition of its name. A broker may have to
+//! create the successor before it knows of the deletion. The creation therefore first deletes all other partitions of
+//! the name.
 //!
-//! Invariant: no partition is created for a topic that is already deleted. A slow broker could otherwise create
-//! partitions after all brokers have carried out the deletion. These partitions would remain until a broker restarts
-//! (see [`delete_unknown`]).
+//! Invariant: no partition is created for a topic that is already deleted. Otherwise a slow broker could create
+//! partitions after the deletion is complete. These would remain until a broker restarts (see [`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -74,9 +73,9 @@ pub fn succeed_classic(
         .try_for_each(|tails| enter_classic(session, name, topic_id, tails))
 }
 
-/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If the
-/// producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor are then
-/// not copied.
+/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have unknown ones.
+/// If the producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor
+/// are then not copied.
 fn enter_classic(
     session: &mut Guarded,
     name: &str,
@@ -153,8 +152,9 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Copies rows from predecessors to partitions that are about to be deleted, for producers that have not written to
-/// these partitions. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to [`lock_partitions`].
+/// Prepares the deletion of partitions: copies the rows of their predecessors to them, for producers that have written
+/// only to the predecessors. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to
+/// [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
@@ -237,7 +237,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // A predecessor is found through the row of its partition, which no longer exists after a deletion.
+        // A predecessor is found through the row of its successor, and a deletion has just removed such a row.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
@@ -303,7 +303,7 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// Sets the number of batches to retain of each producer of these partitions to `window`, unless it is already larger.
+/// Sets the number of batches to retain of each producer of these partitions to `window`, unless a larger one is set.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],

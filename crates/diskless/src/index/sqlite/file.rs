@@ -26,11 +26,11 @@ const FIRST_SCHEMA: &str = include_str!("schema.sql");
 const FIRST_VERSION: i64 = 5;
 /// The statements that upgrade the schema, one version at a time.
 const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
-/// Version 6, in which rows of producers may be transactional or markers.
+/// The upgrade to schema version 6, in which rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Size of a page in bytes. A commit changes two pages for each partition and adds only one entry to each of them. With
-/// small pages, it therefore writes fewer bytes.
+/// Size of a page in bytes. A commit changes two pages for each partition and adds only one entry to each of them, so
+/// it writes fewer bytes if the pages are small.
 const PAGE: i64 = 1024;
 /// When the write-ahead log has this many bytes, a commit copies it into the file. A checkpoint between commits usually
 /// does so earlier.

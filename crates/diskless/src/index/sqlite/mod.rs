@@ -49,7 +49,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// How many rows may change until the write-ahead log is copied into the file between two commits.
+/// Number of changed rows after which the write-ahead log is copied into the file between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// How long an object may remain uncommitted after its registration, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
@@ -119,8 +119,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds `count` aborted transactions to partition 1. Each of them has ten offsets. Its last stable offset is
-    /// `stable`, or the offset after the transaction if `stable` is `None`.
+    /// Adds `count` aborted transactions of ten offsets each to partition 1. Their last stable offset is `stable`, or
+    /// the offset after each transaction if `stable` is `None`.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
@@ -128,7 +128,7 @@ impl SqliteIndex {
         self.connection.execute(rows, params![count, stable]).expect("written");
     }
 
-    /// Returns the number of producer rows of a partition, which may be deleted.
+    /// Returns the number of producer rows of a partition, even of a deleted one.
     #[cfg(test)]
     pub fn producer_rows(&self, id: DisklessPartitionId) -> usize {
         let count = "SELECT count(*) FROM producers WHERE partition = ?1";
@@ -271,8 +271,8 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes has no extents. It is marked as unused now, because no later removal of
-            // extents would do so.
+            // An object without live bytes has no extents. The object is marked as unused now, because no later removal
+            // of extents would do so.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }

@@ -35,7 +35,7 @@ const PORT: u16 = 5432;
 const SOCKET_PATH_MAX: usize = 107;
 /// How long a start may take, including recovery after a crash.
 const UP_WITHIN: Duration = Duration::from_secs(60);
-/// How long to wait for the processes of a killed server. They soon notice its end.
+/// How long to wait until the processes of a killed server have ended. They soon notice that the server has ended.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
 /// The request for TLS, which a server answers with one byte before it knows anything of the client.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -99,7 +99,8 @@ impl OwnPostgres {
     /// connections. A process that was started is stored in `started`, even if the wait fails.
     ///
     /// # Errors
-    /// Returns a sentence about the missing part or the obstacle. It names the server's log if that has details.
+    /// Returns a sentence about the missing part or the obstacle. The sentence names the server's log if the log has
+    /// details.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());
@@ -140,7 +141,7 @@ impl OwnPostgres {
     }
 
     /// Returns true if the server answers a client, and each read and write takes less than `patience`. A server whose
-    /// socket this user may not use counts as answering.
+    /// socket this user is not allowed to use counts as answering.
     pub fn answers_within(&self, patience: Duration) -> bool {
         let asked = || -> io::Result<()> {
             let mut socket = UnixStream::connect(self.socket.join(format!(".s.PGSQL.{PORT}")))?;

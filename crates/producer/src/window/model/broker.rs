@@ -10,7 +10,8 @@ use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
-/// A batch in a request. Records are numbered in the order of sending, and a batch has `first` and those after it.
+/// A batch in a request. Records are numbered in the order of sending, and `first` is the number of the batch's first
+/// record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     /// The number of the attempt. Together with the connection it identifies the request that a response belongs to.
@@ -97,8 +98,8 @@ impl Cluster {
         Cluster { nodes, leader: 0, base, log, kafka, surely_not: HashSet::new(), newest, breach: None, bug }
     }
 
-    /// Handles a batch that arrives at a node. Returns the responses that are due now. These are its own, unless it is
-    /// parked, and those of batches that waited for it.
+    /// Handles a batch that arrives at a node. Returns the responses that are due now: the batch's own, unless the
+    /// batch is parked, and those of batches that waited for this one.
     pub fn arrive(&mut self, node: usize, attempt: Attempt, fault: Fault) -> Vec<(Attempt, Answer)> {
         match fault {
             Fault::Refused(code) => vec![(attempt, self.answer(node, code, -1))],

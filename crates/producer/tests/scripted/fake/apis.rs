@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
-/// How long an out-of-order batch waits for those before it.
+/// How long an out-of-order batch waits for earlier batches.
 const PARKED: Duration = Duration::from_secs(60);
 const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 
@@ -175,7 +175,7 @@ fn reply<R: Request>(
     Some(api::encode_response::<R>(&handle(request)?, v, header.correlation_id).unwrap())
 }
 
-/// Returns the response of a broker that does not know the version. It is the list of versions, in version 0 (KIP-511).
+/// Returns the response of a broker that does not know the version: the list of versions, in version 0 (KIP-511).
 fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
     let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();

@@ -350,7 +350,7 @@ impl Fake {
 /// The result of checking a batch.
 enum Judged {
     Done(i64, ErrorCode),
-    /// The batch waits for those before it.
+    /// The batch waits for earlier batches.
     Early(Seen),
 }
 
@@ -431,7 +431,7 @@ impl State {
         }
     }
 
-    /// Restarts the broker. It retains only one batch of each producer, as Kafka's snapshots do.
+    /// Restarts the broker. The restarted broker retains only one batch of each producer, as Kafka's snapshots do.
     pub fn forget_all_but_the_newest(&mut self) {
         self.restarts += 1;
         for log in self.logs.values_mut() {

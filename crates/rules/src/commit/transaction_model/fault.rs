@@ -3,7 +3,7 @@
 /// A rule that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Brokers do not have batches verified by the coordinator.
+    /// Brokers do not let the coordinator verify batches.
     SkipsVerification,
     /// A broker records a later time for the coordinator's confirmation than the true one.
     BelievesAnOldConfirmation,

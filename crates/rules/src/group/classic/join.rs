@@ -7,9 +7,10 @@ use bytes::Bytes;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::{ErrorCode, Text};
 
-/// The first version in which a client without a member id is given one and must join again with it (KIP-394).
+/// The first version of JoinGroup in which a client without a member id is given one and must join again with it
+/// (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
-/// The first version in which a leader can skip the assignment (KIP-814).
+/// The first version of JoinGroup in which a leader can skip the assignment (KIP-814).
 const SKIP_ASSIGNMENT_FROM: i16 = 9;
 
 impl Joining<'_> {
@@ -110,7 +111,7 @@ impl Classic {
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.complete_join_if_all_there(now, effects);
             }
-            // The member may not have received the response to its first JoinGroup.
+            // The member might not have received the response to its first JoinGroup.
             GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
@@ -199,8 +200,9 @@ impl Classic {
         }
     }
 
-    /// Sends the current generation to a static member that has returned. Before version 9, a client that is named as
-    /// the leader would assign again. The response therefore names the old id of such a client as the leader.
+    /// Sends the current generation to a static member that has returned. With JoinGroup below version 9, a client that
+    /// is named as the leader would assign again. The response to such a client therefore names its old id as the
+    /// leader.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         self.keep(effects);
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;

@@ -58,7 +58,7 @@ enum JoinEnd {
     /// The group was empty, and waits for more members to join.
     Initial {
         at: i64,
-        /// How much longer the wait may become, in ms.
+        /// By how much the wait can still be prolonged, in ms.
         left_ms: i64,
         /// True if a member has joined since the wait was last prolonged.
         somebody_came: bool,

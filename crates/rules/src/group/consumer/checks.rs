@@ -5,7 +5,7 @@ use super::{ConsumerGroupSettings, GroupRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
 
-/// The first version in which the member chooses its own id (KIP-1082).
+/// The first version of ConsumerGroupHeartbeat in which the member chooses its own id (KIP-1082).
 const MEMBER_MAKES_ID: i16 = 1;
 
 /// Checks that the fields of a request are consistent, without looking at the group.

@@ -23,7 +23,8 @@ use fullbore_wire::consumer_protocol::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// The first version in which a client without a member id is given one and must join again with it (KIP-394).
+/// The first version of JoinGroup in which a client without a member id is given one and must join again with it
+/// (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
 
 impl ConsumerGroup {

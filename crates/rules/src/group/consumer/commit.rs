@@ -23,7 +23,8 @@ impl CommitPermission<'_> {
     /// Checks that the member may commit offsets of this partition.
     ///
     /// # Errors
-    /// Fails with STALE_MEMBER_EPOCH if it may not, or with ILLEGAL_GENERATION if the member uses the classic protocol.
+    /// Fails if the member must not commit them: with ILLEGAL_GENERATION if it uses the classic protocol, and otherwise
+    /// with STALE_MEMBER_EPOCH.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));

@@ -139,7 +139,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Gives a static member its new id. It keeps its target and its partitions.
+    /// Gives a static member its new id. The member keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.take(old).expect("a static name leads to a member");
         member.id = new;

@@ -73,7 +73,7 @@ pub struct ConsumerGroupMember {
     pub state: MemberState,
     /// The partitions that the member may read.
     pub assigned: HeldPartitions,
-    /// The partitions that the member must give up. It may read them until it has done so.
+    /// The partitions that the member must give up. The member may read them until it has given them up.
     pub revoking: HeldPartitions,
     /// The partitions that the member will have at the end of the reconciliation.
     pub target: PartitionSet,

@@ -64,7 +64,7 @@ pub const PROTOCOL_TYPE: &str = "consumer";
 
 /// Approximate size of a member in bytes, without its partitions.
 const MEMBER_BYTES: usize = 1024;
-/// Approximate size of a text in bytes, without its characters. Most texts are names of topics. Each of these is stored
+/// Approximate size of a text in bytes, without its characters. Most texts are names of topics, each of which is stored
 /// with its member and among the counts of subscriptions.
 pub const TEXT_BYTES: usize = 144;
 /// Approximate size of a held partition in bytes. It is stored in the target, with the member, and among the holders.

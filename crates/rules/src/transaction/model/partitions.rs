@@ -26,7 +26,8 @@ pub enum Marked {
     Again,
     /// The marker's coordinator has been replaced by another one.
     OldCoordinator,
-    /// The epoch of the marker is lower than the producer's epoch. With TV2, it may not be the same either.
+    /// The epoch of the marker is below the producer's epoch. With TV2, the same epoch is refused as well if records
+    /// are open.
     OldEpoch,
 }
 

@@ -14,7 +14,7 @@ const CLIENTS: usize = 3;
 const PARTITIONS: usize = 4;
 const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 10_000;
-/// Maximum number of requests in flight. Further requests are lost.
+/// Maximum number of requests in flight. A request beyond this number is lost.
 const NETWORK_MAX: usize = 12;
 
 type Record = Option<TransactionMetadata>;
@@ -46,9 +46,9 @@ pub struct World {
     transactions: Vec<Truth>,
     /// The process that each producer was given to.
     owners: HashMap<ProducerIdAndEpoch, usize>,
-    /// The process that was given a producer last. All others are zombies.
+    /// The last process that was given a producer. All others are zombies.
     last_owner: Option<usize>,
-    /// All producer ids that have been in force. `in_force` is the current producer.
+    /// All producer ids that have been in force so far. `in_force` is the current producer.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
 }
@@ -93,7 +93,7 @@ impl World {
         };
         world.clients = (0..CLIENTS).map(|_| world.client()).collect();
         if world.random.one_in(2) {
-            // The epochs are almost used up.
+            // Starts close to the last epoch, so that the model also uses the epochs up.
             let old = TransactionMetadata::created(1, TIMEOUT_MS, world.now);
             let last = ProducerIdAndEpoch { id: 1, epoch: i16::MAX - 1 - world.random.below(6) as i16 };
             world.log.push(Some(old.initialized(last, -1, TIMEOUT_MS, world.now)));
@@ -208,7 +208,7 @@ impl World {
         })
     }
 
-    /// Ends the append in flight. It succeeds, fails, or fails although its record is written.
+    /// Ends the append in flight. The append succeeds, fails, or fails although its record is written.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
         let draw = self.random.below(10);
@@ -241,7 +241,7 @@ impl World {
         self.event(|transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Delivers a marker to its partition. It is sent again until the coordinator gets the response.
+    /// Delivers a marker to its partition. The marker is sent again until the coordinator gets the response.
     fn mark(&mut self) -> Result<(), String> {
         if self.markers.is_empty() {
             return Ok(());
@@ -345,7 +345,7 @@ impl World {
         if let Some(record) = &mut record {
             record.last_producer_epoch = -1;
             if self.settings.server_version == TransactionVersion::V0 {
-                // Records of version 0 do not have these fields.
+                // Records of version 0 have no fields for these values.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
@@ -431,7 +431,7 @@ impl World {
             return Err(format!("not on record: {markers:?}"));
         }
         self.decision = Some(markers.decision);
-        // Only a replaced coordinator may still have markers of an earlier decision in flight.
+        // Only a coordinator that was replaced may still have markers of an earlier decision in flight.
         let epoch = self.coordinator_epoch;
         self.markers.retain(|(other, _)| other.decision.coordinator_epoch != epoch);
         if self.fault != Some(Fault::ForgetsMarkers) || !self.random.one_in(4) {

@@ -51,8 +51,8 @@ fn database_is_an_older_copy_nothing_is_committed() {
     assert_eq!(until_known(&mut broker(1).0, &object(5)), [appended(50)]);
 }
 
-/// A frozen broker sends no heartbeats, so the command that accepts the copy cannot notice it. In memory it still has a
-/// batch that the copy lacks, while other batches have the same offsets in the copy.
+/// A frozen broker sends no heartbeats, so the command that accepts the copy cannot notice it. The broker's memory
+/// still has a batch that the copy lacks, while other batches have the same offsets in the copy.
 #[test]
 fn older_copy_is_accepted_while_a_broker_is_frozen_its_commits_are_refused_until_it_restarts() {
     let server = PostgresServer::start();

@@ -133,7 +133,7 @@ fn a_damaged_snapshot_is_refused() {
     for at in 0..snapshot.state.len() {
         let mut state = snapshot.state.to_vec();
         state[at] ^= 0xff;
-        // Any result is valid, but the call must not panic.
+        // The damaged snapshot may be accepted or refused, but the call must not panic.
         let _ = restored(&Snapshot { version: 1, state: state.into() }, 0);
     }
 }

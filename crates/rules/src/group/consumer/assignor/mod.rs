@@ -54,7 +54,7 @@ impl Assignor {
     }
 
     /// Assigns all partitions again. `owners` has a row for each topic of `group`, with the present owners, or
-    /// [`NO_MEMBER`] for new partitions. A member that no longer subscribes to a topic loses its partitions.
+    /// [`NO_MEMBER`] for new partitions. A member that no longer subscribes to a topic loses the topic's partitions.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {

@@ -193,7 +193,7 @@ fn group_of_the_first_layout_writes_all_its_records_once() {
     for at in 0..state.len() {
         let mut bytes = state.to_vec();
         bytes[at] ^= 0x41;
-        // Any result is valid, but the call must not panic.
+        // The damaged bytes may be accepted or refused, but the call must not panic.
         let _ = restore(bytes.into(), &stage);
     }
     let mut log = CompactedLog::of(whole);
@@ -227,7 +227,7 @@ fn invalid_records_are_refused() {
         for at in 0..value.len() {
             let mut bytes = value.to_vec();
             bytes[at] ^= 0x41;
-            // Any result is valid, but the call must not panic.
+            // The damaged bytes may be accepted or refused, but the call must not panic.
             let _ = with(key, Some(bytes.into()));
         }
         let twice = crate::group::PartKey { number: 7, ..*key };
