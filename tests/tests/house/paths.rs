@@ -11,9 +11,9 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Maximum number of files that handle the batch or its outcome on each path. The goals are 20 and 26.
-/// docs/internals/paths.md explains why they are exceeded.
-const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 22), ("A diskless produce", 32)];
+/// Number of files that handle the batch or its outcome on each path. The goals are 20 and 26. docs/internals/paths.md
+/// lists the files that exceed them.
+const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 20), ("A diskless produce", 30)];
 
 struct Table {
     name: String,
