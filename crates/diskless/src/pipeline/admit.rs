@@ -13,8 +13,7 @@ use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
 use super::commit::{PendingAnswer, UnansweredBatch};
-use super::gathering::NewBatch;
-use super::queue::UnconfirmedBatch;
+use super::queue::{NewBatch, UnconfirmedBatch};
 use super::{Pipeline, PipelineState, Shared};
 use crate::assemble::STORED_EPOCH;
 use crate::partition_view::PartitionView;
