@@ -13,7 +13,7 @@ const HEADING: &str = "## Four paths, file by file";
 
 /// Number of files that handle the batch or its outcome on each path. The goals are 20 and 26. docs/internals/paths.md
 /// lists the files that exceed them.
-const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 20), ("A diskless produce", 28)];
+const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 19), ("A diskless produce", 27)];
 
 struct Table {
     name: String,
