@@ -1,8 +1,8 @@
-//! Converts batches between the form in which an object stores them and the form that clients get. Only the first 16
-//! bytes of a batch differ. The checksum does not cover these bytes, so it stays valid.
+//! Converts batches from the form in which an object stores them to the form that clients get. Only the first 16 bytes
+//! of a batch differ. The checksum does not cover these bytes, so it stays valid.
 //!
-//! In an object, the offset field of a batch has the object's id instead. A reader can therefore detect that it got
-//! bytes of another object.
+//! In an object, the offset field of a batch has the object's id instead ([`marked`](crate::pipeline::upload::marked)).
+//! A reader can therefore detect that it got bytes of another object.
 //!
 //! Invariant: a response consists of whole batches, each with the leader epoch of its partition in the metadata.
 
@@ -19,7 +19,7 @@ pub const STORED_EPOCH: i32 = 0;
 /// How many bytes at the front of a batch are rewritten for a client: the offset, the length and the leader epoch.
 const FRONT: usize = 16;
 /// The position of the object's id in a stored batch.
-const MARK: std::ops::Range<usize> = 0..8;
+pub const MARK: std::ops::Range<usize> = 0..8;
 /// The position of the checksum in a batch. The checksum covers all bytes after this position.
 const CRC: std::ops::Range<usize> = 17..21;
 /// Maximum size of a batch that is always copied, in bytes. Copying such a batch costs less than a separate write to
@@ -93,16 +93,6 @@ impl Assembly {
     }
 }
 
-/// Puts the object's id into a batch, so that the batch can be stored. The batch is copied only if other owners share
-/// its bytes.
-pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
-    let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    if let Some(mark) = batch.get_mut(MARK) {
-        mark.copy_from_slice(&object.to_be_bytes());
-    }
-    batch.freeze()
-}
-
 /// Returns true if the parts together are one whole batch that was stored in `object`, with a correct checksum. Batches
 /// that an older broker stored have 0 instead of the object's id, and are accepted as well.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
@@ -124,6 +114,7 @@ mod tests {
     use fullbore_tests::Batch;
 
     use super::*;
+    use crate::pipeline::upload::marked;
 
     #[test]
     fn batches_get_their_offsets_and_stay_intact() {

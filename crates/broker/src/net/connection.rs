@@ -1,35 +1,43 @@
 //! The connection of one client. Requests are admitted in order, complete concurrently, and are answered in order.
 //!
-//! The reading half ([`super::reading`]) admits each request, which fixes its position in the order, and queues its
-//! response. The writing half ([`super::writing`]) awaits the responses in that order. Both run in the same task. So a
-//! request that can be answered at once costs no task switch. A fault of one connection never ends another.
+//! The reading half ([`read`]) admits each request, which fixes its position in the order, and queues its response. The
+//! writing half ([`write`]) awaits the responses in that order. Both run in the same task. So a request that can be
+//! answered at once costs no task switch. Frames are in [`super::input`] and [`super::output`].
 //!
-//! The queue between the halves ([`Handover`]) is not a channel, because neither half wakes the other: [`in_turn`]
-//! polls both whenever the task is woken. A channel would wake the running task, and the runtime would wake another
-//! thread to take it over. That costs two system calls and a thread switch for each request.
+//! A fault of one connection never ends another. The number of requests that wait for their responses is limited, and
+//! so is the memory that they hold.
 
-use super::admitted::Ended;
+use super::admitted::{AdmittedRequest, Ended, Label, Owed, UnreadCounter};
 use super::idleness::Idleness;
-use super::input::InputError;
-use super::reading::{ReadEnd, read};
+use super::input::{Input, InputError};
+use super::output::{self, Progress};
 use super::stream::ClientStream;
-use super::writing::write;
-use crate::api::{Client, Fault};
+use crate::api::{self, Admission, Call, Client, Completion, Fault};
 use crate::coordinator::Unwritten;
 use crate::node::Node;
+use bytes::Bytes;
+use fullbore_wire::Frame;
+use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
-use tokio::sync::watch;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, watch};
 
 /// How long a client that has ended its side may stay silent, even if a response is still in progress. Most such
 /// clients are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
+/// How long a connection may admit received requests before other connections get a turn.
+const TURN_MAX: Duration = Duration::from_millis(1);
+/// The memory that is held for a request until its response is sent counts this many times in
+/// `fullbore.connection.bytes.max`. Produce and Fetch count once. Clients need few other requests in flight.
+const ANSWER_WEIGHT: usize = 16;
+/// Responses that are ready are gathered into one write up to this size.
+const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Serves one client until either side is done.
 pub async fn serve(
@@ -120,9 +128,222 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     }
 }
 
+/// The side that ended the requests of a connection.
+enum ReadEnd {
+    /// The client closed its side.
+    Client,
+    /// The broker is stopping.
+    Stopping,
+}
+
+/// Runs the reading half until the client closes its side, the broker stops, or a request cannot be answered.
+async fn read(
+    broker: &Arc<Node>,
+    stream: &Arc<ClientStream>,
+    mut client: Client,
+    listener: usize,
+    queue: &Handover<AdmittedRequest>,
+    idleness: &Arc<Idleness>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<ReadEnd, Ended> {
+    let limits = &broker.metadata.config.network.connection;
+    let bytes = Arc::new(Semaphore::new(limits.bytes_max));
+    let mut input = Input::new(stream, limits.request_bytes_max, idleness);
+    let mut worked = Duration::ZERO;
+    loop {
+        tokio::select! {
+            biased;
+            () = queue.enter() => {}
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
+        }
+        let frame = tokio::select! {
+            biased;
+            frame = input.frame() => frame?,
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
+        };
+        let Some(frame) = frame else { return Ok(ReadEnd::Client) };
+        let received = Instant::now();
+        let frame_len = frame.len();
+        let without_client = api::admitted_without_client(&frame);
+        let (label, admitted) = {
+            let _working = idleness.admitting();
+            let mut admission = pin!(admit(broker, &mut client, listener, frame));
+            tokio::select! {
+                biased;
+                admitted = &mut admission => admitted?,
+                // The client is gone, so its request is given up. A group goes on without a response to its member.
+                () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
+            }
+        };
+        let Some(Admission { api, completion, room }) = admitted else {
+            broker.metrics.unanswered();
+            queue.leave(1);
+            continue;
+        };
+        // The connection may have to wait for its earlier responses, but this response takes memory already.
+        let room = match &completion {
+            Completion::Ready(response) => {
+                UnreadCounter { all: &broker.unread, idleness, stream }.count(api, response, room)
+            }
+            Completion::Later(_) | Completion::Holding(..) => room,
+        };
+        let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
+        let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
+        let permits = u32::try_from(held).unwrap_or(u32::MAX);
+        let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
+        let owed = Owed { api, received, label, _bytes: bytes, room };
+        queue.push(AdmittedRequest { completion, owed });
+        worked += received.elapsed();
+        if worked > TURN_MAX {
+            worked = Duration::ZERO;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, whichever is shorter.
+/// Never returns if `after` is `None`.
+async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
+    let Some(after) = after else { return pending().await };
+    if !after.is_zero() {
+        tokio::time::sleep(idle_max.map_or(after, |max| max.min(after))).await;
+    }
+    stream.closed().await;
+}
+
+/// Decodes the header and passes the request to its API. The completion is `None` if the request has no response.
+async fn admit(
+    broker: &Arc<Node>,
+    client: &mut Client,
+    listener: usize,
+    frame: Bytes,
+) -> Result<(Label, Option<Admission>), Fault> {
+    let bytes = frame.len();
+    let mut reader = request_reader(frame);
+    let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
+    let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
+    let label = Label { peer: client.peer, api, version, correlation_id };
+    label.log_request(bytes);
+    let call = Call { client, listener, header, reader };
+    Ok((label, api::admit(broker, call).await?))
+}
+
+/// Runs the writing half until the reading half is done and every request is answered. Responses that are ready at the
+/// same time are written together.
+async fn write(
+    broker: &Arc<Node>,
+    stream: &Arc<ClientStream>,
+    queue: &Handover<AdmittedRequest>,
+    idleness: &Arc<Idleness>,
+) -> Result<(), Ended> {
+    let unread = UnreadCounter { all: &broker.unread, idleness, stream };
+    let (mut leaving, mut next) = (Vec::new(), None);
+    loop {
+        // The client may stay silent for long, so nothing of earlier responses is kept during this wait.
+        let first = match next.take() {
+            None => queue.pop().await,
+            next => next,
+        };
+        let Some(first) = first else { return Ok(()) };
+        let (mut frames, owed) = completed(first, &unread).await?;
+        let mut gathered = frames.len();
+        leaving.push((owed, gathered));
+        while gathered < GATHERED_BYTES
+            && let Some(admitted) = queue.try_pop()
+        {
+            let (mut frame, owed) = match ready(admitted, &unread).await {
+                Ok(response) => response,
+                Err(later) => {
+                    next = Some(later);
+                    break;
+                }
+            };
+            gathered += frame.len();
+            leaving.push((owed, frame.len()));
+            frames.parts.append(&mut frame.parts);
+        }
+        {
+            // Nothing is added behind a large response, so it is the last one here.
+            let room = leaving.last().and_then(|(owed, _): &(Owed, usize)| owed.room.as_deref());
+            let progress = Progress { idleness, room };
+            let writing = pin!(output::write(stream, &mut frames, &progress, broker.partitions.cold()));
+            beside(writing, next.as_mut(), &unread).await.map_err(Ended::Output)?;
+        }
+        queue.leave(leaving.len());
+        let answered = Instant::now();
+        for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
+            broker.metrics.answered(api, answered.duration_since(received), bytes);
+            label.log_response(bytes, answered.duration_since(received));
+        }
+    }
+}
+
+/// Returns the response if it is ready, and otherwise the request. A fault counts as not ready, so that it is reported
+/// in the order of the responses.
+async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), AdmittedRequest> {
+    poll_fn(|context| {
+        poll_once(&mut admitted, unread, context);
+        Poll::Ready(())
+    })
+    .await;
+    match admitted {
+        AdmittedRequest { completion: Completion::Ready(frame), owed } => Ok((frame, owed)),
+        later => Err(later),
+    }
+}
+
+/// Writes, and meanwhile polls the completion of the next request, which has already begun. That completion may hold a
+/// permit that other requests wait for. It must not keep the permit just because this client does not read.
+async fn beside<T>(
+    mut writing: Pin<&mut impl Future<Output = T>>,
+    mut following: Option<&mut AdmittedRequest>,
+    unread: &UnreadCounter<'_>,
+) -> T {
+    poll_fn(|context| {
+        if let Some(admitted) = &mut following {
+            poll_once(admitted, unread, context);
+        }
+        writing.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Polls the completion of a request once. A response that is known now counts as unread.
+fn poll_once(admitted: &mut AdmittedRequest, unread: &UnreadCounter<'_>, context: &mut Context<'_>) {
+    let (Completion::Later(answer) | Completion::Holding(answer, _)) = &mut admitted.completion else { return };
+    if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
+        admitted.completion = match outcome {
+            Ok(frame) => {
+                let owed = &mut admitted.owed;
+                owed.room = unread.count(owed.api, &frame, owed.room.take());
+                Completion::Ready(frame)
+            }
+            fault => Completion::Later(Box::pin(std::future::ready(fault))),
+        };
+    }
+}
+
+/// Waits for the response. It counts as unread from then on.
+async fn completed(admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), Fault> {
+    let AdmittedRequest { completion, mut owed } = admitted;
+    match completion {
+        Completion::Ready(frame) => Ok((frame, owed)),
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
+            let _working = unread.idleness.awaiting();
+            let frame = answer.await?;
+            owed.room = unread.count(owed.api, &frame, owed.room.take());
+            Ok((frame, owed))
+        }
+    }
+}
+
 /// The queue between the two halves. Its futures only work within [`in_turn`]. Items leave in the order in which they
 /// came. At most `max` items are between [`Handover::enter`] and [`Handover::leave`].
-pub struct Handover<T> {
+///
+/// The queue is not a channel, because neither half wakes the other: [`in_turn`] polls both whenever the task is woken.
+/// A channel would wake the running task, and the runtime would wake another thread to take it over. That costs two
+/// system calls and a thread switch for each request.
+struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,
 }
@@ -137,13 +358,13 @@ struct HandoverState<T> {
 }
 
 impl<T> Handover<T> {
-    pub fn new(max: usize) -> Self {
+    fn new(max: usize) -> Self {
         let state = HandoverState { items: VecDeque::new(), taken: 0, is_closed: false, wants_room: false };
         Handover { max, state: Mutex::new(state) }
     }
 
     /// Waits until a slot is free and takes it.
-    pub async fn enter(&self) {
+    async fn enter(&self) {
         poll_fn(|_| {
             let mut state = self.state.lock();
             state.wants_room = state.taken >= self.max;
@@ -157,22 +378,22 @@ impl<T> Handover<T> {
     }
 
     /// Adds an item. The caller has taken a slot for it before.
-    pub fn push(&self, item: T) {
+    fn push(&self, item: T) {
         self.state.lock().items.push_back(item);
     }
 
     /// Frees `count` slots, whose items are finished or were never added.
-    pub fn leave(&self, count: usize) {
+    fn leave(&self, count: usize) {
         self.state.lock().taken -= count;
     }
 
     /// Announces that no more items will come.
-    pub fn close(&self) {
+    fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
     /// Waits for the oldest item. Returns `None` once the queue is closed and empty.
-    pub async fn pop(&self) -> Option<T> {
+    async fn pop(&self) -> Option<T> {
         poll_fn(|_| {
             let mut state = self.state.lock();
             match state.items.pop_front() {
@@ -185,7 +406,7 @@ impl<T> Handover<T> {
     }
 
     /// Returns the oldest item, or `None` if the queue is empty.
-    pub fn try_pop(&self) -> Option<T> {
+    fn try_pop(&self) -> Option<T> {
         self.state.lock().items.pop_front()
     }
 
@@ -200,7 +421,7 @@ impl<T> Handover<T> {
 ///
 /// # Errors
 /// Returns the first error of either half.
-pub async fn in_turn<T, A, B, E>(
+async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
@@ -237,125 +458,4 @@ pub async fn in_turn<T, A, B, E>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::convert::Infallible;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-    use std::task::{Context, Wake};
-
-    /// Returns the size of the future that a function creates. The function is not called.
-    fn size_of_future<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    /// With ten thousand idle connections there are ten thousand of these tasks. To keep them small, box large futures
-    /// that are rarely awaited. Pin futures where they are created, so that none is in the task twice.
-    #[test]
-    fn the_task_of_a_connection_is_small() {
-        let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {
-            serve(&broker, &stream, peer, 0, stop).await
-        };
-        let size = size_of_future(task);
-        assert!(size <= 6 * 1024, "{size} bytes");
-    }
-
-    /// Counts how often a task is woken.
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Relaxed);
-        }
-    }
-
-    #[test]
-    fn items_cross_in_order_with_any_limit_and_without_a_wake() {
-        for max in [1, 2, 5, 100] {
-            let (handover, wakes) = (Handover::new(max), Arc::new(Wakes::default()));
-            let pushing = async {
-                for number in 0..50 {
-                    handover.enter().await;
-                    handover.push(number);
-                }
-                Ok::<_, Infallible>(())
-            };
-            let popping = async {
-                let mut got = Vec::new();
-                while let Some(number) = handover.pop().await {
-                    assert!(handover.state.lock().items.len() < max, "this one has a place still");
-                    got.push(number);
-                    handover.leave(1);
-                }
-                Ok(got)
-            };
-            let waker = Arc::clone(&wakes).into();
-            let (pushing, popping) = (pin!(pushing), pin!(popping));
-            let mut both = pin!(in_turn(&handover, pushing, popping));
-            let Poll::Ready(Ok(((), got))) = both.as_mut().poll(&mut Context::from_waker(&waker)) else {
-                panic!("one poll is enough, room for {max}");
-            };
-            assert_eq!(got, (0..50).collect::<Vec<_>>());
-            assert_eq!(wakes.0.load(Relaxed), 0);
-        }
-    }
-
-    #[tokio::test]
-    async fn half_that_awaits_another_event_is_polled_at_that_event() {
-        let handover = Handover::new(1);
-        let pushing = async {
-            for number in 0..20 {
-                handover.enter().await;
-                handover.push(number);
-                tokio::task::yield_now().await;
-            }
-            Ok::<_, Infallible>(())
-        };
-        let popping = async {
-            let mut got = Vec::new();
-            while let Some(number) = handover.pop().await {
-                tokio::time::sleep(std::time::Duration::from_micros(number % 3)).await;
-                got.push(number);
-                assert_eq!(handover.state.lock().items.len(), 0, "one place is for one, wherever it is");
-                handover.leave(1);
-            }
-            Ok(got)
-        };
-        let Ok(((), got)) = in_turn(&handover, pin!(pushing), pin!(popping)).await;
-        assert_eq!(got, (0..20).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn half_without_pauses_does_not_starve_the_other() {
-        let (handover, pushed, longest) = (Handover::new(5000), AtomicUsize::new(0), AtomicUsize::new(0));
-        let pushing = async {
-            for number in 0..20_000 {
-                tokio::task::coop::consume_budget().await;
-                handover.enter().await;
-                handover.push(number);
-                pushed.store(number, Relaxed);
-            }
-            Ok::<_, Infallible>(())
-        };
-        let popping = async {
-            while let Some(number) = handover.pop().await {
-                tokio::task::coop::consume_budget().await;
-                longest.fetch_max(pushed.load(Relaxed).saturating_sub(number), Relaxed);
-                handover.leave(1);
-            }
-            Ok(())
-        };
-        let Ok(_) = in_turn(&handover, pin!(pushing), pin!(popping)).await;
-        assert!(longest.load(Relaxed) < 1000, "{longest:?} wait though nothing else is done");
-    }
-
-    #[tokio::test]
-    async fn the_first_failure_ends_both() {
-        let handover: Handover<()> = Handover::new(1);
-        let never = std::future::pending::<Result<(), _>>;
-        let ended = in_turn(&handover, pin!(async { Err::<(), _>("gone") }), pin!(never())).await;
-        assert_eq!(ended, Err("gone"));
-        let ended = in_turn(&handover, pin!(never()), pin!(async { Err::<(), _>("full") })).await;
-        assert_eq!(ended, Err("full"));
-    }
-}
+mod tests;

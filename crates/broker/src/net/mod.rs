@@ -7,10 +7,8 @@ mod idleness;
 mod input;
 mod listener;
 mod output;
-mod reading;
 mod stream;
 mod tls;
-mod writing;
 
 pub use clients::Clients;
 pub use listener::{Bound, bind, run};

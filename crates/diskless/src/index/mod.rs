@@ -192,9 +192,9 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the partitions of a commit that are not in memory, a few at a time. The first few are left to the commit,
-    /// which reads them anyway. Returns the producer rows that were read.
-    fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
+    /// Reads the partitions of a commit that are not in memory, a few at a time, except the first few. The commit reads
+    /// those in its first round trip. Returns the producer rows that were read.
+    fn read_rest(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
         for piece in unknown.chunks(UNKNOWN_AT_ONCE).skip(1) {
@@ -215,7 +215,7 @@ impl<S: IndexStore> Index<S> {
         let since = self.known_to(&touched);
         // If this read fails, the state in memory is kept. Reading all of it again could take even longer than the read
         // that failed.
-        let ahead = self.read_ahead(&touched).map_err(CommitError::Refused)?;
+        let rest = self.read_rest(&touched).map_err(CommitError::Refused)?;
         let objects_requested = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_requested };
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
@@ -225,7 +225,7 @@ impl<S: IndexStore> Index<S> {
         }
         match self.decide_and_write(objects, (&touched, &since, found), now_ms) {
             Ok(mut answer) => {
-                answer.producers.splice(0..0, ahead);
+                answer.producers.splice(0..0, rest);
                 Ok(answer)
             }
             Err(error) => {

@@ -276,9 +276,9 @@ fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     // Drops the state in memory, as after a commit with an unknown outcome.
     opened.again();
     let touched = opened.partitions.iter().copied().collect();
-    assert_eq!(opened.index.read_ahead(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
+    assert_eq!(opened.index.read_rest(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
     assert_eq!(opened.index.known.len(), 2 * UNKNOWN_AT_ONCE - 1);
-    assert!(opened.index.read_ahead(&touched).expect("read").is_empty(), "the commit reads what is left");
+    assert!(opened.index.read_rest(&touched).expect("read").is_empty(), "the commit reads what is left");
     opened.again();
     let uploaded = UploadedObject { id: opened.object(), batches: second };
     let answer = opened.index.commit(&[uploaded], NOW).expect("committed");

@@ -13,8 +13,7 @@ use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
 use super::commit::{PendingAnswer, UnansweredBatch};
-use super::gathering::NewBatch;
-use super::queue::UnconfirmedBatch;
+use super::queue::{NewBatch, UnconfirmedBatch};
 use super::{Pipeline, PipelineState, Shared};
 use crate::assemble::STORED_EPOCH;
 use crate::partition_view::PartitionView;
@@ -171,6 +170,50 @@ impl Pipeline {
         self.admit(offered, admission_terms)
     }
 
+    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
+    /// `Continue` with `admission_terms` if it can be admitted or refused now.
+    ///
+    /// # Errors
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    fn park_or_pass<'a>(
+        &self,
+        of: IndexedPartition<'_>,
+        batch: &ValidBatch<'_>,
+        candidate: Candidate,
+        terms: AppendTerms<'_>,
+        admission_terms: AdmissionTerms<'a>,
+    ) -> Result<ControlFlow<AppendStep, AdmissionTerms<'a>>, AppendError> {
+        let IndexedPartition { view: partition, number } = of;
+        let (early, freshness) = (terms.early, admission_terms.freshness);
+        let mut state = self.shared.state.lock();
+        if state.is_closed || partition.is_gone() {
+            return Err(partition.gone());
+        }
+        let stamp = candidate.stamp;
+        if !stamp.is_idempotent() {
+            return Ok(ControlFlow::Continue(admission_terms));
+        }
+        let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
+        let may_wait = early.are_sent || state.others_commit;
+        let committed = match state.known.get(&number) {
+            None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
+            known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
+        };
+        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, admission_terms)) };
+        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
+        // this broker over another connection. A refresh would not find it.
+        let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
+        if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
+            return Ok(ControlFlow::Break(is_stale));
+        }
+        let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
+        if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
+            return Ok(ControlFlow::Continue(admission_terms));
+        }
+        let ticket = self.park_early(&mut state, of, batch, terms, admission_terms)?;
+        Ok(ControlFlow::Break(AppendStep::Pending(ticket)))
+    }
+
     fn admit(&self, offered: Offered, mut admission_terms: AdmissionTerms<'_>) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
@@ -290,6 +333,33 @@ impl Shared {
 }
 
 impl PipelineState {
+    /// Lets a batch that is in order continue to its admission, or returns what blocks it.
+    fn pass<'a>(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        admission_terms: AdmissionTerms<'a>,
+    ) -> ControlFlow<AppendStep, AdmissionTerms<'a>> {
+        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, admission_terms.freshness) {
+            Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
+            Err(Unverified) => Blocker::Verification,
+            // The batch would be in the same object as the marker of its producer's previous transaction. That object
+            // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
+            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &admission_terms) => Blocker::Verification,
+            Ok(_) => return ControlFlow::Continue(admission_terms),
+        }))
+    }
+
+    fn is_beside_marker(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        admission_terms: &AdmissionTerms<'_>,
+    ) -> bool {
+        let is_ahead = admission_terms.awaited.is_some() && self.opens(number, candidate);
+        is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
+    }
+
     /// Decides on a batch by its sequence and its transaction.
     ///
     /// # Errors
@@ -315,7 +385,7 @@ impl PipelineState {
 
     /// Returns true if a batch would open a transaction. This is the case if neither the known committed state nor a
     /// pending batch has one open.
-    pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
+    fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
 

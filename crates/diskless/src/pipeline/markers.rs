@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::admit::IndexedPartition;
 use super::commit::{PendingAnswer, UnansweredBatch};
-use super::gathering::NewBatch;
+use super::queue::NewBatch;
 use super::{Pipeline, Shared};
 use crate::assemble::STORED_EPOCH;
 use fullbore_log::partition::error::AppendError;

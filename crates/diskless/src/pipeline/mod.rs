@@ -11,7 +11,6 @@
 
 mod admit;
 mod commit;
-mod gathering;
 mod markers;
 mod object_ids;
 mod out_of_order;

@@ -10,7 +10,6 @@
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use crate::partition_view::PartitionView;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
-use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
+use fullbore_log::partition::outcome::{AppendTicket, Appended};
 use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrderBatch, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
@@ -39,49 +38,23 @@ use fullbore_log::validation::ValidBatch;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
-    /// `Continue` with `admission_terms` if it can be admitted or refused now.
+    /// Parks a batch whose predecessors have not arrived yet, together with its memory.
     ///
     /// # Errors
-    /// Returns an [`AppendError`] if the batch is refused. The partition then does not get any of the batch's records.
-    pub(super) fn park_or_pass<'a>(
+    /// Fails with an out-of-order error if the batch may not wait, or has already waited too long. In the second case,
+    /// fails with `UnknownProducer` if its producer is forgotten. Fails with `Gone` if the broker stops.
+    pub(super) fn park_early(
         &self,
+        state: &mut PipelineState,
         of: IndexedPartition<'_>,
         batch: &ValidBatch<'_>,
-        candidate: Candidate,
         terms: AppendTerms<'_>,
-        admission_terms: AdmissionTerms<'a>,
-    ) -> Result<ControlFlow<AppendStep, AdmissionTerms<'a>>, AppendError> {
-        let IndexedPartition { view: partition, number } = of;
-        let (early, freshness) = (terms.early, admission_terms.freshness);
-        let mut state = self.shared.state.lock();
-        if state.is_closed || partition.is_gone() {
-            return Err(partition.gone());
-        }
-        let stamp = candidate.stamp;
-        if !stamp.is_idempotent() {
-            return Ok(ControlFlow::Continue(admission_terms));
-        }
-        let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
-        let may_wait = early.are_sent || state.others_commit;
-        let committed = match state.known.get(&number) {
-            None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
-            known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
-        };
-        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, admission_terms)) };
-        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
-        // this broker over another connection. A refresh would not find it.
-        let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
-        if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
-            return Ok(ControlFlow::Break(is_stale));
-        }
-        let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
-        if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
-            return Ok(ControlFlow::Continue(admission_terms));
-        }
+        admission_terms: AdmissionTerms<'_>,
+    ) -> Result<AppendTicket, AppendError> {
+        let (IndexedPartition { view: partition, number }, stamp) = (of, batch.stamp());
         let out_of_turn =
             |state: &PipelineState| AppendError::Sequence(state.queue.of_early(number, &stamp, self.shared.now()));
-        let Some(reordering) = early.wait_in else { return Err(out_of_turn(&state)) };
+        let Some(reordering) = terms.early.wait_in else { return Err(out_of_turn(state)) };
         if reordering.is_closed() {
             return Err(AppendError::Gone);
         }
@@ -90,7 +63,7 @@ impl Pipeline {
             let log_start_offset = partition.offsets().log_start;
             return Err(match state.is_forgotten(number, &stamp) {
                 true => AppendError::UnknownProducer { log_start_offset },
-                false => out_of_turn(&state),
+                false => out_of_turn(state),
             });
         }
         let later = LaterRoom { room: admission_terms.room, early_bytes_max: self.shared.budget.max() / 2 };
@@ -105,11 +78,9 @@ impl Pipeline {
             state.parked.remove(&number);
         }
         match answer {
-            Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
+            Err(OUT_OF_ORDER) => Err(out_of_turn(state)),
             answer => answer.map(|answer| {
-                let ticket =
-                    AppendTicket::out_of_order_commit(answer, reordering.until(), admission_terms.left_out.clone());
-                ControlFlow::Break(AppendStep::Pending(ticket))
+                AppendTicket::out_of_order_commit(answer, reordering.until(), admission_terms.left_out.clone())
             }),
         }
     }
@@ -246,33 +217,6 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch that is in order continue to its admission, or returns what blocks it.
-    fn pass<'a>(
-        &self,
-        number: DisklessPartitionId,
-        candidate: &Candidate,
-        admission_terms: AdmissionTerms<'a>,
-    ) -> ControlFlow<AppendStep, AdmissionTerms<'a>> {
-        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, admission_terms.freshness) {
-            Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
-            Err(Unverified) => Blocker::Verification,
-            // The batch would be in the same object as the marker of its producer's previous transaction. That object
-            // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
-            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &admission_terms) => Blocker::Verification,
-            Ok(_) => return ControlFlow::Continue(admission_terms),
-        }))
-    }
-
-    fn is_beside_marker(
-        &self,
-        number: DisklessPartitionId,
-        candidate: &Candidate,
-        admission_terms: &AdmissionTerms<'_>,
-    ) -> bool {
-        let is_ahead = admission_terms.awaited.is_some() && self.opens(number, candidate);
-        is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
-    }
-
     /// Returns true if the state of a producer is forgotten, so that an out-of-order batch would be accepted as its
     /// first one. Another broker may still commit earlier batches, which must not come after this one. The producer
     /// must therefore begin a new epoch.

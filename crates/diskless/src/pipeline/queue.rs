@@ -1,16 +1,10 @@
-//! The queue of admitted batches that have no answer yet. It includes the batches of the object that is being filled,
-//! and the objects that are being uploaded or committed.
-//!
-//! An object is closed when it is due and an upload slot is idle. Several objects are uploaded at a time. The uploaded
-//! objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
-//! unknown, its objects are committed again with the same batches until it is known.
-//!
-//! [`Gathering`] decides which batches go into the next object, and [`confirmations`] holds back batches whose
-//! transaction is not confirmed. The queue has no clock, does no I/O, and does not decide on commits.
+//! The queue of admitted batches that have no answer yet, from those that are gathered for the next object to those
+//! that are being committed. It has no clock, does no I/O, and decides neither on commits nor when an object is due.
+//! Batches without a confirmation are held back in [`confirmations`].
 //!
 //! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
-//! outcome of its commit is known. If a batch fails, the batches of its producer that the partition admitted after it
-//! are dead. A dead batch is never committed, unless its commit was already attempted.
+//! outcome of its commit is known. If a batch fails, the later batches of its producer in the partition are dead. A
+//! dead batch is never committed, unless its commit was already attempted.
 
 mod confirmations;
 
@@ -19,16 +13,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
-use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
-use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
+use fullbore_rules::commit::fair::FairClock;
+use fullbore_rules::commit::rotation::{ActiveObject, Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
+use fullbore_rules::commit::{
+    BatchKind, CommitVerdict, Confirmation, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal,
+};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::gathering::{Gathering, NewBatch};
 use crate::index::UploadedObject;
 use confirmations::UnconfirmedBatches;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::MemoryPermit;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::reorder_buffer::BATCH_COST;
 
 pub use confirmations::UnconfirmedBatch;
 
@@ -47,6 +44,27 @@ pub struct Committed {
     pub base_offset: i64,
     /// The timestamp of the original append in ms, if the batch is a duplicate.
     pub timestamp: Option<i64>,
+}
+
+/// A batch that is admitted, whole and checked.
+#[derive(Debug)]
+pub struct NewBatch {
+    pub partition: DisklessPartitionId,
+    /// The producer of the batch. All producers get a fair share of an object's bytes.
+    pub producer: ProducerKey,
+    pub bytes: Bytes,
+    pub stamp: Stamp,
+    /// The largest timestamp of the records, in ms.
+    pub max_timestamp: i64,
+    /// The role of the batch in a transaction.
+    pub kind: BatchKind,
+    /// The confirmation of the transaction; see [`ObjectBatch`].
+    pub confirmation: Option<Confirmation>,
+    /// True if the producer waits for the end of a transaction. This is so for the marker of a transaction and for the
+    /// batch with its last records.
+    pub ends_transaction: bool,
+    /// The batch's memory; it is released together with the object.
+    pub room: Option<MemoryPermit>,
 }
 
 /// A closed object with its number in the queue.
@@ -78,6 +96,10 @@ enum Upload {
 }
 
 /// The batches that are admitted but not answered yet, and the objects that contain them.
+///
+/// An object is closed when it is due and an upload slot is idle. Several objects are uploaded at a time. The uploaded
+/// objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
+/// unknown, its objects are committed again with the same batches until it is known.
 #[derive(Debug)]
 pub struct CommitQueue {
     gathering: Gathering,
@@ -428,6 +450,104 @@ impl CommitQueue {
             let of_partition = admission.get(&batch.partition);
             !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *batch_number))
         });
+    }
+}
+
+/// A batch with its position in the fair order.
+#[derive(Debug)]
+struct GatheredBatch {
+    batch_number: BatchNumber,
+    batch: NewBatch,
+    /// The start time that the fair clock assigned, and the number of bytes that it counted for the batch.
+    order: (u64, usize),
+    at: Duration,
+}
+
+impl GatheredBatch {
+    fn len(&self) -> usize {
+        self.batch.bytes.len()
+    }
+}
+
+/// The batches that wait for the next objects. If they do not fit into one object, each producer gets an equal share of
+/// the object's bytes. A producer with few batches then waits for a single object, no matter how much other producers
+/// send. The batches of a producer are taken in the order of their admission.
+#[derive(Debug, Default)]
+struct Gathering {
+    batches: Vec<GatheredBatch>,
+    bytes: usize,
+    /// How many of the batches end a transaction.
+    ends: usize,
+    first_at: Duration,
+    last_at: Duration,
+    clock: FairClock<ProducerKey>,
+}
+
+impl Gathering {
+    /// Returns true if no batch is waiting.
+    fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Adds a batch.
+    fn push(&mut self, batch_number: BatchNumber, batch: NewBatch, now: Duration) {
+        if self.batches.is_empty() {
+            self.first_at = now;
+        }
+        self.last_at = now;
+        self.bytes += batch.bytes.len();
+        self.ends += usize::from(batch.ends_transaction);
+        let cost = batch.bytes.len() + BATCH_COST;
+        let order = (self.clock.begin(batch.producer, cost), cost);
+        self.batches.push(GatheredBatch { batch_number, batch, order, at: now });
+    }
+
+    /// Returns the size and the times of an object with all gathered batches.
+    fn active(&self) -> ActiveObject {
+        let Gathering { bytes, ends, first_at, last_at, .. } = *self;
+        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
+    }
+
+    /// Removes and returns the batches of the next object, all of them if they fit. Otherwise takes them in order, up
+    /// to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes, which only the last batch may exceed.
+    fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
+        let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
+        if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
+            (self.bytes, self.ends) = (0, 0);
+            self.clock.reset();
+            return std::mem::take(&mut self.batches);
+        }
+        self.batches.sort_by_key(|gathered| (gathered.order, gathered.batch_number));
+        let mut bytes = 0;
+        let fills = |gathered: &GatheredBatch| {
+            bytes += gathered.len();
+            bytes >= bytes_max
+        };
+        let count = self.batches.iter().position(fills).map_or(self.batches.len(), |last| last + 1);
+        let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
+        let taken = std::mem::replace(&mut self.batches, left);
+        self.bytes -= taken.iter().map(GatheredBatch::len).sum::<usize>();
+        self.ends -= taken.iter().filter(|gathered| gathered.batch.ends_transaction).count();
+        if let Some(last) = taken.last() {
+            self.clock.serve(last.order.0);
+        }
+        self.first_at = self.batches.iter().map(|gathered| gathered.at).min().unwrap_or_default();
+        taken
+    }
+
+    /// Removes the batches in `dead`. Returns how many bytes they had.
+    fn drop_dead(&mut self, dead: &HashSet<BatchNumber>) -> usize {
+        let before = self.bytes;
+        self.batches.retain(|gathered| !dead.contains(&gathered.batch_number));
+        self.bytes = self.batches.iter().map(GatheredBatch::len).sum();
+        self.ends = self.batches.iter().filter(|gathered| gathered.batch.ends_transaction).count();
+        before - self.bytes
+    }
+
+    /// Returns true if a marker of the producer is among the batches.
+    fn has_marker_of(&self, producer_id: i64) -> bool {
+        let is_one = |of: &GatheredBatch| of.batch.kind.is_marker() && of.batch.stamp.producer_id == producer_id;
+        self.ends > 0 && self.batches.iter().any(is_one)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Closes the objects that are due, and uploads them to the store. The upload window limits the number of concurrent
-//! uploads, and a setting limits the attempts of each.
+//! Closes the objects that are due, marks their batches with the object's id, and uploads them to the store. The upload
+//! window limits the number of concurrent uploads, and a setting limits the attempts of each.
 //!
 //! The size of the window is in [`UploadWindow`], and hedged PUTs are in [`crate::tries`].
 //!
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use fullbore_host::task;
 use fullbore_rules::commit::rotation::Close;
 use fullbore_rules::commit::{ObjectId, UploadWindow};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::queue::ClosedObject;
 use super::{PipelineState, Shared};
-use crate::assemble::marked;
+use crate::assemble::MARK;
 use crate::objects::counts::StoreCounts;
 use crate::objects::{ObjectError, Objects};
 use crate::tries::{BUFFERED_MAX, Tries};
@@ -221,6 +221,16 @@ impl Shared {
         }
         self.go_on();
     }
+}
+
+/// Puts the object's id into a batch, which makes it ready to be stored. The batch is copied only if other owners share
+/// its bytes.
+pub(crate) fn marked(batch: Bytes, object: ObjectId) -> Bytes {
+    let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    if let Some(mark) = batch.get_mut(MARK) {
+        mark.copy_from_slice(&object.to_be_bytes());
+    }
+    batch.freeze()
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use fullbore_tests::Batch;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::BatchView;
 
-use super::super::assemble::marked;
 use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
 use super::super::objects::double::StoreDouble;
 use super::super::objects::{BodyProgress, Objects};
+use super::super::pipeline::upload::marked;
 use super::*;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;

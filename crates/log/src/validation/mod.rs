@@ -8,7 +8,6 @@
 mod decompression;
 mod destination;
 mod refused;
-mod valid;
 mod validate;
 mod wrong_records;
 
@@ -17,6 +16,5 @@ pub use decompression::{
 };
 pub use destination::Destination;
 pub use refused::RefusedBatch;
-pub use valid::{InvalidBatch, ValidBatch, claimed_stamp};
-pub use validate::{SHORT_MAX, Sender, validate, work_of};
+pub use validate::{InvalidBatch, SHORT_MAX, Sender, ValidBatch, claimed_stamp, validate, work_of};
 pub use wrong_records::REPORTED_RECORDS_MAX;

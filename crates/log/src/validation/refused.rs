@@ -1,6 +1,6 @@
 //! The refusal of a batch.
 
-use super::valid::InvalidBatch;
+use super::validate::InvalidBatch;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;

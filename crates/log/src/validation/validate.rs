@@ -1,23 +1,24 @@
-//! Validates a client's batch, and compresses it with the topic's codec if necessary.
+//! Validates a client's batch, and compresses it with the topic's codec if necessary. Only this file makes a
+//! [`ValidBatch`]. The log checks the batch's sequence number later.
 //!
-//! The log checks the batch's sequence number later. If the batch already has the right codec, it is decompressed chunk
-//! by chunk, just for the check. With `fullbore.produce.validation=header` it is not decompressed at all, unless the
-//! topic is compacted.
+//! If the batch already has the right codec, it is decompressed chunk by chunk, just for the check. With
+//! `fullbore.produce.validation=header` it is not decompressed at all, unless the topic is compacted.
 //!
 //! Invariant: after a batch was decompressed or rewritten here, its records are readable, complete and in order, and
 //! their timestamps are in the topic's range. No batch is larger than `max.message.bytes`.
 
-use super::decompression::{Decompressing, Invalid, decompressed_max};
+use super::decompression::{BATCH_BYTES_MAX, Decompressing, Invalid, decompressed_max};
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};
-use super::valid::{ValidBatch, check_size};
 use super::wrong_records;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use fullbore_config::{ProduceValidation, StoredAs, TimestampType, TopicConfig};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::batch::{
     BatchView, CheckedRecords, Compression, Timestamps, check_records, recompress, set_max_timestamp,
 };
 use fullbore_wire::{ErrorCode, Records};
+use std::fmt;
 
 /// How many bytes a worker may compress before it serves its connections again. With a fast codec this takes less than
 /// a millisecond.
@@ -205,234 +206,181 @@ fn as_sent<'r>(batch: BatchView<'r>, max_timestamp: i64, to: Destination<'_>) ->
     Ok(ValidBatch::rewritten(bytes.freeze(), to.config, to.now_ms)?)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::decompression::{Decompression, DecompressionBudget, LargeBatchPermit};
-    use super::*;
-    use bytes::Bytes;
-    use fullbore_config::{BrokerConfig, CleanupPolicy, Properties};
-    use fullbore_wire::batch::{BatchBuilder, Stamp, crc32c, decompress};
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+/// The reason why a batch's header is not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBatch {
+    /// The batch is larger than max.message.bytes.
+    #[error("The batch of {size} bytes is larger than max.message.bytes={max}.")]
+    TooLarge {
+        /// The size of the batch.
+        size: usize,
+        /// The topic's limit.
+        max: usize,
+    },
+    /// The batch is larger than segment.bytes.
+    #[error("The batch is larger than a segment.")]
+    LargerThanSegment,
+    /// A timestamp is too far before or after the broker's clock.
+    #[error("A timestamp is out of the allowed range.")]
+    Timestamp,
+    /// The header has values that a client's batch cannot have.
+    #[error("The batch header is not valid.")]
+    Header,
+}
 
-    const CODECS: [Compression; 5] =
-        [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
-    const PRODUCER: Option<StoredAs> = None;
-
-    const ANY: Sender = Sender { may_zstd: true, is_transactional: false };
-
-    fn topic(compression: Option<StoredAs>, compact: bool) -> TopicConfig {
-        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let cleanup = CleanupPolicy { delete: !compact, compact };
-        TopicConfig { compression, cleanup, ..broker.topics.defaults.clone() }
-    }
-
-    fn to(config: &TopicConfig) -> Destination<'_> {
-        Destination { topic: "t", partition: 3, config, now_ms: 1000 }
-    }
-
-    fn sent(bytes: &[u8]) -> Records {
-        Records::Memory(Bytes::copy_from_slice(bytes))
-    }
-
-    fn stored_as(codec: Compression) -> Option<StoredAs> {
-        Some(StoredAs { codec, level: None })
-    }
-
-    fn sealed(codec: Compression, keys: &[Option<&[u8]>], value: &[u8]) -> BytesMut {
-        let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
-        keys.iter().for_each(|key| builder.append(7, *key, Some(value), &[]));
-        builder.seal(Stamp::NONE).expect("sealed").0
-    }
-
-    /// Returns the bytes to append, and true if they are the bytes that the client sent.
-    fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
-        let records = sent(bytes);
-        let decompression = Decompression::default();
-        let permit = poll_once(decompression.permit()).expect("nobody else wants it");
-        let mut outcome = in_budget(&records, topic, &decompression, None, DecompressionBudget::long());
-        if matches!(outcome, Err(Invalid::Large)) {
-            outcome = in_budget(&records, topic, &decompression, Some(&permit), DecompressionBudget::long());
+impl InvalidBatch {
+    /// Returns Kafka's error code.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            InvalidBatch::TooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
+            InvalidBatch::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
+            InvalidBatch::Timestamp => ErrorCode::INVALID_TIMESTAMP,
+            InvalidBatch::Header => ErrorCode::INVALID_RECORD,
         }
-        match outcome {
-            Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), valid.is_as_sent())),
-            Err(Invalid::Refused(why)) => Err(why),
-            Err(Invalid::Large | Invalid::Long) => panic!("it has the permit, and no time limit"),
-        }
-    }
-
-    fn in_budget<'r>(
-        records: &'r Records,
-        topic: &TopicConfig,
-        decompression: &Decompression,
-        permit: Option<&LargeBatchPermit<'_>>,
-        mut budget: DecompressionBudget,
-    ) -> Result<ValidBatch<'r>, Invalid> {
-        validate(Some(records), ANY, to(topic), Decompressing { decompression, permit, budget: &mut budget })
-    }
-
-    fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        }
-    }
-
-    #[test]
-    fn a_batch_is_rewritten_if_its_codec_is_not_its_topics() {
-        for from in CODECS {
-            let bytes = sealed(from, &[Some(b"a"), None], b"value");
-            assert!(validated(&bytes, &topic(PRODUCER, false)).is_ok_and(|(kept, as_sent)| as_sent && kept == bytes));
-            for to in CODECS {
-                let Ok((kept, as_sent)) = validated(&bytes, &topic(stored_as(to), false)) else { panic!("refused") };
-                assert_eq!(as_sent, from == to);
-                let [sent, kept] = [&bytes, &kept].map(|bytes| {
-                    let batch = BatchView::first(bytes).expect("a batch");
-                    let codec = batch.compression().expect("a codec");
-                    (codec, decompress(codec, batch.payload(), 1 << 20).expect("opens"))
-                });
-                assert_eq!((kept.0, kept.1), (to, sent.1));
-            }
-        }
-    }
-
-    #[test]
-    fn each_record_without_a_key_is_reported_compressed_or_not() {
-        for codec in CODECS {
-            for stored in [PRODUCER, stored_as(Compression::Lz4)] {
-                let compacted = topic(stored, true);
-                assert!(validated(&sealed(codec, &[Some(b"a"), Some(b"")], b"v"), &compacted).is_ok());
-                let keyless = sealed(codec, &[Some(b"a"), None, Some(b"b"), None], b"v");
-                let why = validated(&keyless, &compacted).expect_err("refused");
-                let reported: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
-                assert_eq!((why.code, reported), (ErrorCode::INVALID_RECORD, vec![1, 3]));
-                assert!(why.message.starts_with("2 of the batch's records have no key."), "{}", why.message);
-            }
-        }
-        let many = sealed(Compression::Zstd, &[None; 5000], b"");
-        assert_eq!(validated(&many, &topic(PRODUCER, true)).expect_err("refused").records.len(), 1000);
-    }
-
-    #[test]
-    fn each_record_out_of_the_range_of_times_is_reported() {
-        let hour_ms = 3_600_000;
-        for codec in CODECS {
-            let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
-            for timestamp in [7, 1001 + hour_ms, -1, 1000 + hour_ms, 2000 + hour_ms] {
-                builder.append(timestamp, None, None, &[]);
-            }
-            let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
-            let stored = if codec == Compression::None { PRODUCER } else { stored_as(Compression::None) };
-            let why = validated(&bytes, &topic(stored, false)).expect_err("refused");
-            let reported: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
-            assert_eq!((why.code, reported), (ErrorCode::INVALID_TIMESTAMP, vec![1, 4]));
-            let words = why.records[0].batch_index_error_message.as_deref().unwrap_or_default();
-            assert!(words.starts_with("Timestamp 3601001 is out of range"), "{words}");
-        }
-    }
-
-    #[test]
-    fn a_few_bytes_that_claim_gigabytes_are_refused() {
-        let bomb = sealed(Compression::Zstd, &[Some(&b"k"[..]); 66], &vec![0; 1 << 20]);
-        for topic in [topic(PRODUCER, true), topic(stored_as(Compression::Lz4), false)] {
-            assert_eq!(validated(&bomb, &topic).expect_err("refused").code, ErrorCode::MESSAGE_TOO_LARGE);
-        }
-    }
-
-    #[test]
-    fn a_batch_that_becomes_large_waits_for_its_permit_and_others_do_not() {
-        let to_gzip = topic(stored_as(Compression::Gzip), false);
-        let sealed = |mib| sealed(Compression::Zstd, &vec![Some(&b"k"[..]); mib], &vec![0; 1 << 20]);
-        let (small, large) = (sealed(3), sealed(20));
-        let (small, large) = (sent(&small), sent(&large));
-        let decompression = Decompression::default();
-        let validate =
-            |records, permit| in_budget(records, &to_gzip, &decompression, permit, DecompressionBudget::long());
-        assert!(validate(&small, None).is_ok());
-        assert!(matches!(validate(&large, None), Err(Invalid::Large)));
-        let permit = poll_once(decompression.permit()).expect("nobody has it");
-        assert!(poll_once(decompression.permit()).is_none());
-        assert!(validate(&large, Some(&permit)).is_ok());
-        drop(permit);
-        assert!(poll_once(decompression.permit()).is_some());
-    }
-
-    #[test]
-    fn size_counts_as_it_is_stored() {
-        let small = sealed(Compression::Gzip, &[None], &vec![0; 2 << 20]);
-        let why = validated(&small, &topic(stored_as(Compression::None), false)).expect_err("refused");
-        assert_eq!(why.code, ErrorCode::MESSAGE_TOO_LARGE);
-        assert!(validated(&small, &topic(stored_as(Compression::Snappy), false)).is_ok());
-    }
-
-    #[test]
-    fn work_counts_recompressed_and_checked_bytes() {
-        let believing = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, false) };
-        let kept = [topic(PRODUCER, false), topic(stored_as(Compression::Zstd), false), topic(PRODUCER, true)];
-        let [zstd, gzip] = [Compression::Zstd, Compression::Gzip].map(|codec| sealed(codec, &[Some(b"a")], b"v"));
-        let plain = sealed(Compression::None, &[Some(b"a")], &[0; 1000]);
-        for topic in &kept {
-            assert_eq!(work_of(&zstd, topic), zstd.len());
-        }
-        assert_eq!(work_of(&gzip, &kept[0]), gzip.len() * GUNZIP);
-        assert_eq!(work_of(&zstd, &believing), 0);
-        assert_eq!(work_of(&zstd, &topic(stored_as(Compression::None), false)), usize::MAX);
-        assert_eq!(work_of(&plain, &topic(PRODUCER, true)), 0);
-        assert_eq!(work_of(&plain, &kept[1]), plain.len());
-        let slow = Some(StoredAs { codec: Compression::Zstd, level: Some(19) });
-        assert_eq!(work_of(&plain, &topic(slow, false)), plain.len() * SLOW);
-        assert_eq!(work_of(b"no batch", &kept[1]), 0);
-    }
-
-    /// Returns the batch with a changed record count in its header.
-    fn counting(mut bytes: BytesMut, count: i32) -> BytesMut {
-        bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
-        bytes[57..61].copy_from_slice(&count.to_be_bytes());
-        let crc = crc32c(&bytes[21..]);
-        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-        bytes
-    }
-
-    #[test]
-    fn a_count_that_the_records_do_not_bear_out_is_refused_unless_headers_are_believed() {
-        let believing = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, false) };
-        for codec in CODECS {
-            let bytes = counting(sealed(codec, &[Some(b"a")], b"value"), i32::MAX);
-            let why = validated(&bytes, &topic(PRODUCER, false)).expect_err("refused");
-            assert_eq!(why.code, ErrorCode::INVALID_RECORD, "{codec:?}");
-            assert_eq!(validated(&bytes, &believing).is_ok(), codec != Compression::None, "{codec:?}");
-            let both = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, true) };
-            assert!(validated(&bytes, &both).is_err(), "{codec:?} of a compacted topic");
-        }
-    }
-
-    #[test]
-    fn a_compressed_batch_with_a_wrong_largest_timestamp_gets_that_of_its_records() {
-        for codec in CODECS {
-            let mut bytes = sealed(codec, &[Some(b"a")], b"value");
-            set_max_timestamp(&mut bytes, 900);
-            let (kept, as_sent) =
-                validated(&bytes, &topic(PRODUCER, false)).unwrap_or_else(|why| panic!("{}", why.message));
-            let view = BatchView::first(&kept).expect("a batch");
-            assert_eq!((view.max_timestamp(), as_sent, view.check_crc()), (7, false, Ok(())), "{codec:?}");
-        }
-    }
-
-    #[test]
-    fn a_batch_past_the_budget_of_a_serving_thread_is_long_and_so_is_each_later_one() {
-        let topic = topic(PRODUCER, false);
-        let sealed = |kib| sealed(Compression::Lz4, &vec![Some(&b"k"[..]); kib], &vec![0; 1 << 10]);
-        let (small, large) = (sealed(200), sealed(600));
-        let (small, large) = (sent(&small), sent(&large));
-        let decompression = Decompression::default();
-        let mut budget = DecompressionBudget::short();
-        let mut validate = |records| {
-            let decompressing = Decompressing { decompression: &decompression, permit: None, budget: &mut budget };
-            validate(Some(records), ANY, to(&topic), decompressing).map(|_| ())
-        };
-        assert!(validate(&small).is_ok() && validate(&small).is_ok());
-        assert!(matches!(validate(&small), Err(Invalid::Long)), "the third in one request");
-        assert!(matches!(validate(&large), Err(Invalid::Long)));
-        assert!(in_budget(&large, &topic, &decompression, None, DecompressionBudget::long()).is_ok());
     }
 }
+
+/// A batch that a leader may append. It can only be created by the checks in this file.
+#[derive(Clone)]
+pub struct ValidBatch<'a> {
+    batch: ValidBytes<'a>,
+    stamp: Stamp,
+    /// True if a coordinator made the batch. Its producer then has no sequence numbers.
+    is_unsequenced: bool,
+}
+
+#[derive(Clone)]
+enum ValidBytes<'a> {
+    /// The bytes as the client sent them.
+    Sent(BatchView<'a>),
+    /// Bytes that replace the client's bytes, or a copy of the client's bytes.
+    Own(Bytes),
+}
+
+impl<'a> ValidBatch<'a> {
+    /// Creates a valid batch after checking its header. The caller must be sure that the records and the checksum are
+    /// correct, because they were checked before or this broker made the batch.
+    ///
+    /// # Errors
+    /// Returns [`InvalidBatch`] if the size, a timestamp or a count in the header is wrong.
+    pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let stamp = check_header(&batch, config, now_ms)?;
+        Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false })
+    }
+
+    /// Creates a valid batch with a group's offsets that belong to a transaction. Such a batch has a producer
+    /// but no sequence number. Only a coordinator may create one, and a client's is refused.
+    ///
+    /// # Errors
+    /// Returns [`InvalidBatch`] as [`ValidBatch::of`] does, and if the batch is of a different kind.
+    pub fn of_offsets(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let is_of_offsets = batch.is_transactional() && batch.producer_id() >= 0 && batch.base_sequence() < 0;
+        let mut valid = ValidBatch::of(batch, config, now_ms)?;
+        valid.is_unsequenced = true;
+        if is_of_offsets { Ok(valid) } else { Err(InvalidBatch::Header) }
+    }
+
+    /// Creates a valid batch from bytes that replace those of the client.
+    fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let stamp = check_header(&view(&bytes), config, now_ms)?;
+        Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })
+    }
+
+    /// Returns a copy that does not borrow anything.
+    pub fn to_owned(&self) -> ValidBatch<'static> {
+        ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), ..*self }
+    }
+
+    /// Returns the batch.
+    pub fn view(&self) -> BatchView<'_> {
+        match &self.batch {
+            ValidBytes::Sent(batch) => *batch,
+            ValidBytes::Own(bytes) => view(bytes),
+        }
+    }
+
+    /// Returns the producer, its epoch and the sequence number.
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// Returns true if the batch belongs to a transaction.
+    pub fn is_transactional(&self) -> bool {
+        self.view().is_transactional()
+    }
+
+    /// Returns true if the batch was made by [`ValidBatch::of_offsets`].
+    pub fn is_unsequenced(&self) -> bool {
+        self.is_unsequenced
+    }
+
+    /// Creates a valid batch without any check.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
+        let batch = BatchView::first(bytes).expect("a batch");
+        let stamp = stamp_of(&batch).expect("a header of a client's");
+        ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false }
+    }
+
+    /// Returns true if the batch is stored as it was sent.
+    #[cfg(test)]
+    fn is_as_sent(&self) -> bool {
+        matches!(self.batch, ValidBytes::Sent(_))
+    }
+}
+
+impl fmt::Debug for ValidBatch<'_> {
+    /// Shows no contents.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ValidBatch").field("stamp", &self.stamp).finish_non_exhaustive()
+    }
+}
+
+fn view(bytes: &Bytes) -> BatchView<'_> {
+    BatchView::first(bytes).expect("it is one whole batch, which was written or checked here")
+}
+
+/// Checks the size, the timestamps and the counts. Returns the stamp.
+fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Stamp, InvalidBatch> {
+    check_size(batch.size(), config)?;
+    if batch.size() as u64 > config.segment_bytes {
+        return Err(InvalidBatch::LargerThanSegment);
+    }
+    check_timestamps(batch, config, now_ms)?;
+    stamp_of(batch)
+}
+
+/// Checks a batch's size. As in Kafka, this is done when the batch arrives, and again if it was compressed with another
+/// codec.
+fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
+    let max = config.max_message_bytes.min(BATCH_BYTES_MAX);
+    if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
+}
+
+/// Checks the first and the largest timestamp in the header. The timestamps of the records are checked together with
+/// the records.
+fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
+    let is_allowed = |timestamp| {
+        config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)
+    };
+    if is_allowed(batch.base_timestamp()) && is_allowed(batch.max_timestamp()) {
+        Ok(())
+    } else {
+        Err(InvalidBatch::Timestamp)
+    }
+}
+
+/// Returns the stamp from the header of the first batch in `bytes`; `None` if there is no batch. Nothing else is
+/// checked.
+pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
+    stamp_of(&BatchView::first(bytes).ok()?).ok()
+}
+
+fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
+    let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
+    let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());
+    stamp.map_err(|_: SequenceRefusal| InvalidBatch::Header)
+}
+
+#[cfg(test)]
+mod tests;
