@@ -22,6 +22,9 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// One of this many requests to any broker goes to a broker without a connection first. Otherwise the only connected
+/// broker would answer each of them, even if its metadata stays old because it is cut off from the controller.
+const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +183,8 @@ impl Cluster {
     }
 
     /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates each of these parts.
+    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, those with a
+    /// connection come last.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -191,7 +195,8 @@ impl Cluster {
             addresses.rotate_left(by);
         }
         known.append(&mut bootstrap);
-        known.sort_by_key(|address| !self.is_connected(address));
+        let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
+        known.sort_by_key(|address| self.is_connected(address) == connected_last);
         known
     }
 
