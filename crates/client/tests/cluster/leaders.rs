@@ -1,7 +1,7 @@
 //! Tests readers of a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
 
 use super::broker::TestBroker;
-use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
+use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
@@ -16,7 +16,7 @@ use fullbore_wire::apis::list_offsets::{
 };
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::{ErrorCode, Frame, Records, Uuid};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -100,6 +100,28 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
     let begun = cursors(&mut cluster, || ());
     let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
     assert_eq!((outcome.progress.records(), requests.load(SeqCst)), (10, 3));
+}
+
+#[test]
+fn leader_closes_new_connections_for_a_while_a_reader_connects_again_and_reads() {
+    let ([listener], ports) = listeners();
+    let (port, is_down) = (ports[0], Arc::new(AtomicBool::new(false)));
+    serve_unless(listener, is_down.clone(), move |key, requested| match key {
+        ApiKey::Metadata => Some(with_id(requested, &ports)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    is_down.store(true, SeqCst);
+    let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |progress| {
+        if progress.trouble().is_some() {
+            is_down.store(false, SeqCst);
+        }
+        true
+    });
+    assert_eq!(outcome.expect("read").progress.records(), 10);
 }
 
 #[test]
