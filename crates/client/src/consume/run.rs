@@ -282,7 +282,8 @@ impl<'a, S: Sink> Run<'a, S> {
                             let error = Arc::new(error);
                             for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
                                 let place = (cursor.topic.clone(), cursor.partition);
-                                self.progress.waiting.refuse(place, error.clone());
+                                let for_long = self.progress.waiting.refuse(place, error.clone());
+                                self.scout.doubt_after(for_long);
                             }
                         }
                         Err(error) => return Err(error.into()),
@@ -549,6 +550,7 @@ impl<'a, S: Sink> Run<'a, S> {
     /// up after `refused_max`, unless its leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
+        self.scout.doubt_after(for_long);
         let is_answer = matches!(*error, ClientError::Kafka { .. });
         let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. });
         if self.plan.to_end && is_refusal && for_long >= self.refused_max {

@@ -47,8 +47,13 @@ fn start(requested: &ReceivedRequest, error_code: ErrorCode) -> Frame {
 
 /// Returns the metadata of a topic with an id, whose only partition is led by the first broker.
 fn with_id(requested: &ReceivedRequest, ports: &[u16]) -> Frame {
+    led_by(requested, ports, 1)
+}
+
+/// Returns the metadata of a topic with an id, whose only partition is led by this broker.
+fn led_by(requested: &ReceivedRequest, ports: &[u16], leader: i32) -> Frame {
     requested.answer::<MetadataRequest>(|_| {
-        let mut known = metadata(ports, 1);
+        let mut known = metadata(ports, leader);
         known.topics[0].topic_id = TOPIC_ID;
         known
     })
@@ -100,6 +105,25 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
     let begun = cursors(&mut cluster, || ());
     let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
     assert_eq!((outcome.progress.records(), requests.load(SeqCst)), (10, 3));
+}
+
+#[test]
+fn listed_broker_is_behind_a_reader_finds_the_leader_through_another() {
+    let ([behind, leading], mut ports) = listeners();
+    // No broker listens on this port.
+    ports.push(1);
+    let (port, known) = (ports[0], ports.clone());
+    serve(behind, move |_, requested| Some(led_by(requested, &known, 3)));
+    serve(leading, move |key, requested| match key {
+        ApiKey::Metadata => Some(led_by(requested, &ports, 2)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert_eq!(outcome.progress.records(), 10);
 }
 
 #[test]
