@@ -528,6 +528,9 @@ impl<S: Sink> Fetcher<S> {
                 let aborted = self.settings.read_committed.then_some(aborted);
                 let FetchSettings { check_crcs, skip_bad_batches: skips_bad_batches, .. } = self.settings;
                 let reading = Reading { check_crcs, skips_bad_batches, aborted };
+                if !topic.topic_id.is_zero() {
+                    self.cursors[at].confirm();
+                }
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
                     Ok(skipped) => {
                         skipped.notice().into_iter().for_each(|notice| self.progress.notice(notice));

@@ -341,7 +341,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.idle.push(Idle { cursor, due });
                 continue;
             };
-            let place = of_topic.iter().find(|place| place.partition == cursor.partition);
+            let place = of_topic.iter().find(|place| cursor.is_at(place));
             if let Some(Err(error)) = place.map(|place| cursor.follow(place.topic_id, self.plan.fetch.reset.is_some()))
             {
                 self.give_up(cursor, error);
