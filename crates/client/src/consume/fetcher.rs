@@ -80,7 +80,9 @@ pub(super) enum FetcherEnd {
 
 impl From<ClientError> for FetcherEnd {
     fn from(error: ClientError) -> Self {
-        if error.is_retriable() { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
+        // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
+        let is_unexpected = matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. });
+        if error.is_retriable() || is_unexpected { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
     }
 }
 

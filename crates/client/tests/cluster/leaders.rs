@@ -108,6 +108,24 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
 }
 
 #[test]
+fn whole_fetch_fails_unexpectedly_a_reader_fetches_again() {
+    let ([listener], ports) = listeners();
+    let (port, fetches) = (ports[0], AtomicUsize::new(0));
+    serve(listener, move |key, requested| match key {
+        ApiKey::Metadata => Some(with_id(requested, &ports)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| match fetches.fetch_add(1, SeqCst) {
+            0 => FetchResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() },
+            _ => fetched(&(0, Some(0), 10)),
+        })),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
+    assert_eq!(outcome.progress.records(), 10);
+}
+
+#[test]
 fn listed_broker_is_behind_a_reader_finds_the_leader_through_another() {
     let ([behind, leading], mut ports) = listeners();
     // No broker listens on this port.
