@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// One of this many requests to any broker goes to a broker without a connection first. Otherwise the only connected
-/// broker would answer each of them, even if its metadata stays old because it is cut off from the controller.
+/// How many requests to any broker there are for each that goes to a broker without a connection first. Otherwise the
+/// only connected broker would answer all of them, even if it is cut off from the controller and its metadata stay old.
 const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
