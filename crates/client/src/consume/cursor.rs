@@ -293,6 +293,8 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
+            // Batches before the wanted offset count here, because one of them may end an aborted transaction.
+            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
             // A response may begin with batches before the wanted offset.
             if batch.last_offset() < from {
                 continue;
@@ -300,7 +302,6 @@ impl<S: Sink> Cursor<S> {
             if reading.check_crcs {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }
-            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
             if !batch.is_control() && !is_aborted {
                 match self.read_batch(&batch, from, count) {
                     Ok(ControlFlow::Break(())) => break,
@@ -427,7 +428,7 @@ impl<'a> Iterator for Batches<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_wire::batch::{BatchBuilder, Header, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, EndTransactionMarker, Header, Stamp};
 
     #[test]
     fn a_wrong_checksum_ends_the_partition_only_if_checksums_are_checked() {
@@ -457,6 +458,25 @@ mod tests {
         let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: None };
         Cursor::new(place, ()).read(&bytes, reading, &mut count).expect("good");
         assert_eq!(count, Count { records: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn marker_before_the_offset_ends_its_transaction_the_next_one_is_read() {
+        let (producer_id, producer_epoch) = (7, 0);
+        let marker = EndTransactionMarker { producer_id, producer_epoch, is_commit: false, coordinator_epoch: 0 };
+        let mut marker = marker.batch(0);
+        marker[..8].copy_from_slice(&4_i64.to_be_bytes());
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
+        builder.append(0, None, Some(b"value"), &[]);
+        let (mut next, _) = builder.seal(Stamp { producer_id, producer_epoch, base_sequence: 9 }).expect("sealed");
+        next[..8].copy_from_slice(&5_i64.to_be_bytes());
+        let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+        let (mut cursor, mut count) = (Cursor::new(place, ()), Count::default());
+        cursor.offset = Some(5);
+        let aborted = [AbortedTransaction { producer_id, first_offset: 0, ..Default::default() }];
+        let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: Some(&aborted) };
+        cursor.read(&[&marker[..], &next].concat(), reading, &mut count).expect("good");
+        assert_eq!((count.records, cursor.offset), (1, Some(6)));
     }
 
     /// Returns `count` batches of one record each. The batches in `bad` claim to have more records.
