@@ -181,7 +181,8 @@ impl<'a, S: Sink> Run<'a, S> {
         if may_come || !self.connecting.is_empty() || !self.fetchers.is_empty() {
             return Ok(false);
         }
-        if !self.done.is_empty() {
+        let has_none = self.idle.is_empty() && self.given_up.is_empty();
+        if !self.done.is_empty() || (has_none && self.plan.to_end) {
             return Ok(true);
         }
         let is_deletion = |(_, error): &(Cursor<S>, ConsumeError)| matches!(error, ConsumeError::Deleted { .. });

@@ -167,6 +167,23 @@ fn leader_closes_new_connections_for_a_while_a_reader_connects_again_and_reads()
 }
 
 #[test]
+fn topic_has_no_partitions_a_read_to_the_end_is_over_at_once() {
+    let ([listener], ports) = listeners();
+    let port = ports[0];
+    serve(listener, move |_, requested| {
+        Some(requested.answer::<MetadataRequest>(|_| {
+            let mut known = metadata(&ports, 1);
+            known.topics[0].partitions.clear();
+            known
+        }))
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &ConsumePlan { to_end: true, ..plan(u64::MAX) }, |_| true).expect("read");
+    assert!(outcome.finished.is_some(), "it has waited for its timeout");
+}
+
+#[test]
 fn partition_stays_without_a_leader_a_read_to_the_end_gives_it_up() {
     let ([listener], ports) = listeners();
     let port = ports[0];
