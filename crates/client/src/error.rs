@@ -200,6 +200,8 @@ impl ClientError {
             | ClientError::Silent { .. }
             | ClientError::NoLeader { .. } => true,
             ClientError::Kafka { code, .. } => code.is_retriable(),
+            // A broker that is stopping closes new connections, and so does a proxy in front of a broker that is down.
+            ClientError::Handshake { source, .. } => source.kind() == std::io::ErrorKind::UnexpectedEof,
             _ => false,
         }
     }

@@ -322,7 +322,7 @@ impl Partition {
     }
 
     /// Sets the leader of the partition, or `None`, for the topic `topic_id`. Ignores older epochs. Returns true if the
-    /// partition belongs to this topic.
+    /// partition belongs to this topic, and another broker leads it now than the one that last got batches.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -333,17 +333,21 @@ impl Partition {
         if state.window.log() != topic_id {
             return false;
         }
-        if epoch >= 0 && epoch < state.leader_epoch {
-            return true;
+        if epoch < 0 || epoch >= state.leader_epoch {
+            state.leader_epoch = epoch;
+            self.lead(&mut state, leader);
         }
-        state.leader_epoch = epoch;
+        state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to)
+    }
+
+    fn lead(self: &Arc<Self>, state: &mut PartitionQueue, leader: Option<Arc<Worklist<Listing>>>) {
         let unchanged = match (&state.leader, &leader) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (None, None) => true,
             _ => false,
         };
         if unchanged {
-            return true;
+            return;
         }
         if let (Some(old), Some(_)) = (&state.leader, &leader) {
             old.leave();
@@ -351,8 +355,7 @@ impl Partition {
         state.leader = leader;
         // The pause after a refusal of the old leader does not apply to the new one.
         state.retry_at = None;
-        self.relist(&mut state);
-        true
+        self.relist(state);
     }
 
     /// Sets the id of the partition's topic. A new id means that the topic was recreated.

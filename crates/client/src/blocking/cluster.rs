@@ -2,6 +2,7 @@
 
 use super::awaited::Awaited;
 use super::connection::Connection;
+use super::doubts::Doubts;
 use super::kept::KeptConnection;
 use super::socket::READ_TIMEOUT;
 use crate::error::ClientError;
@@ -43,6 +44,8 @@ struct Bootstrap {
     awaited: Awaited,
     /// How many searches for a broker that answers have begun. Each begins with another broker of the list.
     turn: AtomicUsize,
+    /// The brokers that a search tries last.
+    doubts: Mutex<Doubts>,
 }
 
 /// A broker, as metadata describes it.
@@ -100,6 +103,7 @@ impl Cluster {
                     patience: READ_TIMEOUT,
                     awaited: Awaited::default(),
                     turn: AtomicUsize::new(0),
+                    doubts: Mutex::default(),
                 },
                 connection: Mutex::default(),
                 others: HashMap::new(),
@@ -119,6 +123,25 @@ impl Cluster {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
+    /// Shares the brokers that either cluster learns from metadata with `other`.
+    #[must_use]
+    pub(crate) fn learning_with(self, other: &Cluster) -> Self {
+        Cluster { bootstrap: Bootstrap { learned: other.bootstrap.learned.clone(), ..self.bootstrap }, ..self }
+    }
+
+    /// Remembers the brokers of a response that another connection has received.
+    pub(crate) fn learn(&self, response: &MetadataResponse) {
+        self.bootstrap.learn(response);
+    }
+
+    /// Drops the connection to any broker, because the leaders or coordinators that this broker names are of no use.
+    /// The next search tries other brokers first. Has an effect at most once a second, and only if there are others.
+    pub(crate) fn doubt(&mut self) {
+        if self.bootstrap.knows_others() && self.bootstrap.doubts.lock().doubt(Instant::now()) {
+            drop(self.connection.get_mut().take());
+        }
+    }
+
     /// Returns the list of responses that are due. All clusters made from this one share it.
     pub fn awaited(&self) -> Awaited {
         self.bootstrap.awaited.clone()
@@ -133,7 +156,7 @@ impl Cluster {
     /// Returns a cluster of the same brokers with its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn } = &self.bootstrap;
+        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn, doubts } = &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
             learned: learned.clone(),
@@ -142,6 +165,7 @@ impl Cluster {
             patience: *patience,
             awaited: awaited.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
+            doubts: Mutex::new(doubts.lock().clone()),
         };
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
@@ -352,8 +376,13 @@ impl Bootstrap {
         }
     }
 
+    /// Returns true if more than one address is known.
+    fn knows_others(&self) -> bool {
+        self.addresses.len() > 1 || self.learned.lock().iter().any(|address| !self.addresses.contains(address))
+    }
+
     /// Returns all known addresses, each once. Those of the list come first, then those of the metadata. Each call
-    /// begins with another address of the list.
+    /// begins with another address of the list. Addresses in doubt come last.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -363,6 +392,7 @@ impl Bootstrap {
                 addresses.push(address.clone());
             }
         }
+        self.doubts.lock().sort(&mut addresses);
         addresses
     }
 
@@ -392,7 +422,10 @@ impl Bootstrap {
             }
             let left = until.saturating_duration_since(Instant::now());
             match receiver.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
-                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Ok(connection)) => {
+                    self.doubts.lock().led_to(connection.address());
+                    return Ok(connection);
+                }
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });

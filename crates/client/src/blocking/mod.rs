@@ -7,6 +7,7 @@ mod awaited;
 mod cluster;
 mod connection;
 mod coordinator;
+mod doubts;
 mod each;
 mod kept;
 mod offsets;

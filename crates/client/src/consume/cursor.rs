@@ -15,6 +15,8 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
+/// Maximum number of former topics of the same name whose positions are remembered.
+const FORMER_MAX: usize = 4;
 /// Maximum size of a batch's decompressed records, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
@@ -66,8 +68,21 @@ pub struct Cursor<S> {
     refused_at: Option<i64>,
     /// A start that overrides the settings. It is kept until a record is read.
     pub(super) start: Option<StartOffset>,
+    /// True if a leader has returned records under the topic's id, so that the topic exists or has existed.
+    is_confirmed: bool,
+    /// The positions in confirmed topics that had this name before, oldest first.
+    former: Vec<FormerTopic>,
     /// The sink of the records.
     pub sink: S,
+}
+
+/// The position in a topic that had the name of the present one before.
+#[derive(Debug)]
+struct FormerTopic {
+    placed: Placed,
+    offset: Option<i64>,
+    refused_at: Option<i64>,
+    start: Option<StartOffset>,
 }
 
 /// How many records were read, and the bytes of their keys and values.
@@ -117,8 +132,21 @@ impl<S> Cursor<S> {
     /// Creates a cursor whose start and end are known, at least in part.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
-        let (is_reset, refused_at, start) = Default::default();
-        Cursor { topic, topic_id, partition, offset, end, placed, is_reset, refused_at, start, sink }
+        let (is_reset, refused_at, start, is_confirmed, former) = Default::default();
+        Cursor {
+            topic,
+            topic_id,
+            partition,
+            offset,
+            end,
+            placed,
+            is_reset,
+            refused_at,
+            start,
+            is_confirmed,
+            former,
+            sink,
+        }
     }
 
     /// Moves the cursor to the start of the log, so that every remaining record is read.
@@ -166,6 +194,42 @@ pub(super) struct Reading<'a> {
 }
 
 impl<S: Sink> Cursor<S> {
+    /// Notes that a leader has returned records under the topic's id.
+    pub(super) fn confirm(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// Returns true if this is the place of the cursor's partition. A place in a former topic does not count once
+    /// records of a later topic were read, because it comes from a broker that is behind.
+    pub(super) fn is_at(&self, place: &PartitionPlace) -> bool {
+        let is_former = |topic_id| self.former.iter().any(|former| former.placed.topic_id == topic_id);
+        self.partition == place.partition && !(self.is_confirmed && is_former(place.topic_id))
+    }
+
+    /// Moves to the start of a recreated topic. If no leader knew the present topic, its id came from a broker that is
+    /// behind, and the former topic is read on.
+    fn change_topic(&mut self, topic_id: Uuid) {
+        let (placed, offset) = (self.placed, self.offset);
+        let present = FormerTopic { placed, offset, refused_at: self.refused_at, start: self.start };
+        match self.former.iter().position(|former| former.placed.topic_id == topic_id) {
+            Some(at) => {
+                let former = self.former.remove(at);
+                (self.placed, self.offset) = (former.placed, former.offset);
+                (self.refused_at, self.start) = (former.refused_at, former.start);
+            }
+            None => {
+                self.refused_at = None;
+                self.begin_at_start();
+            }
+        }
+        if std::mem::take(&mut self.is_confirmed) {
+            self.former.push(present);
+        }
+        if self.former.len() > FORMER_MAX {
+            self.former.remove(0);
+        }
+    }
+
     /// Continues with the topic that now has this id. A recreated topic is read from its start, because all of its
     /// records are new. If `restarts` is false, the recreation is an error that ends the read of the partition. The
     /// same applies if the cursor has an end, because the end belongs to the old topic.
@@ -178,8 +242,7 @@ impl<S: Sink> Cursor<S> {
             return Err(ConsumeError::Recreated { topic: self.topic.clone() });
         }
         if was_recreated {
-            self.refused_at = None;
-            self.begin_at_start();
+            self.change_topic(topic_id);
         }
         (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
         self.sink.follow(topic_id);
@@ -230,6 +293,8 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
+            // Batches before the wanted offset count here, because one of them may end an aborted transaction.
+            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
             // A response may begin with batches before the wanted offset.
             if batch.last_offset() < from {
                 continue;
@@ -237,7 +302,6 @@ impl<S: Sink> Cursor<S> {
             if reading.check_crcs {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }
-            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
             if !batch.is_control() && !is_aborted {
                 match self.read_batch(&batch, from, count) {
                     Ok(ControlFlow::Break(())) => break,
@@ -364,7 +428,7 @@ impl<'a> Iterator for Batches<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_wire::batch::{BatchBuilder, Header, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, EndTransactionMarker, Header, Stamp};
 
     #[test]
     fn a_wrong_checksum_ends_the_partition_only_if_checksums_are_checked() {
@@ -396,6 +460,25 @@ mod tests {
         assert_eq!(count, Count { records: 1, bytes: 5 });
     }
 
+    #[test]
+    fn marker_before_the_offset_ends_its_transaction_the_next_one_is_read() {
+        let (producer_id, producer_epoch) = (7, 0);
+        let marker = EndTransactionMarker { producer_id, producer_epoch, is_commit: false, coordinator_epoch: 0 };
+        let mut marker = marker.batch(0);
+        marker[..8].copy_from_slice(&4_i64.to_be_bytes());
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
+        builder.append(0, None, Some(b"value"), &[]);
+        let (mut next, _) = builder.seal(Stamp { producer_id, producer_epoch, base_sequence: 9 }).expect("sealed");
+        next[..8].copy_from_slice(&5_i64.to_be_bytes());
+        let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+        let (mut cursor, mut count) = (Cursor::new(place, ()), Count::default());
+        cursor.offset = Some(5);
+        let aborted = [AbortedTransaction { producer_id, first_offset: 0, ..Default::default() }];
+        let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: Some(&aborted) };
+        cursor.read(&[&marker[..], &next].concat(), reading, &mut count).expect("good");
+        assert_eq!((count.records, cursor.offset), (1, Some(6)));
+    }
+
     /// Returns `count` batches of one record each. The batches in `bad` claim to have more records.
     fn batches(count: usize, bad: &[usize]) -> Vec<u8> {
         let batch = |at: usize| {
@@ -411,6 +494,29 @@ mod tests {
             bytes.to_vec()
         };
         (0..count).flat_map(batch).collect()
+    }
+
+    #[test]
+    fn id_of_a_broker_behind_neither_rewinds_nor_holds_the_cursor() {
+        let id = |byte| Uuid([byte; 16]);
+        let place = |byte| PartitionPlace { topic: Text::from("t"), topic_id: id(byte), partition: 3, leader: None };
+        let mut cursor = Cursor::new(place(1), ());
+        (cursor.offset, cursor.placed.offset) = (Some(70), Some(5));
+        cursor.confirm();
+        // A broker that is behind names an older topic, which no leader knows.
+        cursor.follow(id(9), true).expect("it restarts");
+        assert_eq!((cursor.offset, cursor.is_at(&place(1))), (Some(0), true));
+        cursor.follow(id(1), true).expect("it goes on");
+        assert_eq!((cursor.offset, cursor.placed.offset, cursor.placed.topic_id), (Some(70), Some(5), id(1)));
+        // The topic is recreated, and records of the new one are read.
+        cursor.confirm();
+        cursor.follow(id(2), true).expect("it restarts");
+        assert_eq!(cursor.offset, Some(0));
+        cursor.offset = Some(8);
+        cursor.confirm();
+        assert_eq!([1, 2, 3].map(|byte| cursor.is_at(&place(byte))), [false, true, true]);
+        cursor.follow(id(3), true).expect("it restarts");
+        assert_eq!(cursor.offset, Some(0));
     }
 
     #[test]

@@ -80,7 +80,9 @@ pub(super) enum FetcherEnd {
 
 impl From<ClientError> for FetcherEnd {
     fn from(error: ClientError) -> Self {
-        if error.is_retriable() { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
+        // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
+        let is_unexpected = matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. });
+        if error.is_retriable() || is_unexpected { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
     }
 }
 
@@ -529,6 +531,9 @@ impl<S: Sink> Fetcher<S> {
                 let aborted = self.settings.read_committed.then_some(aborted);
                 let FetchSettings { check_crcs, skip_bad_batches: skips_bad_batches, .. } = self.settings;
                 let reading = Reading { check_crcs, skips_bad_batches, aborted };
+                if !topic.topic_id.is_zero() {
+                    self.cursors[at].confirm();
+                }
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
                     Ok(skipped) => {
                         skipped.notice().into_iter().for_each(|notice| self.progress.notice(notice));

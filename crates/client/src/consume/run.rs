@@ -181,7 +181,8 @@ impl<'a, S: Sink> Run<'a, S> {
         if may_come || !self.connecting.is_empty() || !self.fetchers.is_empty() {
             return Ok(false);
         }
-        if !self.done.is_empty() {
+        let has_none = self.idle.is_empty() && self.given_up.is_empty();
+        if !self.done.is_empty() || (has_none && self.plan.to_end) {
             return Ok(true);
         }
         let is_deletion = |(_, error): &(Cursor<S>, ConsumeError)| matches!(error, ConsumeError::Deleted { .. });
@@ -282,7 +283,8 @@ impl<'a, S: Sink> Run<'a, S> {
                             let error = Arc::new(error);
                             for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
                                 let place = (cursor.topic.clone(), cursor.partition);
-                                self.progress.waiting.refuse(place, error.clone());
+                                let for_long = self.progress.waiting.refuse(place, error.clone());
+                                self.scout.doubt_after(for_long);
                             }
                         }
                         Err(error) => return Err(error.into()),
@@ -340,7 +342,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.idle.push(Idle { cursor, due });
                 continue;
             };
-            let place = of_topic.iter().find(|place| place.partition == cursor.partition);
+            let place = of_topic.iter().find(|place| cursor.is_at(place));
             if let Some(Err(error)) = place.map(|place| cursor.follow(place.topic_id, self.plan.fetch.reset.is_some()))
             {
                 self.give_up(cursor, error);
@@ -549,6 +551,7 @@ impl<'a, S: Sink> Run<'a, S> {
     /// gives the partition up after `refused_max`, unless the leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
+        self.scout.doubt_after(for_long);
         let is_answer = matches!(*error, ClientError::Kafka { .. });
         let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. });
         if self.plan.to_end && is_refusal && for_long >= self.refused_max {

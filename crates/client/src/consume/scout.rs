@@ -13,7 +13,10 @@ use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a partition must not have been read until leaders are looked up at another broker.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts look-ups and connections.
 pub(super) struct Scout {
@@ -28,6 +31,8 @@ pub(super) struct Scout {
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
+    /// True if the next look-up should go to another broker.
+    doubts: bool,
     report: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
@@ -55,7 +60,7 @@ impl Scout {
     ) -> Self {
         let (cluster, servers, kept) = (requested.detached(), requested.servers(), requested.take_connection());
         let (requested, kept, report) = (Some(requested), Arc::new(Mutex::new(kept)), Arc::new(report));
-        Scout { cluster, servers, requested, kept, known, looks_since: None, report }
+        Scout { cluster, servers, requested, kept, known, looks_since: None, doubts: false, report }
     }
 
     /// Returns the bootstrap list.
@@ -68,6 +73,12 @@ impl Scout {
         self.looks_since
     }
 
+    /// Notes that a partition has not been read for this time. After [`DOUBT_AFTER`], the next look-up goes to another
+    /// broker if possible, because the leader that this one names may be old.
+    pub(super) fn doubt_after(&mut self, unread_for: Duration) {
+        self.doubts |= unread_for >= DOUBT_AFTER;
+    }
+
     /// Starts to look up `topics` and all topics that `matches` accepts. Does nothing if a look-up is running.
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.requested.take() else { return Ok(()) };
@@ -76,6 +87,9 @@ impl Scout {
         let mut known = std::mem::take(&mut self.known);
         if let Some(connection) = taken(&self.kept) {
             cluster.keep_connection(connection);
+        }
+        if std::mem::take(&mut self.doubts) {
+            cluster.doubt();
         }
         begin("leaders", move || {
             let mut found = Vec::new();

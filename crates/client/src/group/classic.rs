@@ -236,6 +236,7 @@ impl<'a> Classic<'a> {
         let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
         let (joined, described) = self.patiently(|coordinator| coordinator.call_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
+        described.iter().for_each(|described| self.coordinator.learn(described));
         // If topics are missing here, they are requested again later, which also reports their errors.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
         Ok(joined)

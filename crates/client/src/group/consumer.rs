@@ -166,6 +166,7 @@ impl<'a> Consumer<'a> {
         let (answer, described) = self.coordinator.call_both(request, Some((&describe, i16::MAX)))?;
         // If topics are missing here, they are requested once they are assigned, which also reports their errors.
         let described = described.filter(|described| !described.error_code.is_err());
+        described.iter().for_each(|described| self.coordinator.learn(described));
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
         Ok(answer)
     }

@@ -10,6 +10,7 @@ use crate::error::ClientError;
 use crate::protocol::{CoordinatorKind, coordinator_in, coordinator_request};
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::metadata::MetadataResponse;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,15 +106,22 @@ impl Coordinator {
             return Ok(BTreeMap::new());
         }
         let answer = self.call(&metadata_request(Some(topics)), i16::MAX)?;
+        self.learn(&answer);
         match answer.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", answer.error_code, None)),
             false => places_in(&answer),
         }
     }
 
-    /// Drops the connection, so that the next request looks up the coordinator again.
+    /// Remembers the brokers of a metadata response, for when those of the bootstrap list are gone.
+    pub(super) fn learn(&self, answer: &MetadataResponse) {
+        self.cluster.learn(answer);
+    }
+
+    /// Drops the connection, so that the next request looks up the coordinator again, at another broker if possible.
     pub(super) fn forget(&mut self) {
         self.connection = KeptConnection::default();
+        self.cluster.doubt();
     }
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {

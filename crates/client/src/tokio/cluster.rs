@@ -7,7 +7,7 @@
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
-use crate::error::MetadataError;
+use crate::error::{ConnectionError, MetadataError};
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
@@ -22,6 +22,9 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How many requests to any broker there are for each that goes to a broker without a connection first. Otherwise the
+/// only connected broker would answer all of them, even if it is cut off from the controller and its metadata stay old.
+const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +143,13 @@ impl Cluster {
         let request = Arc::new(request);
         self.first(move |cluster, address| {
             let request = request.clone();
-            async move { Ok(cluster.open(&address).await?.call(&*request).await?) }
+            async move {
+                let connection = cluster.open(&address).await?;
+                // The call has a task of its own, which goes on if another broker answers first. If it ended during its
+                // write, the connection would end as well, with all other requests in flight on it.
+                let called = tokio::spawn(async move { connection.call(&*request).await }).await;
+                Ok(called.unwrap_or(Err(ConnectionError::NotSent(address)))?)
+            }
         })
         .await
     }
@@ -176,7 +185,8 @@ impl Cluster {
     }
 
     /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates each of these parts.
+    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, those with a
+    /// connection come last.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -187,7 +197,8 @@ impl Cluster {
             addresses.rotate_left(by);
         }
         known.append(&mut bootstrap);
-        known.sort_by_key(|address| !self.is_connected(address));
+        let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
+        known.sort_by_key(|address| self.is_connected(address) == connected_last);
         known
     }
 
@@ -291,6 +302,50 @@ impl TopicInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::oneshot;
+
+    /// Reads a whole request and answers it.
+    async fn answer(socket: &mut TcpStream, response: &[u8]) {
+        let len = socket.read_u32().await.expect("a request");
+        let mut request = vec![0; len as usize];
+        socket.read_exact(&mut request).await.expect("a whole request");
+        let frame = [&(response.len() as u32).to_be_bytes(), response].concat();
+        socket.write_all(&frame).await.expect("the client reads");
+    }
+
+    /// Starts a broker that answers ApiVersions, and then, once `begin` comes, one Metadata request. Its task ends when
+    /// it has read that request.
+    async fn broker(begin: oneshot::Receiver<()>) -> (String, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            // Correlation id, no error, one API (Metadata in version 0), no throttling, no tags.
+            answer(&mut socket, &[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
+            begin.await.expect("the test begins it");
+            // Correlation id, no brokers, no topics.
+            answer(&mut socket, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).await;
+        });
+        (address, serving)
+    }
+
+    #[tokio::test]
+    async fn another_broker_answers_first_the_slow_one_still_gets_the_whole_request() {
+        let ((slow_begins, slow_begun), (fast_begins, fast_begun)) = (oneshot::channel(), oneshot::channel());
+        let ((slow, slow_reads), (fast, _)) = (broker(slow_begun).await, broker(fast_begun).await);
+        fast_begins.send(()).expect("it waits");
+        let cluster = Cluster::new(vec![slow.clone(), fast], ClientConfig::default());
+        // The request is larger than what the system buffers.
+        let name = Some(Text::from("t".repeat(30_000).as_str()));
+        let topic = MetadataRequestTopic { name, ..Default::default() };
+        let request = MetadataRequest { topics: Some(vec![topic; 1_000]), ..Default::default() };
+        cluster.call(request).await.expect("the fast broker answers");
+        assert!(cluster.is_connected(&slow), "other requests may be in flight on the connection");
+        slow_begins.send(()).expect("it waits");
+        tokio::time::timeout(Duration::from_secs(120), slow_reads).await.expect("the rest comes").expect("no panic");
+    }
 
     fn partition(partition_index: i32, leader_id: i32) -> MetadataResponsePartition {
         MetadataResponsePartition { partition_index, leader_id, leader_epoch: 1, ..Default::default() }

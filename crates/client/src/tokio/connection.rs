@@ -169,7 +169,7 @@ impl Connection {
         };
         requested.log(self.address(), frame.len());
         // There is no response that could be overdue. Only this timeout detects a broker that no longer reads.
-        let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
+        let written = write_in_time(socket, &frame, &self.inner.shared).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
             self.inner.shared.fail(&e.to_string());
@@ -187,10 +187,13 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
     ConnectionError::Handshake { address: address.to_owned(), reason }
 }
 
-/// Writes a frame within `patience`. After an error the caller must end the connection, since a part of the frame may
-/// have left.
-async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
+/// Writes a frame within request.timeout.ms. After an error the caller must end the connection, since a part of the
+/// frame may have left. If the caller is cancelled, this ends the connection.
+async fn write_in_time(socket: &mut Writing, frame: &Frame, shared: &ConnectionState) -> io::Result<()> {
+    let unfinished = Unfinished(shared);
+    let patience = shared.request_timeout;
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
+    std::mem::forget(unfinished);
     written.unwrap_or_else(|_| Err(io::Error::other(format!("the broker accepted no bytes for {patience:?}"))))
 }
 
@@ -206,6 +209,16 @@ impl Drop for Unsent<'_> {
         if let Some(handler) = self.handler.take() {
             handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
+    }
+}
+
+/// A request that is being written. If its sender is cancelled, dropping this ends the connection. Otherwise the next
+/// request would follow a part of this one, and this one would wait for a response that never comes.
+struct Unfinished<'a>(&'a ConnectionState);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.fail("a request was given up while it was being written");
     }
 }
 
@@ -225,7 +238,7 @@ impl Inner {
         // If the socket is gone, the request has already got the error that ended the connection. The timeout is needed
         // if the broker no longer reads, because the reader's timeout does not end this write.
         if let Some(socket) = &mut sending.socket
-            && let Err(error) = write_in_time(socket, &frame, self.shared.request_timeout).await
+            && let Err(error) = write_in_time(socket, &frame, &self.shared).await
         {
             self.shared.fail(&error.to_string());
         }
@@ -319,6 +332,26 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(30), until_it_ends).await.expect("who writes is not held for ever");
+    }
+
+    #[tokio::test]
+    async fn request_given_up_during_its_write_ends_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
+        let (_frozen, _) = listener.accept().await.expect("a client");
+        let shared = Arc::new(ConnectionState::new(&address.to_string(), &ClientConfig::default()));
+        let sending = Sending { socket: Some(Writing::Plain(write)), requesting: Requesting::new("test") };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
+        let inner = Inner { shared, sending, versions: Versions::default(), peer: address };
+        let name = Some(Text::from("t".repeat(30_000).as_str()));
+        let topic = MetadataRequestTopic { name, ..Default::default() };
+        let request = MetadataRequest { topics: Some(vec![topic; 2_000]), ..Default::default() };
+        let (tx, mut rx) = oneshot::channel();
+        let sent = inner.send(&request, 12, move |outcome| drop(tx.send(outcome)));
+        assert!(tokio::time::timeout(Duration::from_millis(100), sent).await.is_err(), "the broker reads nothing");
+        assert!(inner.shared.closed.load(Ordering::Acquire), "the next request would follow a part of this one");
+        assert!(matches!(rx.try_recv(), Ok(Err(ConnectionError::Disconnected { .. }))));
     }
 
     /// Starts a broker that sends these bytes, one entry for each request, and then closes the connection. The task

@@ -1,6 +1,6 @@
 //! Tests groups with scripted coordinators, which remove members and lose responses.
 
-use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
+use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
 use fullbore_client::group::{Assignor, GroupConfig, Member, Protocol};
@@ -20,7 +20,7 @@ use fullbore_wire::apis::offset_fetch::{
 };
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -229,9 +229,49 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Three joins are refused. The first is sent beside the first look-up, and the second to the broker that this
-    // look-up named. The third is sent beside the second look-up.
-    assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
+    // Two joins are refused. The first is sent beside the first look-up, and the second to the broker that this look-up
+    // named. The third is sent beside the second look-up, which goes to the other broker.
+    assert!(codes.starts_with(&[refused, refused, ErrorCode::NONE]), "{codes:?}");
+}
+
+#[test]
+fn only_listed_broker_goes_down_a_member_finds_its_coordinator_through_another() {
+    let ([first, second], ports) = listeners();
+    let (port, is_down, reached) = (ports[0], Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (downs, reaches) = (is_down.clone(), reached.clone());
+    for (listener, at, is_down) in [(first, 0, downs), (second, 1, Arc::default())] {
+        let (ports, reached) = (ports.clone(), reaches.clone());
+        serve_unless(listener, is_down, move |key, requested| match key {
+            ApiKey::FindCoordinator => Some(requested.answer::<FindCoordinatorRequest>(|request| {
+                let (host, port) = (Text::from("127.0.0.1"), i32::from(ports[at]));
+                let of = |key| Coordinator { key, host: host.clone(), port, ..Default::default() };
+                let coordinators = request.coordinator_keys.into_iter().map(of).collect();
+                FindCoordinatorResponse { coordinators, ..Default::default() }
+            })),
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&ports, 1))),
+            key => {
+                reached.fetch_or(at == 1 && key == ApiKey::Heartbeat, SeqCst);
+                only_member(key, requested)
+            }
+        });
+    }
+    let heartbeat_interval = Duration::from_millis(10);
+    let config = GroupConfig { heartbeat_interval, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut partitions = Vec::new();
+    while partitions.is_empty() && Instant::now() < until {
+        if let Some(target) = member.target(Duration::from_secs(1)).expect("a member") {
+            member.confirm(&target);
+            partitions = target.partitions;
+        }
+    }
+    is_down.store(true, SeqCst);
+    while !reached.load(SeqCst) && Instant::now() < until {
+        member.target(Duration::from_millis(10)).expect("still a member");
+    }
+    assert!(reached.load(SeqCst), "the other broker gets no heartbeat");
+    member.leave(Duration::ZERO);
 }
 
 /// Answers that the group has committed `offset` of partition 0 of "t".

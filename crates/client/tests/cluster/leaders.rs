@@ -1,7 +1,7 @@
 //! Tests readers of a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
 
 use super::broker::TestBroker;
-use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
+use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
@@ -16,7 +16,7 @@ use fullbore_wire::apis::list_offsets::{
 };
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::{ErrorCode, Frame, Records, Uuid};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -47,8 +47,13 @@ fn start(requested: &ReceivedRequest, error_code: ErrorCode) -> Frame {
 
 /// Returns the metadata of a topic with an id, whose only partition is led by the first broker.
 fn with_id(requested: &ReceivedRequest, ports: &[u16]) -> Frame {
+    led_by(requested, ports, 1)
+}
+
+/// Returns the metadata of a topic with an id, whose only partition is led by this broker.
+fn led_by(requested: &ReceivedRequest, ports: &[u16], leader: i32) -> Frame {
     requested.answer::<MetadataRequest>(|_| {
-        let mut known = metadata(ports, 1);
+        let mut known = metadata(ports, leader);
         known.topics[0].topic_id = TOPIC_ID;
         known
     })
@@ -100,6 +105,82 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
     let begun = cursors(&mut cluster, || ());
     let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
     assert_eq!((outcome.progress.records(), requests.load(SeqCst)), (10, 3));
+}
+
+#[test]
+fn whole_fetch_fails_unexpectedly_a_reader_fetches_again() {
+    let ([listener], ports) = listeners();
+    let (port, fetches) = (ports[0], AtomicUsize::new(0));
+    serve(listener, move |key, requested| match key {
+        ApiKey::Metadata => Some(with_id(requested, &ports)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| match fetches.fetch_add(1, SeqCst) {
+            0 => FetchResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() },
+            _ => fetched(&(0, Some(0), 10)),
+        })),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
+    assert_eq!(outcome.progress.records(), 10);
+}
+
+#[test]
+fn listed_broker_is_behind_a_reader_finds_the_leader_through_another() {
+    let ([behind, leading], mut ports) = listeners();
+    // No broker listens on this port.
+    ports.push(1);
+    let (port, known) = (ports[0], ports.clone());
+    serve(behind, move |_, requested| Some(led_by(requested, &known, 3)));
+    serve(leading, move |key, requested| match key {
+        ApiKey::Metadata => Some(led_by(requested, &ports, 2)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert_eq!(outcome.progress.records(), 10);
+}
+
+#[test]
+fn leader_closes_new_connections_for_a_while_a_reader_connects_again_and_reads() {
+    let ([listener], ports) = listeners();
+    let (port, is_down) = (ports[0], Arc::new(AtomicBool::new(false)));
+    serve_unless(listener, is_down.clone(), move |key, requested| match key {
+        ApiKey::Metadata => Some(with_id(requested, &ports)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    is_down.store(true, SeqCst);
+    let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |progress| {
+        if progress.trouble().is_some() {
+            is_down.store(false, SeqCst);
+        }
+        true
+    });
+    assert_eq!(outcome.expect("read").progress.records(), 10);
+}
+
+#[test]
+fn topic_has_no_partitions_a_read_to_the_end_is_over_at_once() {
+    let ([listener], ports) = listeners();
+    let port = ports[0];
+    serve(listener, move |_, requested| {
+        Some(requested.answer::<MetadataRequest>(|_| {
+            let mut known = metadata(&ports, 1);
+            known.topics[0].partitions.clear();
+            known
+        }))
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &ConsumePlan { to_end: true, ..plan(u64::MAX) }, |_| true).expect("read");
+    assert!(outcome.finished.is_some(), "it has waited for its timeout");
 }
 
 #[test]

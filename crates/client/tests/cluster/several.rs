@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// A request that a scripted broker has received.
@@ -52,16 +52,26 @@ pub fn serve(
     listener: TcpListener,
     script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static,
 ) {
+    serve_unless(listener, Arc::default(), script);
+}
+
+/// Answers requests like [`serve`]. While `is_down` is true, each connection is closed at its next request, even if this
+/// is the first one.
+pub fn serve_unless(
+    listener: TcpListener,
+    is_down: Arc<AtomicBool>,
+    script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static,
+) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
         for socket in listener.incoming() {
-            let (socket, script) = (socket.expect("a client"), script.clone());
-            std::thread::spawn(move || converse(socket, &*script));
+            let (socket, script, is_down) = (socket.expect("a client"), script.clone(), is_down.clone());
+            std::thread::spawn(move || converse(socket, &is_down, &*script));
         }
     });
 }
 
-fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &ReceivedRequest) -> Option<Frame>) {
+fn converse(mut socket: TcpStream, is_down: &AtomicBool, script: &dyn Fn(ApiKey, &ReceivedRequest) -> Option<Frame>) {
     loop {
         let mut prefix = [0; 4];
         if socket.read_exact(&mut prefix).is_err() {
@@ -69,6 +79,9 @@ fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &ReceivedRequest) -> 
         }
         let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
         socket.read_exact(&mut body).expect("a whole request");
+        if is_down.load(SeqCst) {
+            return;
+        }
         let body = bytes::Bytes::from(body);
         let header = RequestHeader::decode(&mut request_reader(body.clone())).expect("a header");
         let (key, version) = header.api().expect("known");
@@ -237,7 +250,7 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
         let (socket, _) = first.accept().expect("a client");
         drop(first);
         let answered = AtomicUsize::new(0);
-        converse(socket, &|_, requested| match answered.fetch_add(1, SeqCst) {
+        converse(socket, &AtomicBool::new(false), &|_, requested| match answered.fetch_add(1, SeqCst) {
             0 => Some(requested.answer::<MetadataRequest>(|_| metadata(&[ports[0], listed], 1))),
             _ => None,
         });

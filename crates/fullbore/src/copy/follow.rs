@@ -104,6 +104,15 @@ impl Progress {
         }
     }
 
+    /// Returns the position from which a partition of the topic with this id is read, if the group has `committed` this
+    /// offset. Without an offset of the group, the start of an earlier read stays. With auto.offset.reset=latest, another
+    /// start would leave out the records whose transaction was aborted.
+    fn position(&self, partition: i32, topic_id: Uuid, committed: Option<i64>) -> Placed {
+        let before = self.places.get(&partition);
+        let start = before.filter(|before| before.topic_id == topic_id).and_then(|before| before.offset);
+        Placed { topic_id, offset: committed.or(start), end: before.and_then(|before| before.end) }
+    }
+
     /// Remembers the end of a partition that the last read has found. The position stays the same, because only a
     /// commit moves it. If the partition had no position in this topic, it gets the start of that read.
     fn place(&mut self, partition: i32, placed: Placed) {
@@ -363,8 +372,8 @@ impl Follow<'_> {
                     self.args.from
                 )));
             }
-            let end = self.progress.places.get(partition).and_then(|placed| placed.end);
-            self.progress.places.insert(*partition, Placed { topic_id, offset, end });
+            let placed = self.progress.position(*partition, topic_id, offset);
+            self.progress.places.insert(*partition, placed);
         }
         Ok(true)
     }
@@ -467,4 +476,22 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_transaction_is_aborted_the_copier_goes_back_to_its_start() {
+        let (id, mut progress) = (Uuid([1; 16]), Progress::default());
+        let placed = |offset| Placed { topic_id: id, offset, end: Some(90) };
+        assert_eq!(progress.position(0, id, None).offset, None);
+        // The first read has started at the end of the log, by auto.offset.reset=latest.
+        progress.place(0, placed(Some(70)));
+        assert_eq!(progress.position(0, id, None), placed(Some(70)));
+        assert_eq!(progress.position(0, id, Some(80)), placed(Some(80)));
+        let recreated = Uuid([2; 16]);
+        assert_eq!(progress.position(0, recreated, None).offset, None);
+    }
 }

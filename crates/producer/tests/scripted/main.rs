@@ -6,6 +6,7 @@ mod fake;
 mod hostile;
 mod kip_1269;
 mod lanes;
+mod leaders;
 mod learning;
 mod peers;
 mod rows;

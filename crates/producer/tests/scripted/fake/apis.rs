@@ -72,7 +72,7 @@ impl Fake {
             ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(&state))),
             ApiKey::Metadata => reply::<MetadataRequest>(&header, v, &mut r, |_| {
                 state.metadata_requested += 1;
-                Some(metadata(&state))
+                Some(metadata(&state, from.broker))
             }),
             ApiKey::InitProducerId => reply::<InitProducerIdRequest>(&header, v, &mut r, |_| {
                 state.next_producer_id += 1;
@@ -233,17 +233,18 @@ fn configs(limit: Result<usize, ErrorCode>) -> DescribeConfigsResponse {
     DescribeConfigsResponse { results: vec![result], ..Default::default() }
 }
 
-fn metadata(state: &State) -> MetadataResponse {
+fn metadata(state: &State, from: i32) -> MetadataResponse {
     let broker = |(id, port): (usize, &u16)| MetadataResponseBroker {
         node_id: id as i32,
         host: Text::from("127.0.0.1"),
         port: i32::from(*port),
         ..Default::default()
     };
+    let is_behind = state.behind == Some(from);
     let partition = |(index, leader): (usize, &i32)| MetadataResponsePartition {
         partition_index: index as i32,
-        leader_id: *leader,
-        leader_epoch: state.leader_epoch,
+        leader_id: if is_behind { from } else { *leader },
+        leader_epoch: if is_behind { 0 } else { state.leader_epoch },
         ..Default::default()
     };
     let error_code = state.topic_error.unwrap_or_default();

@@ -103,6 +103,8 @@ pub struct State {
     pub leader_epoch: i32,
     /// The leader and epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
     pub names_leader: Option<(i32, i32)>,
+    /// The broker whose metadata still has itself as the leader of each partition, in epoch 0.
+    pub behind: Option<i32>,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
@@ -168,6 +170,7 @@ impl Fake {
             leaders: vec![0; partitions],
             leader_epoch: 0,
             names_leader: None,
+            behind: None,
             logs: HashMap::new(),
             seen: Vec::new(),
             script: Box::new(|_| Fate::Normal),

@@ -1,0 +1,72 @@
+//! Remembers brokers whose metadata was of no use, so that the next search for any broker begins with others.
+//!
+//! A broker that is cut off from the controller may go on answering, with leaders and coordinators that are long gone.
+//! Invariant: no broker is left out of a search. Those in doubt only come last.
+
+use std::time::{Duration, Instant};
+
+/// The minimum time between two doubts. A connection is dropped at each of them.
+const DOUBT_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of brokers in doubt.
+const DOUBTED_MAX: usize = 64;
+
+/// The brokers in doubt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubts {
+    /// The address that the last search led to.
+    last: Option<String>,
+    /// The addresses in doubt, in the order in which they were last doubted.
+    doubted: Vec<String>,
+    doubted_at: Option<Instant>,
+}
+
+impl Doubts {
+    /// Notes that a search has led to `address`.
+    pub(super) fn led_to(&mut self, address: &str) {
+        self.last = Some(address.to_owned());
+    }
+
+    /// Puts the broker that the last search led to in doubt. Returns false if there was another doubt less than
+    /// [`DOUBT_EVERY`] ago. This doubt then does not count.
+    pub(super) fn doubt(&mut self, now: Instant) -> bool {
+        if self.doubted_at.is_some_and(|at| now.saturating_duration_since(at) < DOUBT_EVERY) {
+            return false;
+        }
+        self.doubted_at = Some(now);
+        if let Some(last) = self.last.take() {
+            self.doubted.retain(|doubted| *doubted != last);
+            self.doubted.push(last);
+        }
+        if self.doubted.len() > DOUBTED_MAX {
+            self.doubted.remove(0);
+        }
+        true
+    }
+
+    /// Moves addresses in doubt to the end, the newest doubt last.
+    pub(super) fn sort(&self, addresses: &mut [String]) {
+        let place = |address: &String| self.doubted.iter().position(|doubted| doubted == address);
+        addresses.sort_by_key(|address| place(address).map_or(0, |at| at + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubted_brokers_come_last_and_each_gets_its_turn() {
+        let (mut doubts, mut now) = (Doubts::default(), Instant::now());
+        let mut led_to = Vec::new();
+        for _ in 0..5 {
+            let mut addresses = ["a:1", "b:1", "c:1"].map(str::to_owned);
+            doubts.sort(&mut addresses);
+            doubts.led_to(&addresses[0]);
+            led_to.push(addresses[0].clone());
+            assert!(doubts.doubt(now));
+            assert!(!doubts.doubt(now), "too soon");
+            now += DOUBT_EVERY;
+        }
+        assert_eq!(led_to, ["a:1", "b:1", "c:1", "a:1", "b:1"]);
+    }
+}
