@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long a change may wait for its database before it fails, given the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(20);
-const CALL: &str = "control.plane.timeout.ms=2000";
+const CALL: &str = "control.plane.timeout.ms=4000";
 /// How soon a change must succeed after the database is back.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);

@@ -18,9 +18,9 @@ pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
 /// The session timeout is short because only its expiry shows that a broker has ended. A diskless topic has no replicas
 /// that would notice.
-pub const SESSION: &str = "broker.session.timeout.ms=2000";
-pub const CALL: &str = "control.plane.timeout.ms=2000";
-const SOON: Duration = Duration::from_secs(30);
+pub const SESSION: &str = "broker.session.timeout.ms=4000";
+pub const CALL: &str = "control.plane.timeout.ms=4000";
+const SOON: Duration = Duration::from_secs(60);
 const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// A cluster whose brokers share a store. The store is dropped after the cluster.
