@@ -50,7 +50,8 @@ pub enum DirectoryFinding {
         /// True if a broker is running with that other directory.
         lives: bool,
     },
-    /// The broker last used another directory, and has the only complete replica of some partitions in it.
+    /// The broker last used another directory, and has the only complete replica of some partitions in that other
+    /// directory.
     OnlyReplica(OnlyReplica),
     /// The directory is an older copy. The broker has used a newer state since.
     Older {
@@ -232,7 +233,8 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
-    // Read a second time, because a running broker may have sent the database a newer number meanwhile.
+    // The identity is read again, because a running broker may meanwhile have written a newer number to the directory
+    // and the database.
     let now = identity_of(directory)?;
     let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
     findings.extend(other_directory(config, marks, &found));

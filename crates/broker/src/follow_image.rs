@@ -33,9 +33,9 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
 }
 
-/// Renames the directories of partitions that the metadata lack although they have their topics. The metadata were then
-/// restored from an older copy. A partition that is added again later must not begin with the records of the former
-/// one. Must be called before the first call of [`follow`].
+/// Renames the directories of partitions that the metadata lack although the metadata have the topics. The metadata
+/// were then restored from an older copy. A partition that is added again later must not begin with the records of the
+/// former one. Must be called before the first call of [`follow`].
 ///
 /// # Errors
 /// Fails with an I/O error if a directory cannot be renamed.
@@ -64,8 +64,9 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
     }
 }
 
-/// Returns true if an older copy of the database was accepted since this broker ran, or so recently that the previous
-/// start may have failed. `seen` is the newest version of the metadata that this broker has seen before.
+/// Returns true if an older copy of the database was accepted since this broker last ran. Also returns true for some
+/// time after the acceptance, because the previous start may have failed. `seen` is the newest version of the metadata
+/// that this broker has seen before.
 pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
     image.accepted_copy().is_some_and(|accepted| {
         seen.is_some_and(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
@@ -106,8 +107,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // The note must come before the deletion, which stores the state of producers. If the topic was ever written,
-        // that state replaces the note.
+        // Stores partial tails, if they are needed, before the deletion. If the topic was ever written, the deletion
+        // replaces them by the state of its producers.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -1,5 +1,5 @@
 //! Reports the log ends of this broker for partitions that have no leader because no replica has every record. Once all
-//! contenders have reported, the broker with the last log end becomes the leader.
+//! contenders have reported, the broker whose log ends last becomes the leader.
 //!
 //! The election itself is in the control plane. Of each new image, only the topics that have changed are checked.
 
@@ -62,8 +62,8 @@ impl LogEndReporter {
         }
     }
 
-    /// Updates `wanted` to the partitions that wait for this broker's log end. Those that still wait stay, and those of
-    /// topics that changed since the image `before` are added.
+    /// Updates `wanted` to the partitions that wait for this broker's log end. Partitions of unchanged topics stay.
+    /// Those of topics that changed since the image `before` are checked again.
     fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
@@ -116,8 +116,8 @@ impl LogEndReporter {
 /// A partition and the end of its log.
 type LogEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. If a log is damaged or a
-/// partition was deleted, it is skipped, since another replica may lead.
+/// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. Skips damaged logs and
+/// deleted partitions, since another replica may lead.
 fn positions(
     partitions: &Partitions,
     requested: Vec<TopicIdPartition>,

@@ -123,8 +123,8 @@ pub struct CoordinatorServices {
     pub metrics: Metrics,
 }
 
-/// The parts that the APIs of configs and of telemetry use. A config sets which metrics a client pushes, or what a
-/// logger of the broker logs.
+/// The parts that the APIs of configs and of telemetry use. They share a struct, because a config sets which metrics a
+/// client pushes, or what a logger of the broker logs.
 pub struct ObservationServices {
     /// The metadata and the settings.
     pub metadata: Arc<MetadataServices>,

@@ -8,8 +8,8 @@
 //! batches and waiting group members. Then it closes the control plane, which makes no more decisions. The partitions,
 //! which carry out these decisions, are closed last. The directory stays locked until the end.
 //!
-//! Nothing is accepted before everything that it needs is open. The control plane and the partitions are closed only
-//! after all admitted requests were answered, or after [`STOP_MAX`].
+//! No connection is accepted before all parts that its requests need are open. The control plane and the partitions are
+//! closed only after all admitted requests were answered, or after [`STOP_MAX`].
 
 use crate::admin;
 use crate::api;
@@ -51,7 +51,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long a stopping broker waits at most until clients have read their responses.
+/// Maximum time that a stopping broker waits until clients have read their responses.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// A running broker.
@@ -146,8 +146,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // The broker is fenced even if no other broker runs. If the join has failed before the file `cluster` was
-            // written, the next start would otherwise count as that of another broker.
+            // Fences the broker, even if no other broker runs. Otherwise, if the join failed before the file `cluster`
+            // was written, the next start would count as that of another broker.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -451,8 +451,8 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(listeners)
 }
 
-/// Raises the limit of open files, as the JVM does for Kafka. Every connection and every open segment needs one, and
-/// shells often allow only 1024.
+/// Raises the limit of open files, as the JVM does for Kafka. Every connection and every open segment needs a
+/// descriptor, and shells often allow only 1024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -471,8 +471,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their files are gone. If the removal fails, the next start of the
-/// broker tries again.
+/// Removes deleted topics from the metadata once their directories are renamed and the diskless index has no rows of
+/// them. If the removal fails, the next start of the broker tries again.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

@@ -125,7 +125,7 @@ fn fits(subscription: &ClientMetricsConfig, requesting: &Requesting<'_>) -> bool
     })
 }
 
-/// Returns a checksum of the subscription. It differs from client to client.
+/// Returns a checksum of the subscription and of the client's instance id, so that each client has its own.
 fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
     let mut text = format!("{instance} {interval_ms}");
     metrics.iter().for_each(|metric| text.extend([" ", metric]));

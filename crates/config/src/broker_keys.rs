@@ -250,7 +250,7 @@ pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
     TABLES.into_iter().flatten()
 }
 
-/// Returns a sentence ending that suggests the key that `name` probably means. The text is empty if `name` is a key.
+/// Returns the suggestion of [`did_you_mean`] for the unknown name `name`, or no text if no broker key is similar.
 pub(super) fn meant_broker_key(name: &str) -> String {
     did_you_mean(name, broker_keys().map(|key| key.name))
 }

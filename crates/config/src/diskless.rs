@@ -37,8 +37,8 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// How many bytes of objects are cached for consumers. One half is for objects uploaded by this broker, the other
-    /// half for fetched ones. The read-ahead of a single reader is always kept.
+    /// How many bytes of objects are cached for consumers. One half is for objects uploaded by this broker. The other
+    /// half is for fetched objects, and is larger if reading ahead needs more.
     pub cache_bytes: usize,
     /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,

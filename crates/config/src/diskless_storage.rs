@@ -179,8 +179,8 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     }
 }
 
-/// Splits the text after `s3://` into bucket and prefix. Returns None if the bucket's name is not valid, or if a key
-/// would not be safe in a URL.
+/// Splits the text after `s3://` into bucket and prefix. Returns None if one of them is invalid. Both may only have
+/// characters that are safe in a URL.
 fn bucket_and_prefix(rest: &str) -> Option<(String, String)> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);

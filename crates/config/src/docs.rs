@@ -1,8 +1,8 @@
 //! The table of keys as text for `docs/configuration.md` and for the help on the command line.
 //!
 //! The page groups the keys by task, in the order of [`GROUPS`], and takes all its text from the table. A test compares
-//! the committed page with it. Each key that has an effect belongs to the first group that names it, and a test fails
-//! if no group does.
+//! the committed page with the text that this module makes. Each key that has an effect belongs to the first group that
+//! names it, and a test fails if no group does.
 
 use super::broker_keys::honoured_keys;
 use super::inert;

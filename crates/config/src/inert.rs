@@ -68,8 +68,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns a warning if a known key has no effect. Returns `Ok(None)` if the key is honoured, or if the value is the
-/// one that applies anyway.
+/// Returns a warning if a known key has no effect, or an error if the broker refuses the value. Returns `Ok(None)` if
+/// the key is honoured, or if the value is the one that applies anyway.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),

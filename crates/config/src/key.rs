@@ -214,8 +214,8 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks a value that must take effect, such as one that a client sets. A value that would have no effect here is
-    /// refused.
+    /// Checks a value that must take effect, such as one that a client sets. If the key has no effect here, every value
+    /// but the default is refused.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {

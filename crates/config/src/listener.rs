@@ -30,7 +30,7 @@ impl ListenerTls {
 /// An address on which the broker accepts clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// The listener's name in upper case. If there is only one listener, this is mostly `PLAINTEXT`.
+    /// The listener's name in upper case, such as `PLAINTEXT`.
     pub name: String,
     /// The host name or address, without brackets; `0.0.0.0` if the user named none.
     pub host: String,

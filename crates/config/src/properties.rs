@@ -136,7 +136,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
 }
 
 /// Splits a line into key and value, at the first `=`, `:` or blank that has no backslash before it. Drops the blanks
-/// around it.
+/// around this separator.
 fn split(line: &str) -> (&str, &str) {
     let blank = [' ', '\t', '\x0c'];
     let mut escaped = false;

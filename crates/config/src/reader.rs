@@ -26,7 +26,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         self.text(name).is_some_and(|value| value == "true")
     }
 
-    /// Returns a number in the width that the caller needs. The range in the table ensures that it fits.
+    /// Returns a number in the width that the caller needs. The range in the table ensures that the number fits.
     pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
         let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
         value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))

@@ -29,7 +29,7 @@ impl ApiConfig {
     }
 }
 
-/// Limits of the batches that arrive before their producer's earlier ones and wait for these.
+/// Limits of out-of-order batches, which wait for the earlier batches of their producer.
 #[derive(Debug, Clone)]
 pub struct ReorderConfig {
     /// Maximum number of waiting batches per producer and partition. With 0, no batch waits.

@@ -39,7 +39,7 @@ impl TopicConfig {
         Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
     }
 
-    /// Returns an error if two settings contradict each other. A request that sets one of them is refused with it.
+    /// Returns an error if two settings contradict each other, to refuse a request that sets one of them.
     pub fn contradiction(&self) -> Option<ConfigError> {
         let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {
@@ -55,12 +55,11 @@ impl TopicConfig {
         None
     }
 
-    /// Returns settings without contradictions. The lower one of the two compaction lags counts, and a diskless topic
-    /// deletes records instead of compacting them.
+    /// Returns settings without contradictions. The minimum compaction lag becomes at most the maximum one, and a
+    /// diskless topic deletes records instead of compacting them.
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
         if self.diskless && self.cleanup.compact {
-            // Diskless topics are not compacted. Retention deletes their records instead.
             self.cleanup = CleanupPolicy { delete: true, compact: false };
         }
         self

@@ -234,7 +234,7 @@ where
         .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
-/// Checks that dynamic settings are within this broker's limits. Only the limits from its start count.
+/// Checks that dynamic settings are within this broker's limits, as they were when the broker started.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if a value is outside its limits.

@@ -53,7 +53,7 @@ pub struct CopyAcceptance {
 
 impl CopyAcceptance {
     /// How long retention and compaction delete no records after an acceptance. The settings of topics may be older
-    /// than the records, so this is the time to set them again.
+    /// than the records, so operators have this time to set them again.
     pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
 
     /// Returns the time before which retention and compaction delete no records, in ms since 1970.
@@ -88,8 +88,8 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// New states of consecutive partitions, of which `first` is the first. Numbers beyond the topic's last partition
-    /// add partitions.
+    /// New states of consecutive partitions, of which `first` is the first. Partitions after the topic's last one are
+    /// added to the topic.
     PartitionsChanged {
         topic: Uuid,
         first: usize,

@@ -215,10 +215,9 @@ impl Image {
     }
 
     /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the
-    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It comes from
-    /// the version that deleted the last of them. A commit raises an epoch at most twice: the leader goes, and another
-    /// comes.
-    ///
+    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. It is twice
+    /// the number of the version that deleted the last of these topics. A commit raises an epoch at most twice: the
+    /// leader goes, and another comes.
     /// If an older copy of the database was accepted, the epoch is also larger than all epochs that the copy lacks.
     /// Otherwise a partition that was added again could use the epochs of the first one twice.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {

@@ -375,7 +375,7 @@ fn lost() -> Refusal {
 
 impl Shared {
     fn close(&self) {
-        // With its sender gone, the thread ends as soon as the queue is empty.
+        // Without the queue's sender, the writer thread ends as soon as the queue is empty.
         self.queue.lock().take();
         self.heartbeat_thread.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {

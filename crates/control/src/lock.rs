@@ -33,8 +33,8 @@ impl Drop for DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Locks the directory, and creates it if it is missing. A directory of Apache Kafka is refused and left unchanged.
-    /// Fullbore cannot use it, because only Kafka's own metadata log has the names of its topics.
+    /// Locks the directory, and creates it if it is missing. A directory of Apache Kafka is refused and left unchanged,
+    /// because the names of its topics are only in Kafka's own metadata log.
     pub fn take(directory: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Directory { directory: directory.to_owned(), source };
         std::fs::create_dir_all(directory).map_err(|source| match source.kind() {

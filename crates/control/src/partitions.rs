@@ -29,7 +29,7 @@ impl Control {
     /// carried out.
     pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let count = requested.partition_count();
-        let (mut pieces, mut requested) = (Pieces::default(), requested.split());
+        let (mut pieces, mut requested) = (Pieces::of_request(), requested.split());
         let mut outcomes = Vec::with_capacity(count);
         while let Some(piece) = requested.next(pieces.partitions()) {
             let (size, began) = (piece.partition_count(), Instant::now());
@@ -69,7 +69,7 @@ impl Control {
     }
 
     /// Removes this broker from the ISRs of partitions that it can no longer write to. A partition that no other
-    /// replica can lead stays unchanged.
+    /// replica can lead stays unchanged, unless this broker's log certainly lacks committed records.
     ///
     /// # Errors
     /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use super::decide::ChangeBudget;
 
-/// Number of partitions in the first piece.
+/// Number of partitions in the first piece of a command that is repeated after a refusal.
 const FIRST: usize = 1_000;
+/// Number of partitions in the first piece of a request that is given up after a refusal.
+const FIRST_OF_REQUEST: usize = 100;
 /// Minimum number of partitions in a piece.
 const MIN: usize = 50;
 /// Maximum number of partitions in a piece.
@@ -33,7 +35,12 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Returns the number of partitions that the next piece may change.
+    /// Begins with a piece that a slow store commits in time, because a request ends with the first refused piece.
+    pub fn of_request() -> Self {
+        Self { registrations: FIRST_OF_REQUEST }
+    }
+
+    /// Returns the budget of changed partitions for the next piece.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }

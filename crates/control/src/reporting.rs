@@ -16,7 +16,7 @@ use super::image::Topic;
 use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
-/// The log target of these lines.
+/// The log target of the lines that this module writes.
 pub use fullbore_host::files::CHANGES;
 /// Maximum number of topics or other resources that one line names.
 const NAMED_MAX: usize = 10;

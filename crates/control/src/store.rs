@@ -20,7 +20,7 @@ use fullbore_db::{CommitError, StoreError};
 
 /// An open metadata store.
 pub trait Store: Send + 'static {
-    /// The lock, while it is held. If it is dropped without a commit, nothing is written.
+    /// A transaction, which holds the store's lock. If it is dropped without a commit, nothing is written.
     type Transaction<'a>: Transaction
     where
         Self: 'a;
@@ -54,7 +54,7 @@ pub trait Store: Send + 'static {
     }
 }
 
-/// The lock, while it is held.
+/// A transaction, which holds the store's lock.
 pub trait Transaction {
     /// Returns true if exactly this version was committed.
     fn includes(&mut self, version: Version) -> Result<bool, StoreError>;

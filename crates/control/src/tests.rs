@@ -284,8 +284,8 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
 }
 
 /// After a topic is created, new producers must get ids that are newer than the topic. The partitions of a recreated
-/// topic accept any first sequence number from a producer with an older id, because it may have written to the deleted
-/// topic of that name.
+/// topic accept any first sequence number from a producer with an older id. Such a producer may have written to the
+/// deleted topic of that name.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -20,7 +20,7 @@ pub const STORED_EPOCH: i32 = 0;
 const FRONT: usize = 16;
 /// The position of the object's id in a stored batch.
 const MARK: std::ops::Range<usize> = 0..8;
-/// The position of the checksum in a batch. It covers all bytes after it.
+/// The position of the checksum in a batch. The checksum covers all bytes after this position.
 const CRC: std::ops::Range<usize> = 17..21;
 /// Maximum size of a batch that is always copied, in bytes. Copying such a batch costs less than a separate write to
 /// the socket.

@@ -78,7 +78,7 @@ async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
 pub struct RetentionTerms {
     /// `log.retention.check.interval.ms`.
     pub interval: Duration,
-    /// No records are deleted before this time, in ms since 1970.
+    /// Until this time, in ms since 1970, retention deletes no records.
     pub keeps_records_until_ms: Arc<AtomicI64>,
     /// The pipeline, which forgets idle producers on request. The index expires the producers in its own rows.
     pub pipeline: Pipeline,

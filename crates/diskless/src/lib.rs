@@ -3,8 +3,8 @@
 //!
 //! When a batch is written, a [`partition`] passes it to the [`pipeline`]. The pipeline uploads it as a part of an
 //! object and commits the object to the [`index`]. When records are read, the [`reader`] looks up their extents in the
-//! index. It takes the bytes from the [`cache`], or [`fetch`] gets them from the store. An extent consists of the
-//! adjacent batches of one partition within one object.
+//! index. The reader takes the bytes from the [`cache`], or [`fetch`] gets them from the store. An extent consists of
+//! the adjacent batches of one partition within one object.
 //!
 //! The validation of batches is in `fullbore-log`. The broker chooses between classic and diskless partitions.
 //!
@@ -356,7 +356,7 @@ impl Diskless {
         }
     }
 
-    /// Lets retention delete no records before `ms`, in ms since 1970.
+    /// Keeps retention from deleting records until the time `ms`, in ms since 1970.
     pub fn keep_records_until(&self, ms: i64) {
         self.keeps_records_until_ms.store(ms, Ordering::Relaxed);
     }

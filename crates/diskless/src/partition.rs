@@ -477,8 +477,8 @@ impl Unblocked {
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
-    /// `deadline`. A refresh covers all of `partitions`.
+    /// Waits at most until `deadline` for a refresh of all `partitions`, or for memory for a batch of the first one.
+    /// Returns at once if `blocker` is another one, which the caller must handle.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],

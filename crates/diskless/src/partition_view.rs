@@ -1,8 +1,8 @@
 //! The state of a diskless partition as one broker knows it: its offsets, and the positions of its newest records.
 //!
 //! A partition is ready as soon as the index has created it. The view keeps the position of a run of batches (an
-//! extent) only while their bytes are in memory. The leader epoch of all records is 0, because the index alone decides
-//! their order. The metadata may have a later epoch.
+//! extent) only while their bytes are in memory. Records are stored with the leader epoch 0, because the index alone
+//! decides their order. Clients get the leader epoch of the metadata instead.
 //!
 //! The bytes of records are in [`super::cache`].
 //!
@@ -112,7 +112,7 @@ impl PartitionView {
         }
     }
 
-    /// Returns the leader epoch, which all records have.
+    /// Returns the leader epoch of the metadata, with which clients get all records.
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Reads records of diskless partitions, from memory or from the store. In the latter case, the reader first looks up
-//! their positions in the index.
+//! Reads records of diskless partitions, from memory or from the store. Before a read from the store, the reader looks
+//! up the positions of the records in the index.
 //!
 //! Objects that this broker uploaded stay in the cache for a while, so that consumers at the log end cause no GET. For
 //! older records the reader reads ahead: while the client reads a window of extents, the next window is found and

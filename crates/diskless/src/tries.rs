@@ -284,8 +284,8 @@ impl Tries {
     }
 }
 
-/// Returns the time at which bytes last moved. If a second try moves bytes within [`SILENT_MAX`] of its start, they do
-/// not count, because they may only have filled the system's send buffer.
+/// Returns the time at which bytes last moved. Bytes that a second try moves within [`SILENT_MAX`] of its start do not
+/// count, because they may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }

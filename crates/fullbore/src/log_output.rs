@@ -137,7 +137,7 @@ impl LogOutput {
     }
 }
 
-/// Collects one event's line.
+/// Takes the line of one event per call.
 impl Write for LogOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line(bytes);

@@ -1,9 +1,9 @@
 //! Ends a command early, after a signal or because the reader of its output is gone.
 //!
 //! Invariants: the first signal only requests the end. The command then prints its results, cleans up, and returns. A
-//! second signal ends the program, and so does a time limit if the command does not return. After Ctrl-C (SIGINT) the
-//! limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM, and after SIGHUP from a
-//! closed terminal, it leaves time for the last records and commits.
+//! second Ctrl-C or SIGTERM ends the program, and so does a time limit if the command does not return. After Ctrl-C
+//! (SIGINT) the limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM, and after
+//! SIGHUP from a closed terminal, the limit leaves time for the last records and commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -57,8 +57,8 @@ impl StopSignals {
         })
     }
 
-    /// Waits for Ctrl-C or SIGTERM. A shell may send SIGHUP twice when its terminal is closed, which must not cut short
-    /// what the first one began.
+    /// Waits for Ctrl-C or SIGTERM, but not for SIGHUP. A shell may send SIGHUP twice when its terminal is closed, and
+    /// the second must not cut short the work that the first one began.
     async fn insistent(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -111,8 +111,8 @@ impl Stop {
         }
     }
 
-    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a second signal, or if the command does not end in
-    /// time, `last_words` runs and the program ends.
+    /// Creates a request that SIGINT, SIGTERM and SIGHUP make. At a later SIGINT or SIGTERM, or if the command does not
+    /// end in time, `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();
@@ -220,9 +220,8 @@ impl Stop {
     }
 }
 
-/// Prints no more panics of tasks that poll a timer of a stopped runtime. Such a task was in a write when its runtime
-/// stopped, because tokio does not wait for a task in
-/// [`block_in_place`](tokio::task::block_in_place).
+/// Hides the panics of tasks that poll a timer of a stopped runtime. Such a task was in a write when its runtime
+/// stopped, because tokio does not wait for a task in [`block_in_place`](tokio::task::block_in_place).
 pub fn hide_panics_of_a_stopped_runtime() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -38,7 +38,7 @@ pub fn now_ms() -> i64 {
     since_epoch.map_or(0, |time| time.as_millis() as i64)
 }
 
-/// Reads a file of at most `max` bytes. It may be a pipe, or a device without an end.
+/// Reads a file of at most `max` bytes. The file may be a pipe, or a device without an end.
 ///
 /// # Errors
 /// Returns the system's error, or one of kind [`io::ErrorKind::FileTooLarge`] for a larger file.
@@ -70,7 +70,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
 }
 
-/// Replaces the whole file. The new content reaches the disk with the next flush.
+/// Replaces the whole file without a flush, so that a power loss may lose the new content.
 pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes))
 }

@@ -2,7 +2,7 @@
 //! at most once a minute.
 //!
 //! Invariant: suppressed lines are counted, and the next line shows how many there were. A line with many causes
-//! appears at most [`CAUSES_MAX`] times a minute and once more.
+//! appears at most [`CAUSES_MAX`] + 1 times a minute.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub struct CauseRateLimit {
 
 impl CauseRateLimit {
     /// Decides as [`LogRateLimit::due`], for each cause by itself. Causes that differ only in words with digits or
-    /// slashes, such as the names of objects, are the same.
+    /// slashes, such as the names of objects, count as one cause.
     pub fn due(&self, cause: &str) -> Option<u64> {
         let is_common = |word: &&str| !word.contains(|byte: char| byte.is_ascii_digit() || byte == '/');
         let cause = cause.split_whitespace().filter(is_common).collect::<Vec<_>>().join(" ");

@@ -5,9 +5,9 @@
 //! it runs, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same for a
 //! future that takes long to poll. Recovery of logs takes seconds and must not use this.
 //!
-//! Invariant: there are [`SLOTS`] slots, given in the order of the requests, so that the runtime always has threads
-//! left. Work that has a slot never waits for another one. A connection waits with at most one request and one
-//! response at a time, so the slots are shared fairly.
+//! Invariant: the number of slots is fixed, so that the runtime always has threads left. Slots are given in the order
+//! of the requests. Work that has a slot never waits for another slot. A connection waits with at most one request and
+//! one response at a time, so the slots are shared fairly.
 
 use crate::task;
 use std::cell::Cell;

@@ -65,8 +65,8 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// A runtime with a single thread, for the admin page and the membership. Both must run even while the threads that
-/// serve clients hang in a write to the disk. Its tasks must not block, and must not take a lock that is held during a
-/// write. Dropping it ends its tasks, but does not wait for their blocking work
+/// serve clients hang in a write to the disk. Tasks of this runtime must not block, and must not take a lock that is
+/// held during a write. Dropping the runtime ends its tasks, but does not wait for their blocking work
 /// ([`spawn_blocking`](tokio::task::spawn_blocking)).
 pub struct Apart {
     handle: Handle,

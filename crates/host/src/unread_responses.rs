@@ -1,12 +1,14 @@
 //! Large responses in memory that their clients have not read yet.
 //!
-//! A short request can have a response of many megabytes, and a client may send it over many connections without ever
-//! reading. All such responses together have a limit. A request reserves room for its response before the response is
-//! made, and waits its turn if there is none. The part of a response that was sent is freed and no longer counts.
+//! A short request can have a response of many megabytes, and a client may send such requests over many connections
+//! without ever reading. All such responses together have a limit of bytes. A request reserves room within this limit
+//! before its response is made. If there is too little, requests wait for room in their order. Parts of a response that
+//! were sent are freed and no longer count.
 //!
-//! If room is wanted, connections whose clients have stopped reading are closed. A client that reads steadily, however
-//! slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`], unless a single
-//! one is larger. With all others, which are about as large as their requests, they take at most twice as much.
+//! While a request waits for room, connections whose clients have stopped reading are closed. A client that reads
+//! steadily, however slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`],
+//! unless a single one is larger. Other responses are about as large as their requests. All responses together take at
+//! most twice [`BYTES_MAX`].
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -17,6 +19,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use crate::log_rate_limit::LogRateLimit;
+
 /// Responses of at most this size do not count.
 pub const COUNTED_FROM: usize = 1 << 20;
 /// Maximum size of all counted responses together, in bytes.
@@ -25,7 +29,7 @@ const BYTES_MAX: usize = 256 << 20;
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// A client that has taken less than [`STEP_BYTES`] for this time does not read.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
-/// Number of bytes that a client must take to count as one that reads. It cannot hold room with single bytes.
+/// Number of bytes that a client must take to count as one that reads, so that single bytes are not enough.
 const STEP_BYTES: u64 = 16 << 10;
 /// Time between two polls of the connections. They are polled only while room is wanted.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -42,7 +46,7 @@ pub trait Connection: Send + Sync {
     fn evict(&self);
 }
 
-/// The request has waited for room in vain.
+/// The error of a request that has waited for room in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
@@ -53,11 +57,15 @@ pub struct UnreadResponses {
     freed: Notify,
     /// The lock of the request that is the next to get room.
     turn: tokio::sync::Mutex<()>,
+    /// Limits how often the log reports a request that has got no room.
+    pub no_room_line: LogRateLimit,
+    /// Limits how often the log reports an evicted connection.
+    pub evicted_line: LogRateLimit,
 }
 
 struct Table {
     bytes_max: usize,
-    /// Size of all responses, and room that is reserved for others.
+    /// Bytes of the counted responses, and the room that is reserved for responses that are not made yet.
     bytes: usize,
     /// The number of the next response.
     next: u64,
@@ -65,7 +73,7 @@ struct Table {
     polled_at: Instant,
 }
 
-/// The share of one response.
+/// The room of one response, reserved or in use.
 #[derive(Default)]
 struct Response {
     bytes: usize,
@@ -93,12 +101,18 @@ impl Default for UnreadResponses {
     fn default() -> Self {
         let table =
             Table { bytes_max: BYTES_MAX, bytes: 0, next: 0, responses: BTreeMap::new(), polled_at: Instant::now() };
-        UnreadResponses { table: Mutex::new(table), freed: Notify::new(), turn: tokio::sync::Mutex::new(()) }
+        UnreadResponses {
+            table: Mutex::new(table),
+            freed: Notify::new(),
+            turn: tokio::sync::Mutex::new(()),
+            no_room_line: LogRateLimit::default(),
+            evicted_line: LogRateLimit::default(),
+        }
     }
 }
 
 impl UnreadResponses {
-    /// Returns the room of a response that is not made yet. It is empty at first.
+    /// Returns the room of a response that is not made yet. The room is empty at first.
     pub fn room(self: &Arc<Self>) -> ResponseRoom {
         ResponseRoom { number: self.table.lock().add(), all: Arc::clone(self) }
     }
@@ -143,15 +157,15 @@ impl ResponseRoom {
         timeout(WAIT_MAX, reserved).await.map_err(|_| NoRoom)
     }
 
-    /// Counts the response, which has been made and has this size, instead of the reserved room. If all together are
-    /// too large, ends the connections of clients that do not read. If they are twice too large, also ends those of the
-    /// slowest ones.
+    /// Replaces the reserved room by the size of the response, which has been made. While all responses exceed the
+    /// limit, ends the connections of clients that do not read. While all responses exceed twice the limit, ends the
+    /// slowest clients' connections as well.
     pub fn hold(&self, bytes: usize, connection: Box<dyn Connection>) {
         self.all.table.lock().hold(self.number, bytes, connection, Instant::now());
         self.all.freed.notify_waiters();
     }
 
-    /// Records that this part of the response has been sent and freed.
+    /// Records that `bytes` of the response have been sent and freed.
     pub fn shrink(&self, bytes: usize) {
         self.all.table.lock().shrink(self.number, bytes);
         self.all.freed.notify_waiters();
@@ -186,7 +200,7 @@ impl Table {
         }
     }
 
-    /// Reserves room if there is enough. Otherwise evicts clients that do not read. Returns true if there is room now.
+    /// Evicts clients that do not read if there is too little room. Returns true if it has reserved `bytes`.
     fn reserve(&mut self, number: u64, bytes: usize, now: Instant) -> bool {
         let bytes = bytes.min(self.bytes_max);
         if now >= self.polled_at + POLL_INTERVAL {
@@ -230,7 +244,7 @@ impl Table {
         }
     }
 
-    /// Looks which clients have taken another step.
+    /// Records which clients have taken another [`STEP_BYTES`].
     fn poll(&mut self, now: Instant) {
         self.polled_at = now;
         for reader in self.responses.values_mut().filter_map(|response| response.reader.as_mut()) {

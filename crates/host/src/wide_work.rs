@@ -6,7 +6,7 @@
 //! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
 //! memory again. Freed memory is therefore returned to the system once polls have used a quarter of the budget, but not
 //! more often than every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls need the
-//! memory again. What the last polls leave is returned by [`memory::Trimmer`].
+//! memory again. Memory that later polls free is returned by [`memory::Trimmer`].
 //!
 //! Invariant: a poll gets its memory before its slot, and does not wait for anything while it has the slot.
 

@@ -18,7 +18,7 @@ pub enum StorageError {
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// Records that were acknowledged are damaged or missing, or records before them are.
+    /// Acknowledged records, or records before acknowledged ones, are damaged or missing.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move this \
          file and the later ones away to continue without their records"

@@ -63,6 +63,9 @@ pub use transactions::marker_of;
 /// A producer snapshot of at most this many bytes is taken with each new segment.
 const SNAPSHOT_SMALL: u64 = 64 << 10;
 
+/// The error of a log whose directory has been replaced while its files were open.
+const REPLACED: &str = "another directory is at the path of this log; move the log's directory back";
+
 /// The log of one partition.
 #[derive(Debug)]
 pub struct Log {
@@ -95,7 +98,13 @@ impl Log {
     ///
     /// Also takes a producer snapshot, unless it would be much larger than the batches since the last one. Without that
     /// limit, a topic with large windows and tiny segments would write megabytes for each batch.
+    ///
+    /// # Errors
+    /// Returns an error if the directory has been replaced by a copy, whose files must stay as they are.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
+        if self.segments.back().is_some_and(Segment::is_replaced) {
+            return Err(io::Error::other(REPLACED));
+        }
         if self.flushes.is_crowded() {
             self.flush_sealed()?;
         }
@@ -218,7 +227,7 @@ impl Log {
         self.flushes.is_broken()
     }
 
-    /// Returns an object by which this opening of the log can be recognised.
+    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another one.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }

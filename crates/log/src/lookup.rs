@@ -45,7 +45,7 @@ pub struct OffsetLookup {
     start: LookupStart,
     /// The offset at which the read must end, if it is within this segment.
     limit_offset: Option<i64>,
-    /// The end of a batch at or before the byte limit, and the offset that follows it, if they are known.
+    /// The last remembered position within the byte limit at which a batch ends, and the offset of the next batch.
     soft_end: Option<(u64, i64)>,
     /// The last index entry within the byte limit, counted from the first batch. `None` if the entry is not in memory.
     near_end: Option<OffsetEntry>,

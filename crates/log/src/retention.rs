@@ -31,7 +31,8 @@ pub struct Retired {
 }
 
 impl Log {
-    /// Retires all segments that are no longer needed by any setting. If `at_once` is true, also removes their files.
+    /// Retires all segments that are too old or too many for the topic's retention, or end before the log start. If
+    /// `at_once` is true, also removes their files.
     pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
         self.forget_replicated_ends(high_watermark);
         match self.count_old(now_ms, high_watermark, config) {
@@ -101,7 +102,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns how many of the oldest segments are no longer needed by any setting.
+    /// Returns how many of the oldest segments are too old or too many for the retention, or end before the log start.
     fn count_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig) -> io::Result<usize> {
         let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
         let (retention_bytes, retention_ms) = config.retention();

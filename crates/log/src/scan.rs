@@ -25,7 +25,7 @@ const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
 /// Maximum size of a control batch that is read. A marker has 78 bytes.
 const MARKER_MAX: u32 = 4096;
-/// The offset in a batch from which on the checksum covers it.
+/// The position in a batch at which the bytes begin that the checksum covers.
 const CRC_END: usize = 21;
 
 /// The header of a batch in a file.

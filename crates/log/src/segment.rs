@@ -9,7 +9,7 @@ mod aborted;
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -234,6 +234,14 @@ impl Segment {
         let file = File::options().read(true).write(true).open(self.path(LOG))?;
         let open = self.file.insert(OpenFile::new(file));
         Ok(open.0.clone())
+    }
+
+    /// Returns true if the path of the open log file leads to another file, because the directory has been replaced.
+    pub fn is_replaced(&self) -> bool {
+        let inode = |of: fs::Metadata| (of.dev(), of.ino());
+        let opened = self.file.as_ref().and_then(|open| open.0.metadata().ok()).map(inode);
+        let found = fs::metadata(self.path(LOG)).ok().map(inode);
+        opened.zip(found).is_some_and(|(opened, found)| opened != found)
     }
 
     /// Returns the log file for reading it from start to end, with the system's read-ahead. The caller must close the

@@ -276,6 +276,36 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
+    #[test]
+    fn log_whose_directory_was_replaced_leaves_the_copy_as_it_is() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let [at, moved] = ["log", "moved"].map(|name| parent.path().join(name));
+        std::fs::create_dir(&at).expect("created");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topics.defaults;
+        let mut log = Log::open(&at.clone().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let bytes = of_one_record();
+        log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        std::fs::rename(&at, &moved).expect("moved");
+        std::fs::create_dir(&at).expect("created");
+        let names = |directory: &std::path::Path| {
+            let entries = std::fs::read_dir(directory).expect("readable");
+            let mut names: Vec<_> = entries.map(|entry| entry.expect("readable").file_name()).collect();
+            names.sort();
+            names
+        };
+        for name in names(&moved) {
+            std::fs::copy(moved.join(&name), at.join(&name)).expect("copied");
+        }
+        let copied = names(&at);
+        log.roll(0).expect_err("refused");
+        assert_eq!(names(&at), copied);
+        std::fs::remove_dir_all(&at).expect("removed");
+        std::fs::rename(&moved, &at).expect("moved back");
+        log.roll(0).expect("rolled");
+        assert!(names(&at).len() > copied.len());
+    }
+
     /// A producer of a deleted partition is idle. If a kill or a cut lost its state, the producer would be refused once
     /// this replica leads.
     #[test]

@@ -27,7 +27,7 @@ impl OpenBatch {
     /// Opens a batch and takes memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// Returns [`Shortage`] if the pool lacks memory.
+    /// Returns [`Shortage`] if the pool or the partition's share of it lacks memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
@@ -57,7 +57,7 @@ impl OpenBatch {
     /// Takes the memory that a record of `size` bytes needs beyond the present chunks.
     ///
     /// # Errors
-    /// Returns [`Shortage`] if the pool lacks memory.
+    /// Returns [`Shortage`] if the pool or the partition's share of it lacks memory.
     pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
@@ -104,7 +104,7 @@ pub(crate) struct ProducerBatch {
     pub(crate) attempts: u32,
     /// True if an earlier attempt may have been written to the log.
     pub(crate) ambiguous: bool,
-    /// Marks the batch as possibly written, while an attempt is in flight or may be in the log.
+    /// The guard that marks the batch as possibly written, while an attempt is in flight or may be in the log.
     doubt: Option<Doubt>,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
@@ -260,7 +260,7 @@ impl ProducerBatch {
     }
 
     /// Makes a part of this batch from `builder`, or returns `None` if the codec fails. The memory of the part does not
-    /// count against the pool, because splitting takes only a short time.
+    /// count against the pool, because few batches are split.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

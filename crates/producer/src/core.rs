@@ -285,7 +285,7 @@ impl Core {
         self.metadata_answered.load(Ordering::Acquire)
     }
 
-    /// Resolves when a topic changes after the call.
+    /// Resolves when metadata was applied after the call, or when the producer stops.
     pub(crate) fn topics_changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.topics_changed.notified()
     }

@@ -122,7 +122,7 @@ impl TransactionLedger {
         Arc::new(TransactionLedger { id, wake: Arc::default(), changed: Notify::new(), state: Mutex::new(state) })
     }
 
-    /// Resolves when the phase or an outcome changes after the call.
+    /// Resolves when the phase, an outcome or the queue of offsets changes after the call.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -202,8 +202,9 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. After a failed commit, each later transaction fails too until the
-    /// application has seen the error. Otherwise the offsets of later transactions would skip the records of this one.
+    /// Gives the oldest transaction its outcome. `takes_next` is true if the application wanted to commit it. If the
+    /// commit failed, each later transaction then fails too, until the application has seen the error. Otherwise the
+    /// offsets of later transactions would skip the records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;

@@ -20,9 +20,9 @@ pub(crate) struct BatchLimit {
     bytes: AtomicUsize,
     /// True if the limit applies to sizes before compression.
     is_opened: AtomicBool,
-    /// The largest batch that a broker accepted, by the size that counts.
+    /// The largest batch that a broker accepted, by the size that the limit applies to.
     taken: AtomicUsize,
-    /// The smallest batch that a broker refused, by the size that counts.
+    /// The smallest batch that a broker refused, by the size that the limit applies to.
     refused: Mutex<Option<usize>>,
     /// True once the user was notified of the topic's limit.
     is_reported: AtomicBool,

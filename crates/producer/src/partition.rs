@@ -107,8 +107,8 @@ struct PartitionQueue {
     closed: bool,
 }
 
-/// An entry for a partition in a broker's worklist. The leader may change and change back before its task reads the
-/// list. The list then has several entries for the partition, and only the newest counts.
+/// An entry for a partition in a broker's worklist. The leader may change, and change back before the first leader's
+/// task reads the list. The list then has several entries for the partition, and only the newest counts.
 pub(crate) struct Listing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) serial: u64,

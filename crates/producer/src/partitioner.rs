@@ -1,5 +1,5 @@
-//! Chooses a record's partition. A record with a key goes where Kafka's Java client would send it. The others are
-//! spread uniformly, a batch at a time.
+//! Chooses a record's partition. A record with a key goes where Kafka's Java client would send it. Records without a
+//! key are spread uniformly, one run of records after another.
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
@@ -34,7 +34,7 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// Chooses the partition for records without a key. It is the same for a *run* of records, and then another (KIP-480).
+/// Chooses the partition for records without a key: one for a *run* of records, and then another one (KIP-480).
 ///
 /// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
 /// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of
@@ -53,7 +53,7 @@ pub(crate) struct Sticky {
 }
 
 /// The time that determines how long a run is. A run gets as many bytes as are sent in this time, within bounds. No
-/// record waits for it, since batches leave during the run.
+/// record waits until this time has passed, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
 /// Maximum number of batches of batch.size in a run. Without it, a burst of records could end up in one partition.
 const RUN_BATCHES: usize = 16;

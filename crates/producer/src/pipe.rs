@@ -18,7 +18,7 @@
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
 //! * As many bytes as were acknowledged in a burst in each of the last rounds may be in flight in addition (`bursts`).
 //!
-//! Invariant: except in the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
+//! Invariant: with an estimate, at least five requests (Kafka's default) may be in flight, except during PROBE_RTT.
 
 mod bursts;
 
@@ -81,7 +81,7 @@ pub(crate) struct Pipe {
     newest_sent_at: Instant,
     /// Requests that are sent before `delivered` reaches this value count as limited by the application.
     limited_until: u64,
-    /// The largest rates of the last rounds in bytes per second, in descending order.
+    /// The largest rates in bytes per second, in descending order, each with the number of its round.
     rates: VecDeque<(u64, f64)>,
     /// How many rounds had a sample that was not limited by the application.
     round: u64,
@@ -189,7 +189,7 @@ impl Pipe {
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // The number is rounded to whole requests. If it were rounded down, a path that holds few requests would
+            // The window is rounded to whole requests. If it were rounded down, a path that holds few requests would
             // run half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
@@ -299,8 +299,8 @@ impl Pipe {
         }
     }
 
-    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue and the
-    /// application is not slowed down.
+    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, so the
+    /// window stays as it is.
     fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());
         let window = match self.recent {

@@ -50,8 +50,8 @@ const REORDER: i16 = 14;
 /// more.
 const LANE_FAILURES: u32 = 3;
 
-/// How long the sender waits for a response before it counts as overdue. The sender then requests metadata from another
-/// broker, to see who leads.
+/// How long the sender waits for a response before the response counts as overdue. The sender then requests metadata
+/// from another broker, to see who leads.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The state of the task.
@@ -117,7 +117,7 @@ impl Sender {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Both are polled each time. Otherwise an endless stream of records would keep a write from completing.
+        // Connections and worklist are polled each time. Otherwise endless records would keep a write from completing.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -134,9 +134,9 @@ impl Sender {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata if a response is overdue. If the leader has changed since the overdue request was sent, closes
-    /// the connections. This broker may never respond, and the batches then go to the new leader. Returns the time of
-    /// the next check, or `None` if no request is in flight.
+    /// Fetches metadata if a response is overdue. If another broker has taken over a partition since the overdue
+    /// request was sent, closes the connections. This broker may never respond, and the batches then go to the new
+    /// leader. Returns the time of the next check, or `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {

@@ -38,9 +38,9 @@ impl Producer {
         self.until("get a producer id", None, initialised).await
     }
 
-    /// Begins a transaction. The previous one may still be ending. Records of the new one are then gathered, and leave
-    /// when it has ended. If two transactions are still ending, waits for the end of the older one, at most for
-    /// max.block.ms.
+    /// Begins a transaction. The previous one may still be ending. Records of the new transaction are then gathered,
+    /// and leave when the previous one has ended. If two transactions are still ending, waits for the end of the older
+    /// one, at most for max.block.ms.
     ///
     /// After a commit that failed, a new transaction fails as well, because its offsets would skip the records of the
     /// failed one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or

@@ -14,10 +14,9 @@
 //! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written, because the
 //!   broker accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart)
 //!   thus needs no retry of them.
-//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised.
-//!   Then no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
-//!   another batch that was given up and may be written. The batches that may be written are then *unresolved*, and
-//!   failed.
+//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised. Then
+//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. This proof fails if
+//!   another batch was given up that may be written. The batches that may be written are then *unresolved*, and fail.
 //! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
 //!   fenced.
 //!
@@ -163,7 +162,7 @@ pub(crate) struct Window<B> {
     /// The `place` of the newest batch acknowledged in this epoch. An earlier batch that may have been written has
     /// certainly been written.
     proven_to: u64,
-    /// Set if a hole was left in this epoch. The value is true if the batch there was certainly not written.
+    /// Set once a hole has reached the front in this epoch. True if a batch there was certainly not written.
     hole: Option<bool>,
     fenced: bool,
     /// The log that batches are for: the topic's id, or zero if topics have no ids.
@@ -292,7 +291,7 @@ impl<B> Window<B> {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
 
-    /// Returns true if at most three quarters of the limit are in flight.
+    /// Returns true if at most three quarters of the limit are in use.
     pub(crate) fn takes_more(&self) -> bool {
         4 * self.slots.len() <= 3 * self.limit()
     }
@@ -409,7 +408,8 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if a round still has batches to send. Until then responses to its earlier batches mean nothing.
+    /// Returns true if a round has a batch to send that may be written, or that waits for others in flight. Until that
+    /// batch leaves, failures of the round's earlier batches mean nothing.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)
@@ -434,8 +434,8 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Notes that an attempt failed. The batch waits to be sent again, unless a later acknowledgement proves that it
-    /// was written.
+    /// Notes that an attempt failed. The batch waits to be sent again, unless the attempt was out of order and a later
+    /// acknowledgement proves that an earlier attempt was written.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;
@@ -464,8 +464,8 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Replaces a batch that is too large by its parts, which use its sequence numbers. None of the batch's attempts
-    /// may have been written.
+    /// Replaces a batch that is too large by its parts, which use its sequence numbers. The caller knows that no
+    /// attempt of the batch was written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.put_parts(at, parts);

@@ -68,7 +68,8 @@ fn producer_with_at_most_five_batches_takes_the_same_memory_at_any_window() {
 fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     let empty = held(1000, 5, 5) - 1000 * 5 * 24;
     for window in [20, 64, 1024] {
-        // The limit has one percent more for the nodes of the order of idleness, which are not always filled equally.
+        // The limit has one percent more for the tree of idle producers, because its nodes are not always filled
+        // equally.
         let most = (empty + 1000 * window * 24) * 101 / 100;
         for batches in [window, 2 * window] {
             let held = held(1000, window, batches as i32);

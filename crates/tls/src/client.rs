@@ -61,7 +61,7 @@ impl Connector {
     }
 
     /// Reads the keys and certificates for sessions that do not check the server's certificate. Such sessions protect
-    /// only from eavesdroppers.
+    /// only from passive eavesdroppers.
     ///
     /// # Errors
     /// Returns [`MaterialError`] with the name of the setting that cannot be used.
@@ -167,8 +167,8 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
 }
 
 /// Verifies the certificates of servers as rustls does, with two exceptions as in Java. The check of the host name can
-/// be turned off. A certificate that is itself in the truststore is trusted even if it is marked as an authority, as
-/// `openssl req -x509` does.
+/// be turned off. A certificate that is itself in the truststore is trusted even if it is marked as an authority, like
+/// the certificates that `openssl req -x509` makes.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,

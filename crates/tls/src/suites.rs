@@ -23,6 +23,6 @@ pub(crate) fn names() -> Vec<String> {
 }
 
 fn name(suite: &SupportedCipherSuite) -> String {
-    // The names in rustls show that a suite belongs to TLS 1.3. Those of Java do not.
+    // rustls prefixes the names of TLS 1.3 suites with `TLS13_`. Java prefixes all names with `TLS_`.
     suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1)
 }

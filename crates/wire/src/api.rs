@@ -1,7 +1,7 @@
 //! The table of APIs, and the headers around every request and response.
 //!
 //! Invariant: this crate implements every API of the table in both directions, at every version in it. The broker
-//! decides which of them it serves.
+//! decides which APIs and versions it serves.
 
 use crate::StructSpec;
 use crate::codec::{Codec, NullCodec, Reader, Version};
@@ -28,7 +28,7 @@ pub trait Visit {
     fn visit<R: Request>(self) -> Self::Output;
 }
 
-/// Stands for the first flexible version of an API that has no flexible versions.
+/// The value that replaces the first flexible version of an API without flexible versions.
 pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {
@@ -267,7 +267,7 @@ pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, Decod
 /// How much a request would cost when it is decoded, apart from its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSize {
-    /// How many elements all its arrays have.
+    /// Number of elements in all arrays of the request.
     pub elements: usize,
     /// How many bytes of memory these arrays take when they are decoded.
     pub bytes: usize,

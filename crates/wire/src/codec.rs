@@ -384,7 +384,7 @@ impl<T: Codec> NullCodec for Vec<T> {
 }
 
 /// The fields of a flexible message that this program does not know, kept as they were received (KIP-482). Every struct
-/// has this value. Mostly it is empty, and then it takes only one word.
+/// has a field of this type. Mostly it is empty, and then takes only one word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);

@@ -1,10 +1,10 @@
-//! Runs checks that may hang together with the disk, without blocking the admin page.
+//! Runs checks that hang if the disk hangs, without blocking the admin page.
 
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Duration, timeout};
 
-/// How long a caller waits for a check. Probes usually time out after one second, so this is shorter.
+/// Maximum time that a caller waits for a check. It is below one second, the usual timeout of probes.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
 /// Runs checks of one kind on a blocking thread, one at a time. If the disk hangs, only one thread hangs with it.
@@ -26,8 +26,8 @@ impl<T: Send + 'static> HangingCheck<T> {
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;
-            // A check that has already finished was started by a caller that gave up waiting. Its result is old, so it
-            // is dropped.
+            // A check that has already finished was started by a caller that gave up waiting. The result of such a
+            // check is old, so it is dropped.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let running = match under_way.take() {
                 Some(running) if !is_old => running,

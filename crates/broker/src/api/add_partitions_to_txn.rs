@@ -58,16 +58,16 @@ pub async fn handle(
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Adds the partitions of one transaction out of several. If this takes long, the transaction gets
-/// CONCURRENT_TRANSACTIONS, because the others wait for the same response.
+/// Adds or verifies the partitions of one transaction out of several. After [`BATCH_ANSWER_MS`] the transaction gets
+/// CONCURRENT_TRANSACTIONS, because the other transactions wait for the same response.
 async fn of_several(
     services: &CoordinatorServices,
     hosted: &Partitions,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // The epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may have taken
-    // over. A shard that is still loading counts as epoch 0, which is below its real epoch.
+    // The coordinator epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may
+    // have taken over. A shard that is still loading counts as epoch 0, which is below its real epoch.
     let coordinator_epoch = services.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results =
         timeout(Duration::from_millis(BATCH_ANSWER_MS), added(services, hosted, transaction, version)).await;
@@ -154,8 +154,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(services, id, version).await?;
-    // A request with several transactions waits only briefly for an id. The broker that sent it will repeat it, and a
-    // long wait would delay the other transactions.
+    // In a request with several transactions, an id waits only briefly for the end of its previous transaction. The
+    // broker that sent the request will repeat it, and a long wait would delay the other transactions.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(transactions.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -169,7 +169,8 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
-/// Waits until the shard of `id` is loaded. A request with several transactions waits for at most [`BATCH_WAIT_MS`].
+/// Waits until the shard of `id` is loaded. For a request with several transactions, returns Ok after [`BATCH_WAIT_MS`]
+/// even if the shard is still loading. The call that follows then fails with the shard's error.
 async fn prepare(services: &CoordinatorServices, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = services.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

@@ -1,5 +1,5 @@
-//! AlterReplicaLogDirs 1-2. A broker has one data directory and one object store, so no replica can move to another
-//! one. Only a request for the replica's present location succeeds.
+//! AlterReplicaLogDirs 1-2. A broker has one data directory and one object store, so a replica cannot move. Only a
+//! request for the replica's present location succeeds.
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;

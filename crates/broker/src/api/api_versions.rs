@@ -9,7 +9,7 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersi
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
 use std::time::Instant;
 
-/// At most this many characters of a client's name and of its version are kept with its connection.
+/// Maximum length of a client's software name, and of its version, that a connection stores.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) -> Result<Frame, Fault> {
@@ -24,8 +24,8 @@ pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) ->
     reply.frame::<ApiVersionsRequest>(&answer(metadata, reply.version.number, error_code))
 }
 
-/// Returns the response to a request of an unknown version. It lists all APIs in the layout of version 0, so that the
-/// client can repeat the request in a version that both know.
+/// Returns the response to an ApiVersions request of an unknown version. The response lists all APIs in the layout of
+/// version 0, so that the client can repeat its request in a version that the broker supports.
 pub fn unsupported(metadata: &MetadataServices, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
@@ -43,9 +43,9 @@ pub fn max_of(metadata: &MetadataServices, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because most
-/// clients would otherwise request one at each start and log it. Kafka advertises telemetry only if a receiver of
-/// metrics is configured.
+/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because every
+/// client would otherwise request a subscription at its start, and librdkafka would log that. Kafka advertises
+/// telemetry only if a receiver of metrics is configured.
 fn is_offered(metadata: &MetadataServices, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
@@ -73,7 +73,7 @@ fn answer(metadata: &MetadataServices, version: i16, error_code: ErrorCode) -> A
     }
 }
 
-/// Copies the beginning of the text. The text itself would keep the whole request in memory.
+/// Copies the beginning of the text, because a slice of it would keep the whole request in memory.
 fn kept(text: &str) -> Text {
     Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Longer messages of refusals are cut at about this number of bytes.
+/// Maximum number of bytes of a refusal's message. A longer message is cut.
 const WORDS_BYTES_MAX: usize = 1_000;
 
 /// The reason why a request gets no response and its connection is closed instead.
@@ -51,7 +51,7 @@ pub enum Fault {
     /// to report it.
     #[error("produce with acks=0 failed: {0}")]
     Unacknowledged(fullbore_wire::ErrorCode),
-    /// The response is large, and other clients have not read theirs in time.
+    /// There was no memory for a large response, because other clients have not read their responses in time.
     #[error("there was no memory for a large response, because other clients were still reading theirs")]
     NoRoom,
 }
@@ -63,9 +63,9 @@ pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
 pub enum Completion {
     /// The response is already known.
     Ready(Frame),
-    /// The response is known once the future has completed. Nothing happens unless it is awaited.
+    /// The response is known once the future has completed. The future makes no progress unless it is awaited.
     Later(Answer),
-    /// Like `Later`, with the number of bytes of memory that the request holds until then.
+    /// Like `Later`, with the bytes of memory that are held until the response is sent, if not the size of the request.
     Holding(Answer, usize),
 }
 
@@ -86,7 +86,7 @@ pub struct Admission {
     pub api: ApiKey,
     /// The response, or the future of it.
     pub completion: Completion,
-    /// The room that the response has among the unread ones, if it was expected to be large.
+    /// The memory reservation of the response, if the request is wide or the response was expected to be large.
     pub room: Option<Arc<ResponseRoom>>,
 }
 
@@ -135,7 +135,8 @@ impl Reply {
 }
 
 impl Call<'_> {
-    /// Returns `control` with this client's name. Its log lines name the client as the one that requested a change.
+    /// Returns `control` with this client's name, so that log lines of a change name the client that requested the
+    /// change.
     pub(super) fn control(&self, control: &Control) -> Control {
         let by = match self.header.client_id.as_deref() {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),

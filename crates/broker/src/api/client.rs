@@ -19,10 +19,10 @@ pub struct Client {
     pub software_name: Text,
     /// The version of the client's software, from ApiVersions. Empty before that request.
     pub software_version: Text,
-    /// When ApiVersions was answered. `None` once the next request has arrived.
+    /// Time at which ApiVersions was answered. `None` once the next request has arrived.
     pub(super) versions_sent_at: Option<Instant>,
-    /// How long the client took to send its next request after the ApiVersions response. A client must read that
-    /// response first, so this is at least one round trip.
+    /// Time between the ApiVersions response and the client's next request. This is at least one round trip, because
+    /// the client must first read the response.
     pub round_trip: Option<Duration>,
     /// Counts the requests of this connection other than Produce.
     pub(super) behind: Arc<LaterRequests>,
@@ -31,7 +31,7 @@ pub struct Client {
     pub unwritten: Arc<Unwritten>,
     /// The follower's session, if the client is a broker that replicates from this one.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
-    /// The session of a consumer that reads ahead, if the client is one.
+    /// The session of the client, if the client is a consumer that reads ahead.
     pub(super) reads_in: Option<ConnectionSession>,
 }
 

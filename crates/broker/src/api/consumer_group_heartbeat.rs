@@ -13,8 +13,8 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many round trips must fit into one interval. A client that reconnects needs TCP, TLS, ApiVersions, SASL and the
-/// heartbeat itself.
+/// Number of round trips that must fit into one heartbeat interval. A client that reconnects needs TCP, TLS,
+/// ApiVersions, SASL and the heartbeat itself.
 const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
@@ -23,7 +23,8 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// Returns the heartbeat interval, raised if the client is far away. 0 stays 0.
+/// Returns the heartbeat interval, raised if the client is far away. 0 stays 0, because it means that the setting is
+/// off.
 ///
 /// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout it must reconnect, request the
 /// versions and send a heartbeat, all within the next interval.
@@ -145,8 +146,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Returns the topics that match each pattern. Patterns that do not compile are left out. None is expected, since each
-/// was compiled when a member subscribed with it.
+/// Returns the topics that match each pattern. Patterns that do not compile are left out. No such pattern is expected,
+/// since each was compiled when a member subscribed with it.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);

@@ -19,10 +19,10 @@ use tokio::time::{Instant, timeout_at};
 
 /// Kafka's `DeleteRecordsResponse.INVALID_LOW_WATERMARK`.
 const NO_LOW_WATERMARK: i64 = -1;
-/// How long a request waits for replicas at most, whatever timeout the client requests.
+/// Maximum time that a request waits for replicas, whatever timeout the client requests.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// The partition whose log start moves, or the error of one that cannot be moved.
+/// The partition whose log start moves, or the error if the log start cannot move.
 type Moved = Result<Deleting, ErrorCode>;
 
 enum Deleting {
@@ -86,7 +86,8 @@ fn delete(image: &Image, hosted: &Partitions, requested: Vec<DeleteRecordsTopic>
     moved
 }
 
-/// Moves the log starts of the diskless partitions. Returns the outcomes in the order of the request.
+/// Moves the log starts of the diskless partitions. Returns the outcomes in the order of the request. A partition
+/// without an outcome at `deadline` gets REQUEST_TIMED_OUT.
 async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) -> Vec<Result<i64, ErrorCode>> {
     let diskless = moved.iter().flat_map(|(_, partitions)| partitions).filter_map(|(_, moved)| match moved {
         Ok(Deleting::InIndex(partition, offset)) => Some((Arc::clone(partition), *offset)),
@@ -100,7 +101,8 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Waits until the in-sync replicas of a partition have also deleted the records, and returns the partition's result.
+/// Returns the result of a partition. For a classic partition, first waits until the in-sync replicas have also deleted
+/// the records. For a diskless partition, takes the outcome from `in_index`.
 async fn answer(
     partition_index: i32,
     moved: Moved,

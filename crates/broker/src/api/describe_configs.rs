@@ -18,9 +18,9 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Once the settings in a response reach this size, the remaining resources get an error. A request can name any number
-/// of groups, and even a group that does not exist has settings. Topics do not count, since their number is limited and
-/// [`room`] is reserved for them.
+/// Maximum size of the settings in a response, without those of topics. Once it is reached, further resources get an
+/// error. A request can name any number of groups, and even a group that does not exist has settings. The number of
+/// topics is limited, and memory is reserved for their settings ([`room`]).
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all named resources exceed one response: request fewer resources, or single keys.";
@@ -43,13 +43,13 @@ pub fn handle(call: &mut Call<'_>, services: &ObservationServices, reply: Reply)
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
 }
 
-/// How often an encoded response has the value of an override: in the entry and in a synonym.
+/// Number of copies of an override's value in an encoded response: in the entry and in a synonym.
 const OVERRIDE_COPIES: usize = 2;
-/// How often the value of an override is in memory while the response is made.
+/// Number of copies of an override's value in memory while the response is made.
 const OVERRIDE_COPIES_IN_MEMORY: usize = 8;
 
-/// Returns about how much the response takes. All settings of a topic count as long as those of a topic without
-/// overrides, plus its overrides.
+/// Returns the approximate size of the response, in memory or encoded as `measure` demands. The settings of a topic are
+/// estimated as those of a topic without overrides, plus the topic's overrides.
 pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest, measure: Measure) -> usize {
     let (of_setting, copies): (fn(&DescribeConfigsResourceResult) -> usize, usize) = match measure {
         Measure::Memory => (memory, OVERRIDE_COPIES_IN_MEMORY),
@@ -74,7 +74,7 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
             overrides = topic.overrides.iter().map(|(key, value)| copies * (key.len() + value.len())).sum();
         }
-        // A name that does not exist gives no sample.
+        // The sample of a resource that does not exist is empty, so it is not reused.
         let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();
         let sample = known.unwrap_or_else(|| of_type(resource.resource_type, &resource.resource_name));
         samples.insert(resource.resource_type, sample);
@@ -85,7 +85,7 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
     bytes
 }
 
-/// The memory of the settings of one resource.
+/// Sizes of the settings of one resource: the sum of all, and the largest.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     bytes: usize,
@@ -98,7 +98,7 @@ impl Sample {
     }
 }
 
-/// Returns about how much memory a setting takes: decoded, in a list that has grown, and encoded.
+/// Returns the approximate memory that a setting takes: decoded, in a list with spare capacity, and encoded.
 fn memory(setting: &DescribeConfigsResourceResult) -> usize {
     let fixed = size_of::<DescribeConfigsResourceResult>() + size_of::<ConfigEntry>();
     let synonyms = setting.synonyms.len() * 2 * size_of::<DescribeConfigsSynonym>();

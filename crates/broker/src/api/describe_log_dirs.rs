@@ -1,5 +1,5 @@
 //! DescribeLogDirs 1-5: describes the data directory, with the sizes of its partitions and the space on its volume. The
-//! object store of diskless topics appears as a second directory. Only one broker of the cluster reports it.
+//! object store of diskless topics appears as a second directory. Only one broker of the cluster reports the store.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
@@ -28,7 +28,8 @@ pub async fn handle(
     reply: Reply,
 ) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
-    // Many partitions take much memory until the response is encoded, and disks may hang, so such requests take turns.
+    // Only one large request runs at a time, because disks may hang, and many partitions take much memory until the
+    // response is encoded.
     let is_large = request.topics.is_none() && metadata.control.image().partition_count() > ENTRIES_SHORT_MAX;
     let _turn = if is_large { Some(wide.listing_turn(Listing::LogDirs).await) } else { None };
     let (metadata, hosted) = (Arc::clone(metadata), Arc::clone(hosted));
@@ -117,7 +118,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
 }
 
 /// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics,
-/// otherwise the classic ones. Topics without a replica on this broker are left out, as in Kafka.
+/// otherwise the classic ones. Partitions without a replica on this broker are left out, as in Kafka. If all topics are
+/// requested, topics with no partition here are left out too.
 fn topics(
     metadata: &MetadataServices,
     hosted: &Partitions,
@@ -165,8 +167,8 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     match partition {
         AnyPartition::Classic(log) => {
-            // Lag and future directory keep their defaults. A log is never behind its own high watermark, and no log
-            // moves.
+            // The lag and the flag of a future directory keep their defaults, because a log is never behind its own
+            // high watermark, and no log moves.
             let aside = log.set_aside();
             Ok(DescribeLogDirsPartition {
                 partition_index,

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a request waits for disks and for the index of diskless topics. Tools wait 10 s for the response.
+/// Maximum time that a request waits for disks and for the index of diskless topics. Tools wait 10 s for the response.
 const WAIT_MAX: Duration = Duration::from_secs(8);
-/// How many producers a diskless partition remembers at most.
+/// Maximum number of producers that a diskless partition remembers.
 const DISKLESS_PRODUCERS_MAX: usize = 10_000;
 /// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
@@ -47,8 +47,8 @@ pub async fn handle(
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-/// Returns how many producers the response has at most. A partition that is not open counts as one without producers,
-/// and a diskless one as one with the maximum number.
+/// Estimates the number of producers in the response. A partition that is not open counts as one without producers, and
+/// a diskless one as one with the maximum number.
 pub(super) fn count(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
     let image = metadata.control.image();
     let named =

@@ -23,7 +23,8 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     reply.frame::<DescribeTransactionsRequest>(&response)
 }
 
-/// Returns the error for an id. If `__transaction_state` does not exist, no id exists.
+/// Returns the error for an id. COORDINATOR_NOT_AVAILABLE means that `__transaction_state` does not exist, so no id
+/// exists.
 fn as_unknown(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::COORDINATOR_NOT_AVAILABLE => ErrorCode::TRANSACTIONAL_ID_NOT_FOUND,

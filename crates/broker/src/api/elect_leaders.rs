@@ -24,8 +24,7 @@ pub async fn handle(
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // A request of version 0 has no type. The field is then decoded as 0, which means an election of preferred
-        // leaders.
+        // A request of version 0 never gets here: it has no type, and the field is decoded as 0 (`PREFERRED`).
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {
@@ -37,8 +36,8 @@ pub async fn handle(
     }
 }
 
-/// Holds the elections and returns the response. With `lists_all`, the response names each requested partition. If the
-/// request is about all partitions, the response names only those with an election, as in Kafka.
+/// Holds the elections and returns the response. With `lists_all`, the response names each requested partition.
+/// Otherwise it leaves out partitions that need no election, as Kafka does if the request is about all partitions.
 async fn elect(
     call: &Call<'_>,
     metadata: &MetadataServices,

@@ -8,7 +8,7 @@ use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
-/// Clients before this version of ApiVersions cannot read a feature whose lowest level is 0 (KAFKA-17492).
+/// First version of ApiVersions whose clients can read a feature with 0 as its lowest level (KAFKA-17492).
 const LEVEL_ZERO_FROM: i16 = 4;
 
 /// Returns the supported levels that a client of this version of ApiVersions can read.

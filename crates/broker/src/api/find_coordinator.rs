@@ -1,5 +1,5 @@
-//! FindCoordinator 0-6: returns the coordinator of a group or of a transactional id. It is the leader of the key's
-//! partition in an internal topic, which is created if it is missing.
+//! FindCoordinator 0-6: returns the coordinator of a group or of a transactional id. The coordinator is the leader of
+//! the key's partition in an internal topic, which is created if it is missing.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;

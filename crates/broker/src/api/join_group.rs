@@ -53,7 +53,7 @@ async fn join(
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // A member that already has an id got it from an existing group. If the group is missing, it is not created.
+        // A member that already has an id got it from an existing group. So a missing group is not created.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
@@ -75,8 +75,8 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// Returns a member id in Kafka's form: the client id, followed by a random UUID. The client id is cut if the result
-/// would be too long for a response.
+/// Returns a member id in Kafka's form: `name` (the instance id or the client id), followed by a random UUID. `name` is
+/// cut if the result would be too long for a response.
 fn new_member_id(name: &str) -> Text {
     let unique = uuid::Uuid::new_v4().to_string();
     let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];

@@ -95,8 +95,8 @@ struct RequestTerms {
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. `None` if there is no
-/// record at or after that time.
+/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. Returns `None` if
+/// there is no such record.
 async fn look_up(
     hosted: &Partitions,
     long: &LongWork,

@@ -22,7 +22,7 @@ pub async fn handle(
     let request: ListTransactionsRequest = call.body(reply.version)?;
     let _ = services.transactions.prepare(false, []).await;
     let transactions = Arc::clone(&services.transactions);
-    // Many ids take much memory until the response is encoded, so such requests take turns.
+    // Only one large request runs at a time, because many ids take much memory until the response is encoded.
     let is_large = transactions.ids_size().0 > ENTRIES_SHORT_MAX;
     let _turn = if is_large { Some(wide.listing_turn(Listing::Transactions).await) } else { None };
     let listed = move || {
@@ -78,7 +78,7 @@ fn listed(
     Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, served, ..Default::default() })
 }
 
-/// Returns the names in the filter that are no states.
+/// Returns the names in the state filter that are not names of states.
 fn unknown(request: &ListTransactionsRequest) -> Vec<Text> {
     let names = request.state_filters.iter();
     names.filter(|name| TransactionState::from_name(name).is_none()).cloned().collect()

@@ -5,9 +5,9 @@
 //! admitted. A request of any other API completes before the next one is admitted, so that clients see the order that
 //! Kafka guarantees.
 //!
-//! An admitted request is carried out even if earlier responses have not been sent. Work that is done only while a
-//! completion is awaited affects nothing but the response. Requests of thousands of entries run apart from the threads
-//! that serve connections ([`wide`]).
+//! An admitted request is carried out even if earlier responses have not been sent. The future in a [`Completion`]
+//! affects nothing but the response. Requests of thousands of entries run apart from the threads that serve connections
+//! ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
@@ -93,12 +93,12 @@ use fullbore_host::unread_responses::{NoRoom, ResponseRoom};
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// How long a produce request waits for memory after its client has hung up. With acks=0 the batch must still be
-/// written.
+/// Maximum time that a produce request waits for memory after its client has disconnected. With acks=0 the batch must
+/// still be written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns how long the admission of a request may go on once its client has hung up. `None` if its admission never
-/// takes long.
+/// Returns how long the admission of a request may go on once its client has disconnected. `None` if the admission of
+/// this API never takes long.
 ///
 /// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
 /// [`Completion::Later`], because the client's next request, such as a Heartbeat, must find the member joined.
@@ -145,7 +145,7 @@ pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<Admission>,
     Ok(completion.map(|completion| Admission { api, completion, room }))
 }
 
-/// The response of a request, and its room if it may be large.
+/// The response of a request, and the memory reservation of the response if the request is wide.
 type Dispatched = (Option<Completion>, Option<Arc<ResponseRoom>>);
 
 /// Measures a request and carries it out, as a wide one if it has many entries or a large response. The completion is
@@ -167,9 +167,9 @@ async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply:
     }
 }
 
-/// Carries out a request that takes `bytes` of memory apart from the threads that serve connections. It first reserves
-/// room for a response that may be much larger than its request. Any other response counts once it is made. The
-/// completion is `None` if there is no response.
+/// Carries out a request apart from the threads that serve connections; `bytes` is the memory that it takes. First
+/// reserves memory for a response that may be much larger than its request. Any other response counts once it is made.
+/// The completion is `None` if there is no response.
 async fn dispatch_wide(
     api: ApiKey,
     node: &Node,

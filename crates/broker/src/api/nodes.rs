@@ -9,7 +9,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use std::collections::BTreeSet;
 
-/// Stands for the leader of a partition that has none.
+/// The leader's id in responses about a partition without a leader.
 pub const NO_LEADER: i32 = -1;
 
 /// Returns the brokers that serve clients, in the order of their ids, with their addresses on this listener.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// First version that has topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// A request with this retention time leaves the choice to the broker.
+/// The retention time of a request that leaves the choice to the broker.
 const BROKERS_RETENTION: i64 = -1;
 
 /// Admits a commit. When this returns, the commit has its position among the group's commits. The commit is written

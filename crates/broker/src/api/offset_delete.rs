@@ -12,7 +12,7 @@ use fullbore_wire::apis::offset_delete::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
-/// About how many bytes a record that deletes an offset takes, without the names of group and topic.
+/// Approximate size of a record that deletes an offset, without the names of group and topic.
 const RECORD_BYTES: usize = 32;
 
 pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {

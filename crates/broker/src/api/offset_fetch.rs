@@ -118,8 +118,8 @@ async fn answer(
     let found = stable.and_then(|()| match &topics {
         None => services.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
-            // Under the lock the offsets are only copied. Commits of other groups wait for the lock, and the request
-            // may name a million partitions.
+            // Under the lock the offsets are only copied, because commits of other groups wait for this lock, and the
+            // request may name a million partitions.
             let held =
                 services.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
@@ -135,8 +135,8 @@ async fn answer(
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition. Older versions have no error field for the
-/// group.
+/// Returns the topics of a refused request with the error at each partition, because older versions have no error field
+/// for the group.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// First version whose batches may be compressed with zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
-/// How long an out-of-order batch may delay the response of another API on its connection.
+/// Maximum time that an out-of-order batch may delay the response of another API on its connection.
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
 /// The client id of Kafka's own tools. They may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
@@ -59,8 +59,8 @@ pub async fn admit(
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // With acks=0 there is no response that could report the loss of a batch. So an out-of-order batch does not
-        // wait for earlier ones.
+        // With acks=0 there is no response that could report the loss of a batch. So an out-of-order batch is refused
+        // instead of parked.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&services.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
@@ -175,16 +175,16 @@ struct PendingAppend {
     ticket: AppendTicket,
 }
 
-/// Memory that a pending append takes, including the state that it waits for.
+/// Memory that a pending append takes, including the state of its wait.
 const PENDING_COST: usize = 256;
 
-/// Limits how long a Produce request may delay later requests of its connection. Responses leave in the order of the
-/// requests, and a client may need a later one to find the new leader of its partitions.
+/// Limit of the time that a Produce request may delay later requests of its connection. Responses leave in the order of
+/// the requests, and a client may need a later response to find the new leader of its partitions.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// How many requests other than Produce came before this one on the connection.
     from: u64,
-    /// Until when the first later request may be delayed. `None` until a later request has come.
+    /// Time until which the first later request may be delayed. `None` until a later request has come.
     until: Option<tokio::time::Instant>,
 }
 
@@ -226,7 +226,8 @@ async fn after(
     reply.frame::<ProduceRequest>(&response)
 }
 
-/// Adds the leader and its address to the entry of each partition that another broker leads (KIP-951).
+/// Adds the leader to each entry with NOT_LEADER_OR_FOLLOWER, and the addresses of these leaders to the response
+/// (KIP-951).
 fn add_leaders(services: &ProduceServices, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {

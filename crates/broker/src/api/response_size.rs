@@ -4,7 +4,8 @@
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
 //! request. The estimates are made before the response, so they may be too high, for example if a filter applies. A
 //! name that a request repeats counts once, as the response has it once.
-//! Invariant: they are never much too low, and `tests/wide_memory.rs` compares them with the allocator's count.
+//! Invariant: the estimates are never much too low, and `tests/wide_memory.rs` compares them with the allocator's
+//! count.
 
 use super::call::{Call, once};
 use super::wide::ENTRY_BYTES;
@@ -31,18 +32,18 @@ use fullbore_wire::{Text, Uuid, Version};
 /// The size that is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// About the memory that is in use at most while the response is made: decoded and encoded.
+    /// The maximum memory in use while the response is made, both decoded and encoded.
     Memory,
-    /// About the size of the encoded response at most.
+    /// The maximum size of the encoded response.
     Encoded,
 }
 
-/// About how many bytes the elements of a response take at most.
+/// Estimated maximum sizes of the elements of a response, in bytes.
 struct Costs {
     measure: Measure,
     /// A topic without its partitions.
     topic: usize,
-    /// How often the name of a topic is added to `topic`.
+    /// Number of copies of a topic's name that are added to `topic`.
     names: usize,
     /// A partition in Metadata and DescribeTopicPartitions, without its replicas.
     partition: usize,
@@ -50,7 +51,7 @@ struct Costs {
     replica: usize,
     /// Any other entry, such as an offset or a transaction.
     entry: usize,
-    /// A producer in DescribeProducers. Its memory includes the producer as it is found.
+    /// A producer in DescribeProducers. The memory includes the copy that the partition returns.
     producer: usize,
     /// How many copies the response has of bytes that clients have set, such as the metadata of offsets.
     copies: usize,
@@ -119,13 +120,14 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
-/// Returns true if the response of this API is made after the admission of the request, when its turn to be sent comes.
+/// Returns true if the response of this API is made after the admission of the request, when it is the next to be sent.
 pub(super) fn is_made_later(api: ApiKey) -> bool {
     api == ApiKey::OffsetFetch
 }
 
-/// Returns about how much a response takes, or 0 if the request limits its size. A request that cannot be decoded gets
-/// no response.
+/// Returns the estimated size of a response. A response whose size the request limits counts as 0 bytes. So does a
+/// request that cannot be decoded, because it gets no response. With [`Measure::Encoded`], copies of the request's
+/// names are added.
 pub(super) fn of(node: &Node, call: &Call<'_>, api: ApiKey, version: Version, measure: Measure) -> usize {
     let costs = &Costs::of(measure);
     let response = match api {
@@ -200,7 +202,8 @@ fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest, costs
         topics + limit.min(partitions) * costs.partition(replicas.unwrap_or(1))
     };
     if request.topics.is_empty() {
-        // The names of all topics are sorted before the page is chosen. The page has only those of its partitions.
+        // The names of all topics are in memory while they are sorted. The encoded page has only the topics of its
+        // partitions.
         let topics = image.topics().map(|topic| costs.topic(&topic.name));
         let topics: usize = match costs.measure {
             Measure::Memory => topics.sum(),

@@ -88,8 +88,8 @@ pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: 
     wide.drive(ENTRY_BYTES * entries, command).await
 }
 
-/// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections. With
-/// `room`, the response is made only once room for that many bytes is reserved.
+/// Moves the future of a wide request's completion off the threads that serve connections. With `room`, the future
+/// first reserves memory for a response of that many bytes.
 pub fn driven(
     wide: &Arc<WideWork>,
     bytes: usize,

@@ -40,7 +40,7 @@ async fn opened() -> Opened {
     Opened::with("auto.create.topics.enable=false\n", topic).await
 }
 
-/// Sends a request. Returns for how many polls it needed a permit, and the response.
+/// Sends a request. Returns the number of polls that needed a permit, and the response.
 fn polls<R: Request>(opened: &mut Opened, request: &R, version: i16) -> (usize, R::Response) {
     let wide = |opened: &Opened| opened.broker.node().wide.polls();
     let before = wide(opened);
@@ -282,8 +282,8 @@ async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     }
 }
 
-/// Sends a request twice, first over a connection that does not read. There is room for a single response. Checks that
-/// the first connection ends in the middle of its response.
+/// Sends a request twice, first over a connection that does not read. The limit allows a single unread response. Checks
+/// that the first connection ends in the middle of its response.
 async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened, request: &R, version: i16) {
     let unread = &opened.broker.node().unread;
     let none_counts = async || {
@@ -356,7 +356,7 @@ fn committed(opened: &mut Opened, partitions: std::ops::Range<i32>, metadata_byt
     }
 }
 
-/// A hanging disk may hold up a description of the log directories.
+/// A hanging disk may hold up a description of the log directories, so each kind of listing has its own slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_list_of_transactions_holds_up_no_description_of_log_dirs() {
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
@@ -477,7 +477,7 @@ async fn slow_clients_that_read_steadily_all_get_their_responses() {
     }
 }
 
-/// The memory for making the response is many times as much as the response.
+/// Making the response takes many times its encoded size, but only the encoded size counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn response_below_the_counted_size_waits_for_no_unread_one() {
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };

@@ -1,5 +1,5 @@
 //! WriteTxnMarkers 1-2: a coordinator ends transactions at the leaders of their partitions. Only the listener between
-//! brokers accepts it.
+//! brokers accepts these requests.
 
 use super::call::{Call, Fault, Reply};
 use crate::node::CoordinatorServices;

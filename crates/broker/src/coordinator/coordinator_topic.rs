@@ -1,5 +1,5 @@
-//! The internal topic that stores a coordinator's state. It is created when it is first used. As leaderships move, this
-//! broker loads shards of the topic and leaves others.
+//! The internal topic that stores a coordinator's state. It is created when it is first used. This broker loads the
+//! shards whose partitions it begins to lead, and leaves those that it no longer leads.
 //!
 //! A request reaches the state of a key only while the key's shard is serving. A shard begins to serve once everything
 //! in its log has been installed.
@@ -73,21 +73,21 @@ pub struct CoordinatorTopic {
     logs: Arc<Partitions>,
     /// The shards of the topic. `None` while the topic does not exist.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was loading when this was last checked. Requests then do not wait.
+    /// True if the last check found no shard that is loading. Requests then do not wait.
     all_loaded: AtomicBool,
     /// Limits how often a failure to create the topic is logged.
     unmade: LogRateLimit,
 }
 
 impl CoordinatorTopic {
-    /// Creates the state, without shards. [`CoordinatorTopic::adopt`] finds them.
+    /// Creates a topic without shards. [`CoordinatorTopic::adopt`] finds them.
     pub fn new(settings: InternalTopicSettings, control: Control, logs: Arc<Partitions>) -> CoordinatorTopic {
         let (all_loaded, unmade) = (AtomicBool::new(true), LogRateLimit::default());
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the current shards, or `None` while the topic does not exist. While the result is held, no shard is
-    /// adopted or left.
+    /// Returns the current shards, or `None` while the topic does not exist. While the caller holds the guard, no shard
+    /// is adopted or left.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }
@@ -188,13 +188,13 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images change something else. The write lock would have to wait while shards are installed, so this is
-        // first checked without it.
+        // Most images do not change this topic. They are recognised under the read lock, because the write lock would
+        // have to wait while shards are installed.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // The image is read under the lock. With an older one, a topic that was already left could come back.
+        // The image is read under the lock. An image from before might bring back a topic that was left meanwhile.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;
@@ -250,8 +250,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard. After a failure it is tried again until the shard is loaded or gone, because a lack of
-    /// descriptors or memory may pass.
+    /// Loads a shard. Retries after each failure until the shard is loaded or gone, because a lack of descriptors or
+    /// memory may pass.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, slots: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {

@@ -77,7 +77,7 @@ impl<T> PendingWrite<T> {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
                         // Everything that was appended is replicated, so another thread must still be appending this
-                        // write. Waits on.
+                        // write. Keeps waiting.
                         Err(_) => {}
                     }
                 }

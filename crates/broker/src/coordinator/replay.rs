@@ -11,10 +11,10 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batch
 use fullbore_wire::{DecodeError, Records};
 use std::io;
 
-/// Maximum size of one read. A larger batch is read in one piece.
+/// Maximum size of one read. A larger batch is read as a whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// How many times a chunk is looked up at most, if its segment is removed before it can be read. Compaction on a full
-/// disk may remove it.
+/// Maximum number of lookups of a chunk whose segment is removed before it can be read, as by compaction on a full
+/// disk.
 const LOOKUPS_MAX: usize = 8;
 
 /// The reason why a partition cannot be read.
@@ -128,7 +128,7 @@ pub(super) fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> 
 }
 
 /// Calls `each` with the records that have a key, beginning at offset `first`. A batch may begin before the log start,
-/// and its earlier records no longer count.
+/// so its records below `first` are skipped.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 /// Maximum size of a batch that several writes share, unless the topic's limits are lower. A larger write gets batches
 /// of its own.
 const BATCH_BYTES: usize = 512 << 10;
-/// Once this many writes wait, the caller that queues the last one appends them all.
+/// Once this many writes wait, the caller that queues the last one appends them all, if the log is open.
 const WAITING_MAX: usize = 512;
 /// Maximum number of rounds in which a caller appends writes that others have queued meanwhile. After that, another
 /// thread continues.
@@ -37,7 +37,7 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 
 /// The records of one write.
 pub enum Records {
-    /// Records outside of transactions. If they are larger than a batch should be, they get several.
+    /// Records outside of transactions. If they exceed the size limit of a batch, they get several batches.
     Plain(Vec<KeyValue>),
     /// Records outside of transactions that share one batch, however large they are. So a replay finds all or none of
     /// them.
@@ -247,8 +247,8 @@ impl Shard {
     /// Appends the waiting writes. If another thread is already appending, they are left to that thread. Blocks on the
     /// disk if the partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
-        // Makes the queued write visible before `try_lock`. If another thread holds the lock, it then sees the write
-        // when it unlocks.
+        // Makes the queued write visible before `try_lock`. A thread that holds the lock then finds the write when it
+        // checks the queue after unlocking.
         fence(Ordering::SeqCst);
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };

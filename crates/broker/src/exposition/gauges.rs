@@ -151,8 +151,8 @@ impl SlowGauges {
 }
 
 impl Gauges {
-    /// Reads all gauges that are not in
-    /// `slow`. Does not wait for the disk, but may take milliseconds ([`Process::read`]).
+    /// Reads all gauges that are not in `slow`. Does not wait for the disk, but may take milliseconds
+    /// ([`Process::read`]).
     pub fn read(broker: &Node, slow: SlowGauges) -> Self {
         let image = broker.metadata.control.image();
         Gauges {

@@ -7,7 +7,7 @@
 //! was unused for longest is evicted, and its client opens another. If even that one was used recently, the fetch is
 //! served without a session.
 //!
-//! A session may have half a million partitions. The lock of the cache is therefore held only to pass over the
+//! A session may have half a million partitions. The lock of the cache is therefore held only to search the map of
 //! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
 //! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, a fetch is
 //! refused once its session has planned a later one.
@@ -74,13 +74,13 @@ struct Session {
     share: PartitionsPermit,
     /// The epoch that the next request must have.
     next_epoch: i32,
-    /// How many requests were admitted and not answered yet.
+    /// Number of admitted requests that are not answered yet.
     unanswered: usize,
     /// The waiter of the last request, if it waits for records.
     waiting: Option<SessionWaiter>,
 }
 
-/// Wakes a fetch when one of many partitions grows.
+/// A waiting fetch, with its registrations in the partitions that wake it when they grow.
 struct SessionWaiter {
     waiter: Arc<Notify>,
     registered: Vec<Registration>,
@@ -204,7 +204,7 @@ pub struct FetchPlan {
 enum Reads {
     /// The list of a fetch without a session, and how many bytes the names of its topics take.
     Once(Arc<Vec<PartitionFetch>>, usize),
-    /// A request of a session, whose list is used.
+    /// A request of a session. The fetch reads the list of the session.
     Session(SessionTurn),
 }
 
@@ -280,7 +280,7 @@ impl Sessions {
     }
 
     /// Finds the session of a request and plans what to read. If earlier requests of the session are not answered yet,
-    /// the plan is left for later.
+    /// returns [`FetchAdmission::Behind`] instead of a plan.
     ///
     /// # Errors
     /// Fails with FETCH_SESSION_ID_NOT_FOUND if there is no such session, and with INVALID_FETCH_SESSION_EPOCH if the
@@ -296,7 +296,7 @@ impl Sessions {
         self.plan(requested).map(FetchAdmission::Planned)
     }
 
-    /// Plans a fetch that [`Sessions::admit`] has left for later.
+    /// Plans a fetch for which [`Sessions::admit`] has returned [`FetchAdmission::Behind`].
     ///
     /// # Errors
     /// Fails as [`Sessions::admit`] does.
@@ -397,8 +397,8 @@ impl Cache {
 }
 
 impl Session {
-    /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if they exceed
-    /// the limit, or if the session must not keep a name.
+    /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if the list
+    /// then exceeds the limit, or if a topic name is too long to be kept.
     #[must_use]
     fn update(&mut self, requested: SessionRequest) -> bool {
         if requested.has_impossible_name {
@@ -428,8 +428,8 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // `reads_on` means that the client continues a partition that it believes to be in the session. A partition
-        // that is not in the session has left it with an error that the client has not read yet.
+        // With `reads_on`, the client continues a partition that it believes to be in the session. If the partition is
+        // not in the list, it has left the session with an error that the client has not read yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }
@@ -463,8 +463,8 @@ impl Session {
     }
 }
 
-/// Reorders the first `looked_at` partitions of the list. Those at the positions in `served` move to the end, so that
-/// no partition starves behind a busy one. If all were served, the order stays.
+/// Reorders the list after its first `looked_at` partitions were read. Those at the positions in `served` move to the
+/// end, so that no partition starves behind a busy one. If all were served, the order stays.
 ///
 /// The partitions at the positions in `failed` are removed. A session that reads ahead would otherwise return their
 /// errors in each response.
@@ -495,7 +495,7 @@ impl FetchPlan {
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// Returns the partitions in the order in which they are read. The caller must not keep the list while it waits.
+    /// Returns the partitions in the order in which they are read. The caller must drop the list before it waits.
     ///
     /// # Errors
     /// Fails with INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.

@@ -74,7 +74,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// Stands for a client that was sent no offsets yet. No partition has these values.
+    /// The offsets of a client to which none were sent yet. No partition has these values.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {
@@ -135,7 +135,7 @@ impl PartitionFetch {
         }
     }
 
-    /// Returns true if an incremental response must contain the outcome. Remembers its offsets as sent.
+    /// Returns true if an incremental response must contain the outcome. Remembers the outcome's offsets as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
         let sent = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.sent, sent) != sent;
@@ -172,7 +172,7 @@ pub enum PartitionOutcome {
 }
 
 impl PartitionOutcome {
-    /// Stands for an unknown offset. The client then keeps its own.
+    /// An unknown offset. The client then keeps its own.
     pub const UNKNOWN: i64 = -1;
 
     fn offsets(&self) -> (i64, i64) {

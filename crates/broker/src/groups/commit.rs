@@ -1,4 +1,4 @@
-//! Commits of offsets: their checks, and their way into the log and out of it.
+//! Commits of offsets: their checks, their writes to the log, and their deletion.
 //!
 //! An offset is visible once it is written, and gone once its deletion is written. A decision made under a group's lock
 //! also queues its write under that lock. The writes are therefore in the order of the decisions.
@@ -30,7 +30,7 @@ const COMING_BYTES_MAX: usize = 64 << 20;
 /// Offsets that were not committed, as pairs of index and error.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
-/// How many more offsets can be committed.
+/// The remaining capacity for committed offsets and their metadata.
 #[derive(Debug, Clone, Copy, Default)]
 struct OffsetsRoom {
     offsets: usize,
@@ -57,8 +57,8 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Deletes the offset only if it was committed at this time and no transaction may replace it. With `None`, any
-    /// offset is deleted.
+    /// If set, the offset is deleted only if it was committed at this time and no transaction may replace it. With
+    /// `None`, any offset is deleted.
     pub committed_ms: Option<i64>,
 }
 
@@ -69,7 +69,7 @@ pub struct PendingCommit {
     pending: Option<PendingWrite<Result<RefusedOffsets, ErrorCode>>>,
     /// For each offset in flight, its index in the request.
     places: Vec<usize>,
-    /// Offsets that have already been refused, whatever happens to the others.
+    /// Offsets that were refused before the write.
     refused: RefusedOffsets,
     /// Size of the commit's records in bytes.
     bytes: usize,
@@ -96,7 +96,7 @@ impl PendingCommit {
 
 impl Groups {
     /// Queues a commit of `offsets` if the group allows it. If there is a `producer`, the commit is part of its
-    /// transaction. A commit from outside the group creates it if it does not exist and an offset is written.
+    /// transaction. A commit from outside the group creates a missing group, but only if an offset is written.
     ///
     /// # Errors
     /// Returns an error code if no offset can be committed.
@@ -185,8 +185,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata counts, not only its growth. Another commit in flight may replace the same
-                // offset, whose bytes are freed only once.
+                // All of the metadata counts, not only its growth. If another commit in flight replaces the same
+                // offset, the bytes of that offset are freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -269,7 +269,7 @@ impl Groups {
         refused
     }
 
-    /// Queues the deletion of the offsets in `wanted`. They are looked up once all earlier writes are done, and those
+    /// Queues the deletion of the offsets in `wanted`. These are looked up once all earlier writes are done, and those
     /// that do not exist are left out.
     pub fn forget_offsets(
         self: &Arc<Self>,
@@ -325,7 +325,7 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset for the same partition of a newer topic with the same name. The key of a
+    /// Returns true if the group has an offset for the same partition of another topic with the same name. The key of a
     /// record contains only the name, so a tombstone would delete that offset too. Counts committed and pending
     /// offsets.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
@@ -402,7 +402,7 @@ fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-/// Returns every partition for which a group has a committed or pending offset.
+/// Returns topic name and number of every partition for which a group has a committed or pending offset.
 fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
     let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();

@@ -1,10 +1,10 @@
 //! Carries out the effects of a group's state machine. Answers are sent at once, and changed records are written to the
 //! group's shard, one change after another.
 //!
-//! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
-//! records. A write has the changes of all events until then, and a burst of requests costs few writes. Invariant: the
-//! log always has the records of some state of the group. If a write fails, its records are written again together with
-//! the next change, which contains only what has changed since.
+//! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing the
+//! group's records. A write contains the changes of all events so far, so a burst of requests costs few writes.
+//! Invariant: the log always has the records of some state of the group. If a write fails, its records are written
+//! again together with the next change, which contains only what has changed since.
 
 use super::entry::{Entry, EntryState};
 use super::outbox::Outgoing;
@@ -68,14 +68,15 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // The order of these checks matters. A commit makes its offsets visible before it decreases `commits`.
+        // `commits` is read first. A commit makes its offsets visible before it decreases `commits`, so one of the two
+        // checks finds it.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
         self.arm(entry, &inner);
     }
 
-    /// Carries out effects up to the first change. Returns true if none is left, or if a task is already writing.
+    /// Carries out effects up to the first change. Returns true if no effect is left, or if a task is already writing.
     /// Returns false if the caller must spawn a task for the rest.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {

@@ -41,7 +41,7 @@ impl Coordinator for Groups {
             for (id, snapshot) in snapshots {
                 self.restore(shard, id, &snapshot, &found.take_parts(&snapshot));
             }
-            // Parts may also belong to a group of a later release, which this one does not know.
+            // A group of a later release may refer to some of these parts in a snapshot that this release cannot read.
             if all_known {
                 delete_parts(shard, std::mem::take(&mut found.parts));
             }
@@ -131,8 +131,8 @@ impl Groups {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
                     // The topic was deleted but the offset was not, so a tombstone deletes it now. If the partition
-                    // also has a pending offset, that may belong to a newer topic with the same name. A tombstone would
-                    // delete it too, so none is written.
+                    // also has a pending offset, no tombstone is written. The pending offset may belong to a newer
+                    // topic with the same name, and the tombstone would delete it too.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));

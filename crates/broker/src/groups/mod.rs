@@ -347,7 +347,7 @@ impl Groups {
     }
 
     /// Removes a group that was created for a commit of which no offset is written, unless the group is used meanwhile.
-    /// The log has no record of it.
+    /// The log has no record of such a group.
     fn remove_unused(&self, id: &str) {
         let Some(entry) = self.find(id) else { return };
         let mut inner = entry.lock();
@@ -401,8 +401,8 @@ impl Groups {
         counts
     }
 
-    /// Refuses all waiting requests, and from now on lets none wait. Otherwise stopping the broker could take as long
-    /// as a rebalance.
+    /// Refuses all waiting requests, and all later ones that would have to wait. Otherwise stopping the broker could
+    /// take as long as a rebalance.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
@@ -442,7 +442,8 @@ impl Groups {
         Ok(entry)
     }
 
-    /// Removes a group. The caller has locked it, and no other function locks the table after a group.
+    /// Removes a group, which the caller has locked. No function locks a group while it holds the table's lock, so this
+    /// cannot deadlock.
     fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();

@@ -100,7 +100,8 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Lists the groups with pending offsets for each open transaction. No stripe may be locked while this is locked.
+    /// Lists the groups with pending offsets for each open transaction. No function may lock a stripe while it holds
+    /// this lock.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,

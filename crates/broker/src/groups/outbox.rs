@@ -20,7 +20,7 @@ pub(super) enum Outgoing {
 pub(super) struct Outbox {
     /// Effects that wait for the write under way. If there is none, they can be carried out.
     ready: VecDeque<Outgoing>,
-    /// The change that is written next. Without its snapshot, if that is encoded later.
+    /// The next change to write. A snapshot that is encoded only when the change is taken is not in it.
     change: Option<Change>,
     /// Effects that wait for `change`.
     behind: VecDeque<Outgoing>,

@@ -3,7 +3,7 @@
 //!
 //! The translation parses only the parts that differ: repetitions, groups, escapes and classes. `regex` parses
 //! everything else. Limits of size are in `regex.rs`. One difference remains: Unicode classes have the names that
-//! `regex` gives them. Names of topics contain no such characters.
+//! `regex` gives them. Topic names are ASCII, so Unicode classes are rarely useful.
 
 /// The largest count that a repetition may have.
 const REPEAT_MAX: u32 = 1_000;

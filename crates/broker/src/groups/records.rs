@@ -1,7 +1,7 @@
 //! The records of groups in `__consumer_offsets`: committed offsets, exactly as Kafka writes them, and the records of
 //! the groups themselves (`rules::group::Change`).
 //!
-//! The keys of the latter have types that Kafka does not know. Kafka's coordinator and tools skip unknown types.
+//! The keys of the groups' own records have types that Kafka does not know. Kafka's coordinator and tools skip them.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
@@ -18,7 +18,7 @@ const SNAPSHOT: i16 = 0x4662;
 const PART: i16 = 0x4670;
 /// Length of a part's key after its type.
 const PART_KEY_BYTES: usize = 25;
-/// In a record, stands for an expiry time that the client did not send.
+/// The value in a record for an expiry time that the client did not send.
 const NEVER_SAID: i64 = -1;
 
 /// A record in `__consumer_offsets`.
@@ -99,7 +99,7 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
 /// # Errors
 /// Returns an error if neither Kafka nor Fullbore writes such a record.
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
-    // The names are copied, because the result outlives the piece of the log from which the record was read.
+    // The names are copied, because the result outlives the chunk of the log from which the record was read.
     let own = |text: &Text| Text::from(text.as_str());
     match CoordinatorRecord::decode(key, value)? {
         CoordinatorRecord::OffsetCommit(key, value) => {

@@ -33,8 +33,8 @@ impl TopicRegex {
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;
-        // The expression is first compiled without the surrounding group. Otherwise an expression that closes this
-        // group and opens another one would be accepted.
+        // The expression is first compiled without the surrounding group. Otherwise an expression such as `a)|(b`,
+        // which closes that group and opens another one, would be accepted.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
             .map(TopicRegex)

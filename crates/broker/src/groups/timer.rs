@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 /// Replaced alarms are only removed once the heap has at least this many alarms.
 const OVERTAKEN_MIN: usize = 4096;
-/// Wakes a group at its deadline.
+/// An alarm that wakes a group at its deadline.
 pub(super) struct Alarm {
     /// The deadline in milliseconds, on the clock of the groups.
     pub deadline: i64,

@@ -184,7 +184,7 @@ impl Membership {
         }
     }
 
-    /// Fences the brokers that have failed.
+    /// Fences the brokers that have failed, except during the pause after a refused attempt.
     async fn judge(&mut self, heartbeat_answer: &HeartbeatAnswer) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, heartbeat_answer).await {

@@ -31,7 +31,7 @@ pub(super) struct Owed {
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
-    /// The room of a large response among the unread ones.
+    /// The share of a large response in the budget for unread responses.
     pub room: Option<Arc<ResponseRoom>>,
 }
 
@@ -43,7 +43,8 @@ pub(super) struct UnreadCounter<'a> {
 }
 
 impl UnreadCounter<'_> {
-    /// Counts an encoded response until the result is dropped. `room` was reserved for it, and is freed if it is short.
+    /// Counts an encoded response until the result is dropped. `room` was reserved for it, and is freed if the response
+    /// is short.
     ///
     /// Fetches do not count. Their records are ranges of files or have a budget of their own, and a slow consumer must
     /// not lose its connection.

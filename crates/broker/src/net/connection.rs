@@ -43,8 +43,8 @@ pub async fn serve(
     let idleness = Arc::new(Idleness::default());
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Both halves are pinned here, where they are created. A future that is pinned as an argument takes its memory
-    // twice.
+    // Both halves are pinned here, where they are created. A future that is pinned as an argument is in the task's
+    // memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
             // The client has not ended its side. As long as it waits for a response, it is not idle.
@@ -76,13 +76,17 @@ pub async fn serve(
             tracing::debug!(%peer, error = %InputError::Cut, "connection lost")
         }
         Ok((Some(Ended::Fault(Fault::NoRoom)), ())) | Err(Ended::Fault(Fault::NoRoom)) => {
-            tracing::warn!(%peer, "cannot make a large response: other clients are still reading theirs, so the connection is closed; request it again")
+            if let Some(left_out) = broker.unread.no_room_line.due() {
+                tracing::warn!(%peer, left_out, "cannot make a large response: other clients are still reading theirs, so the connection is closed; request it again")
+            }
         }
         Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(error @ Ended::HungUp(_)) => tracing::debug!(%peer, %error, "connection lost"),
         Err(Ended::Unread) => {
-            tracing::warn!(%peer, "cannot keep an unread response in memory: the connection of the slowest client is closed; check if it reads")
+            if let Some(left_out) = broker.unread.evicted_line.due() {
+                tracing::warn!(%peer, left_out, "cannot keep an unread response in memory: the connection of the slowest client is closed; check if it reads")
+            }
         }
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
@@ -91,8 +95,8 @@ pub async fn serve(
     }
 }
 
-/// Returns once the client has been idle for too long. A client that waits for a response is not idle, but if it has
-/// ended its side, it counts as idle even then.
+/// Returns once the client has been idle for too long. A client that waits for a response counts as idle only after it
+/// has ended its side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };

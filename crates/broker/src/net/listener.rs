@@ -132,7 +132,7 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.listen(config.listen_backlog)
 }
 
-/// Counts the open connections. If a limit is lowered, those that are open stay open.
+/// Counts the open connections. If a limit is lowered, no open connection is closed.
 #[derive(Default)]
 struct ConnectionQuotas {
     admitted: Mutex<OpenConnections>,
@@ -145,7 +145,7 @@ struct OpenConnections {
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// The place of an admitted connection under the limits. Dropping it makes room for another.
+/// The slot of an admitted connection under the limits. Dropping it frees the slot.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,

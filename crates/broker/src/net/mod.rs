@@ -1,4 +1,4 @@
-//! The way from sockets to requests and back: listener, TLS, connection, input and output.
+//! The path from sockets to requests and back: listener, TLS, connection, input and output.
 
 mod admitted;
 mod clients;

@@ -40,11 +40,11 @@ const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that are read from a log and encrypted at once.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
-/// The progress of a frame.
+/// The counters that are updated while a frame is sent.
 pub struct Progress<'a> {
     /// Each time the client accepts a part of the frame, this is noted here.
     pub idleness: &'a Idleness,
-    /// The room of the frame, if it counts among the unread responses.
+    /// The frame's share of the budget for unread responses, if the frame counts there.
     pub room: Option<&'a ResponseRoom>,
 }
 
@@ -53,8 +53,8 @@ impl Progress<'_> {
         self.idleness.moved();
     }
 
-    /// Frees the parts in memory that were sent. `sent` is the number of bytes sent of all `parts`, and becomes that of
-    /// the first part that is left. Returns the parts that are left.
+    /// Frees the parts in memory that were sent. `sent` is the number of bytes sent of all `parts`, and becomes the
+    /// number of bytes sent of the first remaining part. Returns the remaining parts.
     fn free<'p>(&self, parts: &'p mut [Part], sent: &mut usize) -> &'p mut [Part] {
         let (mut count, mut freed) = (0, 0);
         while let Some(part) = parts.get_mut(count)

@@ -77,7 +77,7 @@ pub(super) async fn read(
             queue.leave(1);
             continue;
         };
-        // The connection may have to wait for its earlier responses, but this one takes memory already.
+        // The connection may have to wait for its earlier responses, but this response takes memory already.
         let room = match &completion {
             Completion::Ready(response) => {
                 UnreadCounter { all: &broker.unread, idleness, stream }.count(api, response, room)

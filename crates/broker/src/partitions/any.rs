@@ -20,8 +20,9 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
-/// How long a request waits for logs that are being opened. Most open in a few milliseconds, but after a crash it may
-/// take longer. A client that gets no response for half a minute closes its connection and loses all requests on it.
+/// Maximum time that a request waits for logs that are being opened. Most logs open in a few milliseconds, but after a
+/// crash an opening may take longer. A client that gets no response for half a minute closes its connection and loses
+/// all requests on it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// A partition of either kind.
@@ -82,7 +83,8 @@ impl AnyPartition {
     ///
     /// # Errors
     /// Returns NOT_LEADER_OR_FOLLOWER, after which every client retries, while the log is being opened. Returns
-    /// KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread.
+    /// KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread, and if a diskless
+    /// partition is deleted.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -197,7 +199,8 @@ impl AnyPartition {
         }
     }
 
-    /// Checks that this broker leads, and in the epoch that the client believes (KIP-320, -1 for none).
+    /// Checks that this broker leads, and that its leader epoch is the client's (KIP-320; -1 if the client knows no
+    /// epoch).
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and

@@ -42,9 +42,9 @@ const NO_DEADLINE: Duration = Duration::from_secs(30);
 const LONG_BYTES: usize = 2 << 20;
 /// How long a request may keep its slot for long work before it queues for another one.
 const SLOT_TIME_MAX: Duration = Duration::from_millis(50);
-/// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
-/// appended ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of
-/// the producer's previous transaction are being uploaded.
+/// Maximum time of one wait for the coordinator's confirmation. After that, batches of diskless partitions are appended
+/// ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of the
+/// producer's previous transaction are being uploaded.
 const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
 /// The parts of the broker that an append uses.
@@ -447,9 +447,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of the batch at `position`, which its partition has not
-    /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
-    /// false if there is no confirmation to wait for.
+    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of the batch at `position`, because the partition did
+    /// not append this batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
+    /// confirmation. Returns false if there is no confirmation to wait for.
     async fn await_confirmation(&mut self, position: usize) -> bool {
         let Some(verification) = self.verifications.get_mut(&position) else { return false };
         let Some(awaited) = &mut verification.awaited else { return false };
@@ -466,7 +466,7 @@ impl<'a> AppendRun<'a> {
     }
 
     /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
-    /// later batches that know only a stale state of the producer. One refresh then serves all of them.
+    /// later batches, if they know only a stale state of the producer. One refresh then serves all of them.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

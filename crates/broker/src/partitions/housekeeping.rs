@@ -26,10 +26,10 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// How long one round removes the directories of deleted partitions. On a slow disk, the rest is left for the next
-/// rounds.
+/// Maximum time for which one round removes the directories of deleted partitions. On a slow disk, the rest is left for
+/// the next rounds.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// How long one round checks partitions whose appends or reads fail.
+/// Maximum time for which one round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
 /// Maximum time from the broker's start to the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
@@ -74,8 +74,8 @@ pub struct Housekeeping {
     /// The value of producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
     producer_limit: ProducerLimit,
-    /// Limits how often failures are logged that may recur in each round, such as those of a read-only disk. Each kind
-    /// of work has its own limit.
+    /// Limits of the log lines about failures that may recur in each round, such as those of a read-only disk. Each
+    /// kind of work has its own limit.
     unwritten_high_watermarks: LogRateLimit,
     unwritten_list: LogRateLimit,
     unremoved: LogRateLimit,
@@ -226,7 +226,8 @@ impl Housekeeping {
     }
 
     /// Notes failed reads in the partitions that the files belong to. The threads that read these files did not know
-    /// the partitions. A file is known by its real path, while the path of the data directory may have links.
+    /// the partitions. Compares only the names of directories, because a failed file has its real path, while the path
+    /// of the data directory may have links.
     fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
         for failed in self.log_dir().cold.failed().take() {
             let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };

@@ -394,8 +394,8 @@ impl Partitions {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that recoveries after a power loss have set aside, in the directories checked so far. Reads
-    /// the disk.
+    /// Returns the number and size of the files that recoveries after a power loss have set aside, in the directories
+    /// checked so far. Reads the disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }

@@ -1,9 +1,9 @@
 //! Limits how many idempotent producers all logs of this broker remember together (`fullbore.producers.max`).
 //!
 //! Each log has its own limit, but with many partitions the sum may be too large. Housekeeping counts the producers
-//! once a second. If the logs remember more than the limit, it forgets the producers that were silent longest, until a
-//! tenth of the limit is free. A forgotten producer is treated like an expired one. Producers of diskless partitions do
-//! not count, because they are in the index.
+//! once a second. If the logs remember more than the limit, housekeeping forgets the producers that were silent
+//! longest, until a tenth of the limit is free. A forgotten producer is treated like an expired one. Producers of
+//! diskless partitions do not count, because they are in the index.
 //!
 //! Invariant: a producer is forgotten only if all remaining ones were active at the same time or later.
 

@@ -1,8 +1,8 @@
 //! A data directory that is newer than the metadata, because the metadata were restored from an older copy.
 //!
 //! The directory then has partitions that the metadata lack. A partition that is added again later begins anew, so its
-//! former directory must not become its log. The settings of topics may be older as well, so for some time neither
-//! retention nor compaction deletes records by them.
+//! former directory must not become its log. The settings of topics may be older as well, so retention and compaction
+//! delete no records for some time.
 
 use std::collections::HashSet;
 use std::io;
@@ -31,9 +31,9 @@ impl Partitions {
         Ok(names)
     }
 
-    /// Renames the directories of partitions that their topics do not have, and returns the new names in order.
-    /// `topic` returns the id of the topic with a name, and its number of partitions. Must be called before the
-    /// partitions of the metadata are registered, because from then on a new one creates its directory.
+    /// Renames the directories of partitions whose numbers are too large for their topics. Returns the new names in
+    /// order. `topic` returns the id of the topic with a name, and its number of partitions. Must be called before the
+    /// partitions of the metadata are registered, because a registered partition may create its directory.
     ///
     /// # Errors
     /// Fails with an I/O error if the data directory cannot be read or a directory cannot be renamed.

@@ -26,7 +26,8 @@ use fullbore_log::{Log, LogAppendInfo, Verification};
 impl Replica {
     /// Appends a batch if its sequence is the next one of its producer. A duplicate is not written again. A batch that
     /// comes too early is parked if `terms.early` allows it, and refused otherwise. If batches may be parked, the
-    /// caller must be in a tokio runtime, because a task expires them.
+    /// caller must be in a tokio runtime, because a task expires them. Returns [`AppendStep::Blocked`] if the batch's
+    /// transaction must be verified first.
     ///
     /// # Errors
     /// Fails with [`AppendError`] if the batch is refused or cannot be written. The log is then unchanged.

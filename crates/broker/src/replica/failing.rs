@@ -29,7 +29,7 @@ use super::state::{LogState, ReplicaState};
 
 /// How long a partition may fail before it counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// How long after a failure the partition counts as failing without a probe.
+/// Time after a failure during which the partition counts as failing without a probe.
 const QUIET: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that a probe reads from a range of a file that could not be read.
 const RANGE_READ_MAX: usize = 16 << 20;
@@ -181,8 +181,8 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Notes that the disk has refused to read a range of a log file. Logs it unless the reader does, or the partition
-    /// already fails.
+    /// Notes that the disk has refused to read a range of a log file. Logs the failure, unless the reader has logged it
+    /// or the partition already fails.
     pub(crate) fn note_failed_range(&self, failed: &FailedRead) {
         let name = failed.path.file_name().and_then(|name| name.to_str());
         let Some((base_offset, files::LOG)) = name.and_then(files::parse_offset_name) else { return };
@@ -199,7 +199,7 @@ impl Replica {
         }
     }
 
-    /// Reads a range of a log file, and drops the bytes. Succeeds if the log no longer has them.
+    /// Reads a range of a log file, and drops the bytes. Also succeeds if the log no longer has this range.
     fn try_read_range(&self, range: FileRange) -> io::Result<()> {
         let mut bytes = vec![0; range.len.min(RANGE_READ_MAX)];
         let read = File::open(files::offset_path(&self.dir(), range.base_offset, files::LOG))
@@ -207,7 +207,7 @@ impl Replica {
         read.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
     }
 
-    /// Returns true if an append, an opening or a read has failed and no later one has ended that failure.
+    /// Returns true if an append, an opening or a read has failed and no later success has ended that failure.
     pub(crate) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }

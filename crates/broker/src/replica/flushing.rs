@@ -30,8 +30,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flush that is due after an append, or with `flushes` an immediate one.
-    /// Returns a ticket if the response must wait for the flush.
+    /// Requests the flush that is due after an append, or with `flushes` an immediate one. Returns a ticket if the
+    /// response must wait for the flush.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,

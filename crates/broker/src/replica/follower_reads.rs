@@ -21,7 +21,7 @@ use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// The place where a follower's log ends in its leader's log.
+/// The position of a follower's log end relative to its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
     /// The logs diverge. Contains the newest epoch that both may share, and where that epoch ends in the leader's log.
@@ -39,8 +39,8 @@ pub enum FollowerPlace {
 }
 
 impl Replica {
-    /// Finds out where a follower's log ends in this leader's log, and notes the position if the follower's log is a
-    /// prefix. Blocks while the leader's log is opened.
+    /// Compares a follower's log end with this leader's log, and notes the position if the follower's log is a prefix.
+    /// Blocks while the leader's log is opened.
     ///
     /// # Errors
     /// Returns the error code of [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch, or that

@@ -182,8 +182,8 @@ impl Replica {
     }
 
     /// Truncates the log where it diverges from the leader's. `leader` is the newest epoch that both logs may share,
-    /// and its end in the leader's log. The leader sent it in response to a fetch from
-    /// `requested`. Returns the new end of the log, or `None` if the log did not end at `requested` any more.
+    /// with its end in the leader's log. The leader sent both in response to a fetch from `requested`. Returns the new
+    /// end of the log, or `None` if the log did not end at `requested` any more.
     ///
     /// # Errors
     /// Fails with [`FollowError`] if the role has changed or the disk fails.

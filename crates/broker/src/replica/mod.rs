@@ -209,7 +209,8 @@ impl Replica {
         &self.log_dir.cold
     }
 
-    /// Returns the files that a recovery after a power loss has set aside. Reads the disk if there may be any.
+    /// Returns the number and size of the files that a recovery after a power loss has set aside. Reads the disk if
+    /// there may be any.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }
@@ -227,8 +228,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
-    /// A broken or closed log may lack records at its end, and is `Unsure`, or `EndMissing` if it certainly lacks some.
-    /// In both cases the broker also leaves the ELR, because a replica in the ELR may become leader.
+    /// A log that is broken or not open is `EndMissing` if it certainly lacks records at its end, and otherwise
+    /// `Unsure`. In both cases the broker also leaves the ELR, because a replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -250,8 +251,9 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
     }
 
-    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted. This ends when the caller
-    /// drops the registration. To miss no change, register first, then check, then wait.
+    /// Wakes `waiter` each time the log, the high watermark or the role changes, when an opening ends, and when the
+    /// partition is deleted. This ends when the caller drops the registration. To miss no change, register first, then
+    /// check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }

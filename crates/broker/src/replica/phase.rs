@@ -87,7 +87,7 @@ impl PhaseView {
         self.phase() == Phase::Creating
     }
 
-    /// Returns true if the log is open, so that an append does not block to create the directory.
+    /// Returns true if the log is open, so that an append need not open or create it first.
     pub fn is_open(self) -> bool {
         self.phase() == Phase::Open
     }

@@ -46,7 +46,7 @@ impl ReadMode {
     }
 }
 
-/// A read that was planned under the lock, so that it can be carried out without it.
+/// A read that was planned under the lock and can be carried out without the lock.
 struct ReadPlan {
     offsets: OffsetLookup,
     /// Finds the aborted transactions in the range of the read. `None` if the reader does not need them or there are
@@ -54,7 +54,7 @@ struct ReadPlan {
     aborted: Option<AbortedLookup>,
     /// The reader may only see records before this offset.
     limit: i64,
-    /// The range of a log file that the disk does not return.
+    /// The range of a log file that currently cannot be read, if there is one.
     failing: Option<FileRange>,
     /// True if the last batch must be complete.
     is_whole: bool,
@@ -78,8 +78,8 @@ impl ReadPlan {
         Ok(slice)
     }
 
-    /// Returns true if the disk does not return a part of the slice. Sending it would fail, and would break the
-    /// connection for other partitions too.
+    /// Returns true if the slice overlaps the range that cannot be read. Sending the slice would fail, and would break
+    /// the connection for other partitions too.
     fn is_refused(&self, slice: &FileSlice) -> bool {
         self.failing.is_some_and(|range| range.overlaps(self.offsets.base_offset(), slice))
     }
@@ -223,7 +223,7 @@ impl Replica {
     }
 
     /// Repeats a failed read, and drops the records, to find out if they can be read again. The role does not matter.
-    /// Succeeds if the log no longer has that offset.
+    /// Also succeeds if the log is not open, or no longer has that offset.
     ///
     /// # Errors
     /// Fails with an I/O error if the records still cannot be read.

@@ -30,7 +30,7 @@ impl Replica {
     /// Closes the log and renames its directory. If another thread is doing that, waits for it. Returns false if the
     /// directory could not be renamed.
     pub(crate) fn retire(&self) -> bool {
-        // If this partition never had a directory, that of a name holder may still have the name.
+        // If this partition never had a directory, the directory of an older partition may still have the name.
         self.retire_name_holders();
         self.retire_itself()
     }
@@ -108,7 +108,7 @@ impl Replica {
     /// another name.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
-        // The directory stays if it cannot be found, and is renamed later.
+        // Fails if the data directory is not at its path. The partition's directory is then renamed later.
         self.log_dir.space.check_place()?;
         if !was_open {
             match files::read_topic_id(&dir)?.known() {

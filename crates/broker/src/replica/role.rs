@@ -100,7 +100,8 @@ impl Replica {
         replica
     }
 
-    /// Checks that this broker leads, and in the epoch that the client believes (KIP-320, -1 for none).
+    /// Checks that this broker leads, and that its leader epoch is the client's (KIP-320; -1 if the client knows no
+    /// epoch).
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and

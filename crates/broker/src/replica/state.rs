@@ -45,7 +45,7 @@ pub struct ReplicaState {
     /// Set while appends or reads fail although the log is not broken. Boxed, because few of 100,000 partitions fail at
     /// a time.
     pub failing: Option<Box<FailingLog>>,
-    /// When the log last failed to open, and the error.
+    /// The time and the error of the last opening that failed.
     pub open_failure: Option<Box<(Instant, StorageError)>>,
 }
 

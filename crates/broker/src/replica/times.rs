@@ -106,8 +106,8 @@ impl Replica {
         }
     }
 
-    /// Returns what plan number `plans` found. Returns `None` if files were replaced or removed during the search and
-    /// the caller may plan again.
+    /// Returns `found`, the result of plan number `plans`. Returns `None` if files were replaced or removed during the
+    /// search and the caller may plan again.
     fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

@@ -29,7 +29,7 @@ pub struct FollowedPartition {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// The end of the log when the current series of fetches began.
+    /// The end of the log when fetches last began from the log end.
     requested: Position,
     log_end: i64,
     /// The start of the log, as reported to the leader.
@@ -113,8 +113,8 @@ impl FollowedPartition {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // With this log end, the leader would count this broker in the ISR, although it cannot append more
-                // records.
+                // If a fetch reported this log end, the leader would keep this broker in the ISR, although this broker
+                // cannot append more records.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -130,7 +130,7 @@ impl FollowedPartition {
         }
         let (read_on, last_epoch) = match self.pipe.request(number) {
             Some(Ask::FromLogEnd) => (false, self.requested.last_epoch),
-            // The leader has compared the logs in this leader epoch before.
+            // The leader has compared the logs in this leader epoch before, so it needs no epoch to compare again.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
@@ -197,7 +197,8 @@ impl FollowedPartition {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader's log starts within this batch, and the leader sends the complete batch.
+            // The leader's log starts within this batch, and the leader sends the complete batch. So this log restarts
+            // at the base offset of the batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
                 let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))

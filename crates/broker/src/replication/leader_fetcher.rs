@@ -56,7 +56,7 @@ pub struct Assignment {
 enum FetcherEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// The partition can be fetched now. Its log was opened or could not be opened, or the end of the log is flushed.
+    /// The partition must be tried again, because its log was opened or could not be opened, or its log end is flushed.
     Ready(PartitionId),
     /// The records of a partition up to this offset are flushed. They were fetched in the given leader epoch.
     Flushed(PartitionId, i32, i64),
@@ -93,7 +93,7 @@ pub struct LeaderFetcher {
     /// no longer followed is skipped too.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// When partitions that have failed are included in a fetch request again.
+    /// The times at which failed partitions are included in a fetch again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
     /// The number of the current connection or connection attempt. It increases with each attempt and when a connection

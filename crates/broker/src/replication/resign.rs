@@ -52,9 +52,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Returns the partitions that this broker cannot write or read and must withdraw from. If it leads a partition, it
-/// withdraws only if the ISR has another member. If another broker leads, it withdraws if it is in the ISR itself. If
-/// the log may lack records at its end, membership in the ELR counts like membership in the ISR.
+/// Returns the partitions that this broker cannot write or read and must withdraw from. A leader withdraws only if the
+/// ISR has another member, and a follower only if it is in the ISR itself. If the log may lack records at its end,
+/// membership in the ELR counts like membership in the ISR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -42,9 +42,9 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task, until it has sent an answer or an effect has to wait. A request
-    /// that does not have to wait is then answered without a task switch. Returns the rest, which the caller must run,
-    /// or `None` if nothing is left.
+    /// Carries out effects on the caller's task, until an answer was sent or an effect has to wait. So a request that
+    /// does not have to wait is answered without a task switch. Returns the rest, which the caller must run, or `None`
+    /// if nothing is left.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,

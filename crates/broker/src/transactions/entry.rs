@@ -27,7 +27,7 @@ pub(super) struct EntryState {
     pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
-    /// How the id is counted at present among all ids.
+    /// The id's present contribution to the counts of the `Tally`.
     pub counted: Counted,
     /// When the markers of a commit began to be written.
     pub marked_since: Option<Instant>,

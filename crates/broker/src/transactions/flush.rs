@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 impl Transactions {
     /// Flushes the records of a transaction in the partitions that this broker leads, before the commit `next` is
-    /// stored. If `next` is another state, or if commits are not flushed, nothing is done.
+    /// stored. Does nothing if `next` is not a commit, or if commits are not flushed.
     ///
     /// # Errors
     /// Fails with COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.

@@ -1,6 +1,6 @@
-//! Writes the markers that end a decided transaction. They are appended here if this broker leads the partition, and
-//! otherwise sent to its leader. This broker also writes the markers of diskless partitions, unless it has no object
-//! store.
+//! Writes the markers that end a decided transaction. If this broker leads the partition, it appends the marker here,
+//! and otherwise sends the marker to the partition's leader. This broker also writes the markers of diskless
+//! partitions, unless it has no object store.
 //!
 //! A partition counts as marked once all in-sync replicas or the index have its marker. It also counts if it was
 //! deleted, or has refused the epoch of the marker.
@@ -291,8 +291,8 @@ impl Transactions {
         }
     }
 
-    /// Returns another broker that serves diskless partitions, or `None` if there is none. All markers of a producer go
-    /// to the same broker.
+    /// Returns another broker that serves diskless partitions, or `None` if there is none. As long as these brokers
+    /// stay the same, all markers of a producer go to one of them.
     fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
         let brokers = image.nodes().iter().filter(|(id, node)| {
             let registration = &node.registration;

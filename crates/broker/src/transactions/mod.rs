@@ -234,8 +234,8 @@ impl Transactions {
         self.clock.now_ms()
     }
 
-    /// Returns until when, by [`Transactions::now_ms`], a request may wait for the previous transaction of an id. This
-    /// is `wait_ms` from now, or later if markers of diskless partitions are still to be written.
+    /// Returns the time, by [`Transactions::now_ms`], until which a request may wait for the previous transaction of an
+    /// id. The time is `wait_ms` from now, or later if markers of diskless partitions are still to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();

@@ -1,7 +1,7 @@
 //! Verifies offsets that a group commits in a transaction (KIP-447, KIP-890).
 //!
-//! If a client sends TxnOffsetCommit 5, the broker adds the group's partition to the transaction. Older clients have
-//! added it themselves before.
+//! If a client sends TxnOffsetCommit 5 or later, the broker adds the group's partition to the transaction. Older
+//! clients add that partition themselves before they commit.
 
 use super::Transactions;
 use super::verify::CoordinatorAnswer;
@@ -18,7 +18,7 @@ const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
     /// Adds `partition` of `__consumer_offsets` to a transaction. For older versions of TxnOffsetCommit, only checks
-    /// that it was added.
+    /// that the client has added the partition.
     ///
     /// Returns the leader epoch of the transaction's coordinator. `None` if verification is turned off or the
     /// coordinator did not send its epoch.

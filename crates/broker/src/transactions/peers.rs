@@ -46,8 +46,8 @@ pub(super) struct Peers {
     peers: Mutex<HashMap<MarkerRoute, Arc<Peer>>>,
 }
 
-/// The broker that should write a marker, and through which queue. Markers of diskless partitions have a queue and a
-/// connection of their own, because their responses wait for the object store.
+/// The broker that should write a marker, and the queue through which the marker is sent. Markers of diskless
+/// partitions have a queue and a connection of their own, because their responses wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.

@@ -18,7 +18,7 @@ pub(super) struct Tally {
     open: Mutex<BTreeSet<(i64, Text)>>,
 }
 
-/// The part of one id in the counts.
+/// The contribution of one id to the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// The index of the id's state in [`TransactionCounts::STATES`].
@@ -39,7 +39,7 @@ impl Counted {
 }
 
 impl Tally {
-    /// Updates the counts for an id. `counted` is how it was counted before. The caller holds the id's lock.
+    /// Updates the counts for an id. `counted` is the id's contribution before. The caller holds the id's lock.
     pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
         let now = Counted::of(transaction);
         let before = std::mem::replace(counted, now);

@@ -95,8 +95,8 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Called when the broker starts. `is_there` is true if `__transaction_state` exists. After a kill, a missing topic
-    /// may have been deleted right before, so the note is then set in memory.
+    /// Sets the note in memory if `__transaction_state` does not exist (`is_there` is false) when the broker starts
+    /// after a kill. The topic may have been deleted right before the kill.
     ///
     /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
     /// of one of the topic's partitions may be gone.
@@ -107,9 +107,9 @@ impl Unsettled {
         self.must_search.fetch_or(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Called before the coordinator starts if the index of diskless topics may have been restored from an older copy.
-    /// A transaction that was open there at the time of the copy may have ended since, so that no id knows of it any
-    /// more.
+    /// Requests a search for transactions without an id, because the index of diskless topics may be an older copy. A
+    /// transaction that was open there at the time of the copy may have ended since, so that no id knows of it any
+    /// more. Must be called before the coordinator starts.
     pub fn note_older_index(&self) {
         self.must_search.store(true, Ordering::Relaxed);
     }
@@ -138,7 +138,7 @@ impl Transactions {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions whenever their state may have been lost. If that fails, it is tried again.
+    /// Resolves all transactions whenever their state may have been lost, and retries after each failure.
     pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();

@@ -1,7 +1,7 @@
 //! Verifies batches that begin a transaction in their partition (KIP-890).
 //!
-//! If a client sends Produce 12 or later, the broker adds the partition to the transaction. Older clients have added it
-//! themselves before.
+//! If a client sends Produce 12 or later, the broker adds the partition to the transaction. Older clients add it
+//! themselves before they produce.
 
 use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};

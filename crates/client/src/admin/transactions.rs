@@ -255,7 +255,7 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
 pub enum Termination {
     /// No transaction is open, and its producer is fenced.
     Ended,
-    /// The producer is fenced and the abort is decided. The coordinator repeats it until every partition has the
+    /// The producer is fenced and the abort is decided. The coordinator sends markers until every partition has its
     /// marker.
     Ending,
 }

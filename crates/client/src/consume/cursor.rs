@@ -187,9 +187,9 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the range of offsets from the position that the leader refused to the new start, once for each reset,
-    /// and notifies the sink. Returns `None` if no position was refused, if the new start is not known yet, or if it is
-    /// not after that position.
+    /// Returns the offsets that a reset has skipped, from the position that the leader refused to the new start.
+    /// Returns them once, and notifies the sink. Returns `None` if no position was refused, or if the new start is
+    /// unknown or not after that position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;

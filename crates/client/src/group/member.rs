@@ -180,7 +180,7 @@ impl Member {
 
     /// Commits offsets. Retries for `patience` while the group or its coordinator is moving. With a patience of zero
     /// there is only one attempt. Offsets of deleted topics count as committed. If a topic was recreated under the same
-    /// name, brokers that identify topics by id do not apply them to it.
+    /// name, brokers that identify topics by id do not apply the old topic's offsets to the new one.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the commit fails with an error that no retry can repair.

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The times of answered requests, which the connections of a member share.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
-    /// The slowest request that the coordinator answers at once, in microseconds.
+    /// The slowest recent request that the coordinator answers at once, in microseconds.
     slowest: AtomicU64,
     /// The fastest request whose answer may wait for other members, in microseconds.
     fastest_waiting: AtomicU64,
@@ -19,13 +19,16 @@ impl Default for RoundTrips {
 }
 
 impl RoundTrips {
-    /// Records a request. `waits` is true if its answer may have waited for other members.
+    /// Records a request. `waits` is true if its answer may have waited for other members. Each faster answer takes an
+    /// eighth off the slowest time, so that one slow answer does not count for good.
     pub(super) fn note(&self, time: Duration, waits: bool) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        match waits {
-            true => self.fastest_waiting.fetch_min(micros, Ordering::Relaxed),
-            false => self.slowest.fetch_max(micros, Ordering::Relaxed),
-        };
+        if waits {
+            self.fastest_waiting.fetch_min(micros, Ordering::Relaxed);
+            return;
+        }
+        let noted = |slowest: u64| Some(micros.max(slowest - slowest / 8));
+        let _ = self.slowest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted);
     }
 
     /// Returns the time that a request may take, or zero before the first answer. Of requests that may wait for other
@@ -51,7 +54,17 @@ mod tests {
         times.note(ms(20), false);
         assert_eq!(times.slowest(), ms(400));
         times.note(ms(700), false);
-        times.note(ms(30), false);
         assert_eq!(times.slowest(), ms(700));
+    }
+
+    #[test]
+    fn slow_answer_counts_less_after_each_faster_one() {
+        let times = RoundTrips::default();
+        let ms = Duration::from_millis;
+        times.note(ms(8_000), false);
+        times.note(ms(30), false);
+        assert_eq!(times.slowest(), ms(7_000));
+        (0..100).for_each(|_| times.note(ms(30), false));
+        assert_eq!(times.slowest(), ms(30));
     }
 }

@@ -1,7 +1,7 @@
 //! The requests of a connection that wait for responses. A response repeats the correlation id of its request.
 //!
-//! There are two halves, because two tasks may use them: [`Asking`] for the writing side, and [`Due`] for the reading
-//! side. This module also writes the protocol log, with a line for each request and response, without contents.
+//! There are two halves, because two tasks may use them: [`Requesting`] for the writing side, and [`Due`] for the
+//! reading side. This module also writes the protocol log, with a line for each request and response, without contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// The size of the length before a response, in bytes.
 pub const PREFIX: usize = 4;
-/// How many bytes are reserved for a response before its bytes arrive. Afterwards it is as many as have arrived.
+/// How many bytes are reserved for a response before its bytes arrive. Later, as many are reserved as have arrived.
 const FIRST_BYTES: usize = 1 << 20;
 
 /// Returns how many bytes follow the length `prefix`.

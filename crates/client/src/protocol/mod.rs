@@ -1,7 +1,7 @@
 //! The protocol of one connection, without I/O and clock: API versions, correlation ids, frames, and the protocol log.
 //! Both the tokio connection and the blocking one use it.
 //!
-//! A connection starts with a [`Handshake`] about the versions. [`Asking`] gives each request its correlation id,
+//! A connection starts with a [`Handshake`] about the versions. [`Requesting`] gives each request its correlation id,
 //! [`Due`] keeps the request until its response, and [`frame`] divides the received bytes into responses. Invariant: a
 //! response belongs to the oldest request that has none. If its correlation id differs, the connection is unusable.
 

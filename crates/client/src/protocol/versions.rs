@@ -48,7 +48,7 @@ fn common(served: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
 }
 
 /// The start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`] and passes the response
-/// to [`Handshake::answered`]. It repeats both until `answered` returns versions.
+/// to [`Handshake::answered`]. The caller repeats both steps until `answered` returns versions.
 #[derive(Debug)]
 pub struct Handshake {
     version: i16,

@@ -51,7 +51,7 @@ pub struct Drafted {
     pub unsettled: Option<Urgent>,
     /// True if a `Settle` command has pieces left. The caller of the command waits for the last piece.
     pub is_settling: bool,
-    /// True if a piece used up the budget.
+    /// True if a change of a piece did not fit into the budget.
     pub is_full: bool,
 }
 

@@ -55,7 +55,7 @@ pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
 /// patterns of all of them.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 
-/// Returns the change that creates the topic. Its settings are checked later, in `Draft::after`.
+/// Returns the change that creates the topic. The topic's settings are checked later, in `Draft::after`.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
     check_name(&wanted.name)?;
     if wanted.name == CLUSTER_METADATA_TOPIC {

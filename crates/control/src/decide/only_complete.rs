@@ -1,5 +1,5 @@
 //! Finds the partitions of which one broker has the only complete replica. Such a broker does not start with a new data
-//! directory, which it also has if its volume is not mounted.
+//! directory: if its volume is not mounted, its own directory looks new as well.
 //!
 //! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions
 //! do not count, because their records are in the object store.
@@ -27,7 +27,7 @@ impl OnlyCompletePartitions {
         OnlyCompletePartitions { id, count: 0, first: None }
     }
 
-    /// Counts `count` partitions from `first` on, which have this ISR and ELR.
+    /// Counts partitions from `first` on with this ISR and ELR, if the broker is their only member.
     pub fn add(&mut self, topic: &str, first: i32, count: usize, isr: &[i32], elr: &[i32]) {
         let mut complete = isr.iter().chain(elr).peekable();
         if complete.peek().is_some() && complete.all(|other| *other == self.id) {

@@ -110,8 +110,8 @@ pub fn settled_by(
     follow_up(partition, brokers, min_isr, ends, is_unclean)
 }
 
-/// Calls `next` for all partitions until the budget is used up, and returns a change for each new registration.
-/// Consecutive partitions that share a registration need only one call.
+/// Calls `next` for all classic partitions until the budget is used up, and returns a change for each new registration.
+/// If no log ends are reported, consecutive partitions that share a registration need only one call.
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEndReport]) -> Option<PartitionRegistration>,

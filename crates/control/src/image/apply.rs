@@ -248,7 +248,7 @@ impl Image {
 }
 
 /// Returns the settings of a topic that are in force on this broker. The overrides were decided by a broker whose
-/// defaults may differ. If an override contradicts a default of this broker, one of the two is ignored.
+/// defaults may differ. If they contradict this broker's defaults, [`TopicConfig::without_contradiction`] decides.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,

@@ -6,8 +6,9 @@
 //! and no classic partition is in the same leader epoch twice. The copy keeps the acceptance ([`CopyAcceptance`]),
 //! since partitions that are added or created later must begin above the skipped epochs as well.
 //!
-//! A broker that was frozen sends no heartbeats, so it may still run. When it continues, it commits nothing to the
-//! copy: its process is not registered, so it ends. Until then the index refuses it because of the skipped numbers.
+//! A frozen broker sends no heartbeats, so the check for running brokers does not find it. When it continues, it
+//! commits nothing to the copy: its process is not registered, so it ends. Until then the index refuses it because of
+//! the skipped numbers.
 //!
 //! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
 //! all their records again.
@@ -37,9 +38,9 @@ use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 const VERSIONS_SKIPPED: i64 = 100_000_000;
 /// How many ids of producers are skipped.
 const IDS_SKIPPED: i64 = 1_000_000_000;
-/// How many leader epochs are skipped at least. In the first billion versions, many more are skipped.
+/// How many leader epochs are skipped at least. In the first 400 million versions, many more are skipped.
 const EPOCHS_SKIPPED: i32 = 100_000;
-/// A broker runs if its last heartbeat is not older than this.
+/// A broker counts as running if its last heartbeat is not older than this.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
 
 /// The versions of the metadata before and after an older copy was accepted.

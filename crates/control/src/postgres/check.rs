@@ -62,7 +62,7 @@ pub enum Finding {
     Pooler {
         is_shared: bool,
     },
-    /// The database's clock is ahead of this machine's clock by this number of milliseconds.
+    /// The database's clock is ahead of this machine's clock by this number of milliseconds, or behind if negative.
     Clock(i64),
     /// The database contains rows that no broker can have written.
     Damaged(String),

@@ -24,7 +24,7 @@ use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryInDatabase {
     pub cluster_id: Uuid,
-    /// True if the database has the newest metadata version that the directory's file names.
+    /// False if the newest metadata version in the directory's file was never committed to the database.
     pub knows_seen: bool,
     /// The process that is registered as the broker; `None` if the broker is not registered.
     pub registered: Option<RegisteredDirectory>,

@@ -21,7 +21,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 struct Offline {
     count: u64,
-    /// The name of one of them.
+    /// The name of one of these partitions.
     first: Option<String>,
 }
 

@@ -93,8 +93,8 @@ impl Registrations {
         );
     }
 
-    /// Adds the statement that inserts the rows. If the table already has a row with the same first partition, it is
-    /// updated instead, which saves the check of the foreign key.
+    /// Adds the statement that inserts the rows. If the table already has a row with the same first partition, that row
+    /// is updated instead, which saves the check of the foreign key.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;

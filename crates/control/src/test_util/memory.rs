@@ -116,7 +116,7 @@ impl Memory {
     }
 }
 
-/// The lock, while it is held.
+/// The lock of the store, which is released when this is dropped.
 pub struct Held(Arc<Shared>);
 
 impl Drop for Held {

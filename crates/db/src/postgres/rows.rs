@@ -44,8 +44,8 @@ pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }
 
-/// Returns the rows of the next statement, or an error if there are none left. Statements
-/// without columns, such as BEGIN or UPDATE, have no entry. A SELECT that finds no row has an empty one.
+/// Returns the rows of the next statement, or an error if there are none left. Statements without columns, such as
+/// BEGIN or UPDATE, have no entry. A SELECT that finds no row has an empty entry.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
     answers.next().ok_or_else(|| damaged("the server has not answered each of the statements"))
 }

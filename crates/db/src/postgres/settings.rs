@@ -85,7 +85,7 @@ impl SessionSettings {
         Ok(are_all)
     }
 
-    /// Returns the statements that set everything for one transaction.
+    /// Returns `SET LOCAL` statements for one transaction, with all settings but those in `OF_SESSION`.
     pub fn of_transaction(&self) -> String {
         let of_it = self.0.iter().filter(|(name, _)| !OF_SESSION.contains(&name.as_str()));
         of_it.map(|(name, value)| format!("SET LOCAL {name} = '{value}'; ")).collect()

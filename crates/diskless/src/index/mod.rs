@@ -376,9 +376,9 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Creates the state of those partitions that are not in memory yet and have a predecessor. It starts with the
-    /// producer rows that the predecessor, a deleted partition of the same name, has left. The caller then applies the
-    /// partition's own batches.
+    /// Creates the state of those partitions that are not in memory yet and have a predecessor. Each state starts with
+    /// the producer rows that the predecessor, a deleted partition of the same name, has left. The caller then applies
+    /// the partition's own batches.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();

@@ -116,7 +116,8 @@ pub trait IndexStore: Send {
 
     /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When a
     /// partition has no such extents left, the aborted transactions before its log start are removed, or all of them if
-    /// it is deleted. An object that loses its last extent becomes unused. Returns true if there may be more to remove.
+    /// the partition is deleted. An object that loses its last extent becomes unused. Returns true if there may be more
+    /// to remove.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
@@ -342,8 +343,8 @@ impl AbortedTransactions {
 pub const LENGTH_BITS_MAX: u32 = 62;
 
 /// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
-/// offset begins less than `1 << bits` offsets before it. A search in a database index by this number therefore reads
-/// few rows.
+/// offset begins less than `1 << bits` offsets before that offset. A search in a database index by this number
+/// therefore reads few rows.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)

@@ -36,8 +36,8 @@ pub struct StoreCounts {
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
-    /// The first and the last PUT of an object that was refused because the disk is full. A probe cannot clear them,
-    /// because its object may still fit.
+    /// The first and the last PUT of an object that was refused because the disk is full. A successful probe does not
+    /// clear them, because the small object of a probe may still fit.
     full: Option<(Instant, Instant)>,
 }
 

@@ -71,7 +71,7 @@ pub struct Objects {
     /// How long ago the ownership marker may have been seen before a PUT or DELETE checks it again. `None` if it is
     /// never checked.
     checks_every: Option<Duration>,
-    /// See [`s3::Bucket::asks_metadata`].
+    /// See [`s3::Bucket::requests_metadata`].
     requests_metadata: bool,
     /// The delays that are added to each PUT and each GET.
     delays: (Duration, Duration),

@@ -8,8 +8,8 @@
 //! The checks before each request are in [`super::Objects`].
 //!
 //! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or
-//! ignores the condition, this is guaranteed only if their requests take at most [`MARKER_SETTLES`]. Nothing is put,
-//! read or deleted before it is certain that the index and the store belong together.
+//! ignores the condition, this is guaranteed only if the requests of both clusters take at most [`MARKER_SETTLES`].
+//! Nothing is put, read or deleted before it is certain that the index and the store belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

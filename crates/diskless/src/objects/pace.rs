@@ -234,8 +234,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If none is due yet, returns the time at which it will be. Returns `None` if a permit is
-    /// due but belongs to another kind of request.
+    /// Takes the next permit. If none is due yet, fails with the time at which one will be. Fails with `None` if a
+    /// permit is due but belongs to another kind of request.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();

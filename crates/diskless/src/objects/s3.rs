@@ -145,7 +145,7 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     !is_set(&AccessKeyId) && services.iter().any(is_set)
 }
 
-/// Reads the credentials of the profile AWS_PROFILE, or of the default profile if it is not set. The file is
+/// Reads the credentials of the profile AWS_PROFILE, or of the default profile if AWS_PROFILE is not set. The file is
 /// AWS_SHARED_CREDENTIALS_FILE, or else ~/.aws/credentials.
 ///
 /// Returns `None` if the environment names neither a file nor a home directory. If AWS_PROFILE is not set, `None` is

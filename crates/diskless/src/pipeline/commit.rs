@@ -1,5 +1,5 @@
-//! Commits the finished objects at the head of the queue, one commit at a time, applies each answer of the index, and
-//! answers the batches and markers.
+//! Commits the finished objects at the head of the queue, one commit at a time. Applies each answer of the index, and
+//! then answers the batches and markers.
 //!
 //! The decision on a commit is in [`fullbore_rules::commit`]; the index makes it.
 //!
@@ -210,8 +210,8 @@ impl PipelineState {
     /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
     /// `producers` is complete.
     ///
-    /// If a state ends before that offset, rows are missing, and it is left unchanged until a refresh. If no other
-    /// broker commits, no refresh would follow, so such a state is dropped.
+    /// If a state ends before that offset, rows are missing, and the state is left unchanged until a refresh. If no
+    /// other broker commits, no refresh would follow, so such a state is dropped.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;

@@ -138,8 +138,8 @@ impl Shared {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
                 // The batch cannot be queued, either because its transaction has ended, or because a copy was admitted
-                // over another connection. The client sends it again, and in the latter case gets the outcome of the
-                // copy.
+                // over another connection. The client sends the batch again. If there is a copy, the client then gets
+                // its outcome.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }

@@ -98,7 +98,7 @@ pub struct CommitQueue {
     pub(super) faults: PlantedFaults,
 }
 
-/// Mistakes that tests build into a pipeline, to show that they find them. None by default.
+/// Mistakes that tests build into a pipeline, to show that the tests find such mistakes. None by default.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlantedFaults {

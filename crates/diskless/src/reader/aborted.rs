@@ -117,7 +117,8 @@ impl AbortedRanges {
         }
     }
 
-    /// Registers a query. Returns false if the same query is already under way or the partition has too many of them.
+    /// Registers a query. Returns false if the same query is already under way, or if the partition has `ASKED_MAX`
+    /// queries.
     fn request(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
         let requested = self.requested.entry(partition).or_default();
         let is_new = requested.len() < ASKED_MAX && !requested.contains(&offset);

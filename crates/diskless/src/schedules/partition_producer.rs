@@ -179,8 +179,8 @@ impl PartitionProducer {
         let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // With several connections, only one batch is sent until the partition knows the producer. The partition would
-        // take a batch that overtakes the first one for the first one.
+        // With several connections, only one batch is sent until the partition knows the producer. Otherwise a batch
+        // that overtakes the first one would be accepted as the first.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {

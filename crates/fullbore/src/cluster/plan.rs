@@ -1,7 +1,8 @@
 //! Plans a cluster: the contents of each broker's file, from the existing brokers and the user's flags. There is no I/O
 //! here.
 //!
-//! Invariant: the file of a running broker does not change, so that it has the settings with which the broker runs.
+//! Invariant: the file of a running broker does not change, so that the file shows the settings with which the broker
+//! runs.
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;

@@ -250,7 +250,7 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// Drops the positions in topics that lost all partitions because they were deleted. They are thus not committed.
+    /// Drops the positions in deleted topics that have no partition left, so that these positions are not committed.
     /// Reports each such topic.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
@@ -372,8 +372,8 @@ impl<'a> Grouped<'a> {
     }
 }
 
-/// Lets the command go on after Ctrl-C until a coordinator at this distance has answered the last requests. Returns the
-/// times after Ctrl-C at which the last commit and the request to leave must have ended.
+/// Extends the time that the command gets after Ctrl-C, so that even a slow coordinator can answer the last requests.
+/// Returns the times after Ctrl-C at which the last commit and the request to leave must have ended.
 fn allow_the_end(stop: &Stop, member: &Member) -> (Duration, Duration) {
     let times = ctrl_c_times(member.slowest_answer());
     stop.allow(times.1 + VERDICT);

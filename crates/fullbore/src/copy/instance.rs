@@ -1,5 +1,5 @@
-//! Chooses the default transactional id of a copier. It is the same after a restart, but differs from those of copiers
-//! that run.
+//! Chooses the default transactional id of a copier. A copier gets the same id after a restart, and copiers that run at
+//! the same time get different ids.
 //!
 //! A copier that restarts with its former id ends the transaction that it left open. Each copier of a group holds a
 //! slot on its machine. A slot is a socket with an abstract name, which the system frees when the process dies.

@@ -264,8 +264,8 @@ impl<'a> Writer<'a> {
         self.move_on(chunk).await;
     }
 
-    /// Offsets without records may follow the last record of a chunk: markers, or records that compaction has removed.
-    /// The position after them is added to the transaction.
+    /// Adds the position after the chunk to the transaction. It may be later than the chunk's last record, because
+    /// markers, or records that compaction has removed, may follow.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));

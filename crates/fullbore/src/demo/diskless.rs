@@ -1,5 +1,5 @@
-//! `fullbore demo --diskless` runs the demo on a distant object store. It compares this with one request at a time on
-//! the same store.
+//! `fullbore demo --diskless` runs the demo on a distant object store, and compares it with a run that sends the same
+//! store one request at a time.
 
 use std::time::Duration;
 

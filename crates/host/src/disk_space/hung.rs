@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// How long a write may take before it counts as hung. A busy disk may need one or two seconds, for example to commit
-/// its journal or because a volume is throttled. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30
-/// s).
+/// its journal or because a volume is throttled. A leader waits much longer before it drops a follower from the ISR
+/// (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// The time between two polls. If much more time has passed, the process itself was stopped, and only two intervals are
 /// counted.

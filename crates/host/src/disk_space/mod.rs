@@ -51,7 +51,7 @@ const AMPLE_MIN: u64 = 1 << 20;
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// How long a disk must have had space again before the log reports this.
 const ROOM_LOGGED_AFTER: Duration = Duration::from_secs(5);
-/// How long to wait between two attempts to allocate space that the system reports as free but refuses to give.
+/// Minimum time after a refused attempt to allocate the reserve until the next attempt.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
 /// The space on the disk of one data directory.
@@ -83,14 +83,14 @@ pub struct DiskSpace {
     shortage_line: LogRateLimit,
 }
 
-/// When something last happened on the disk.
+/// Recent events on the disk, which decide when the log reports them and when the reserve is allocated again.
 #[derive(Debug, Default)]
 struct Times {
     /// True if the last log line reported a full disk.
     says_full: bool,
     /// The time since which the disk has space; `None` while it is full.
     room: Option<Instant>,
-    /// When the system last refused space that it reported as free.
+    /// When the system last refused to allocate the reserve.
     refused: Option<Instant>,
     /// True if the last attempt to complete the reserve found no descriptor or memory.
     is_short: bool,
@@ -217,8 +217,8 @@ impl DiskSpace {
         self.files.doubt();
     }
 
-    /// Checks that the path of the data directory still leads to it. Files must not be created there otherwise, since
-    /// they would be lost at the next start.
+    /// Checks that the path of the data directory still leads to it. If it does not, files must not be created there,
+    /// since they would be lost at the next start.
     ///
     /// # Errors
     /// Returns an error that names the cause and the remedy.
@@ -271,7 +271,7 @@ impl DiskSpace {
         self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
 
-    /// Returns a permit to write. Returns `None` if the reserve is incomplete, and there is no space to complete it.
+    /// Returns a permit to write. Returns `None` if the reserve is incomplete and cannot be completed now.
     pub fn admit(&self) -> Option<WritePermit<'_>> {
         loop {
             let whole = self.whole.read();

@@ -2,7 +2,7 @@
 //! is moved or unmounted under a running broker, its path leads nowhere, or to another directory. The next start of the
 //! broker would not find files that were created there.
 //!
-//! Invariant: the directory stays open, so that no other one can get its inode number.
+//! Invariant: the directory stays open, so that no other directory can get its inode number.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -33,7 +33,7 @@ impl Place {
     ///
     /// # Errors
     /// Returns an error with the text [`MOVED`] if the path leads nowhere or to another directory. Returns the system's
-    /// error if this cannot be found out.
+    /// error if the check itself fails.
     pub fn check(&self) -> io::Result<()> {
         let Some(opened) = &self.opened else { return Ok(()) };
         let opened = opened.metadata()?;

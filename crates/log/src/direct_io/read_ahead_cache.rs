@@ -39,8 +39,8 @@ struct ShelvedPiece {
     is_requested: bool,
 }
 
-/// The place of a piece in the cache. It stands for the bytes of a file from `from` up to the next multiple of
-/// [`PIECE_MAX`](super::direct::PIECE_MAX), as far as they were settled.
+/// A slot of the cache. It covers the bytes of a file from `from` up to the next multiple of
+/// [`PIECE_MAX`](super::direct::PIECE_MAX), without those that were not settled when the slot was created.
 pub struct Slot {
     file: Arc<File>,
     from: u64,

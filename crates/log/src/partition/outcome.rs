@@ -224,7 +224,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sends the answer to a batch and to its copies. It stays with the batch, and can send only one answer.
+/// Sends the answer to all copies of a batch. It is stored with the batch, and can send only one answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -342,8 +342,8 @@ pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the result of [`Acknowledges::acknowledgement`] may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns the state of all records before `end_offset` that the leader of `leader_epoch` has appended: are they on
-    /// the in-sync replicas?
+    /// Returns the progress of the records before `end_offset` that the leader of `leader_epoch` has appended. They are
+    /// done once all in-sync replicas have them.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
     /// Returns true once the broker is stopping. No caller waits after that.

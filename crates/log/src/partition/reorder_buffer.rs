@@ -143,7 +143,7 @@ pub struct OutOfOrderBatch {
     is_late: bool,
 }
 
-/// The memory permit for the batch's upload, which it holds while it is parked.
+/// The memory permit for the batch's upload, which the batch holds while it is parked.
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,

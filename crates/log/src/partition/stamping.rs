@@ -10,7 +10,7 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// The offset in a batch from which on the checksum covers it.
+/// The position in a batch at which the bytes begin that the checksum covers.
 const CRC_END: usize = 21;
 /// The bytes of a batch that hold its attributes.
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;

@@ -279,8 +279,8 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// The broker is killed. If nothing was flushed, the kill may also have damaged the last index of aborted
-    /// transactions. 0 in `damage` damages that index: it is cut off within an entry (true) or removed (false).
+    /// The broker is killed. If nothing was flushed and the number in `damage` is 0, the kill damages the last index of
+    /// aborted transactions. It cuts the index off within an entry (true) or removes it (false).
     Kill {
         damage: Option<(usize, bool)>,
     },

@@ -1,10 +1,10 @@
 //! Decompresses batches to check their records, with limits on memory and time.
 //!
-//! `validate` decides which batches are decompressed. Most are decompressed piece by piece, and only checked. The
-//! records are kept in memory only if they must be compressed again, or if a piece would be large. Because a few bytes
+//! `validate` decides which batches are decompressed. Most are decompressed chunk by chunk, and only checked. The
+//! records are kept in memory only if they must be compressed again, or if a chunk would be large. Because a few bytes
 //! may decompress to gigabytes, each batch has a limit. Large batches are decompressed one at a time, since there is
-//! only one permit for them. A batch that waits for it does not hold a slot for long work, so that other work goes
-//! on.
+//! only one permit for them. A batch that waits for this permit does not hold a slot for long work, so that other work
+//! goes on.
 //!
 //! Invariant: each slot of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
 //! [`SMALL_MAX`] of memory. In addition, there is at most one large batch, which uses at most as much as its topic
@@ -114,7 +114,7 @@ pub struct Decompressing<'a> {
 
 impl Decompressing<'_> {
     /// Checks the records of a batch without keeping them. `most` is the maximum number of bytes after decompression.
-    /// Returns `None` if the caller must use [`Decompressing::decompress`] instead, because a piece is too large or the
+    /// Returns `None` if the caller must use [`Decompressing::decompress`] instead, because a chunk is too large or the
     /// caller already has the permit.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Validates a client's batch, and compresses it with the topic's codec if necessary.
 //!
-//! The log checks the batch's sequence number later. If the batch already has the right codec, it is decompressed piece
-//! by piece, just for the check. With `fullbore.produce.validation=header` it is not decompressed at all, unless the
+//! The log checks the batch's sequence number later. If the batch already has the right codec, it is decompressed chunk
+//! by chunk, just for the check. With `fullbore.produce.validation=header` it is not decompressed at all, unless the
 //! topic is compacted.
 //!
 //! Invariant: after a batch was decompressed or rewritten here, its records are readable, complete and in order, and
@@ -29,10 +29,9 @@ const SLOW: usize = 64;
 /// Decompressing a byte of gzip takes as long as this many bytes with a fast codec.
 const GUNZIP: usize = 3;
 
-/// Estimates how much work it is to validate a batch. The result is a number of bytes that a fast codec compresses in
-/// the same time. Returns usize::MAX if the batch must be decompressed and compressed again. If it must only be
-/// checked, the estimate is based on its compressed size. If the batch decompresses to much more, `Decompressing` sets
-/// the limit.
+/// Estimates the work to validate a batch, as the number of bytes that a fast codec compresses in the same time.
+/// Returns usize::MAX if the batch must be decompressed and compressed again. If the batch is only checked, the
+/// estimate is based on its compressed size. `Decompressing` limits the work if the batch decompresses to much more.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };

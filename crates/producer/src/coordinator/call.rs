@@ -94,7 +94,7 @@ impl Coordinator {
     }
 
     /// Sends a request in version `max` at most. Repeats it until the response is final, or until `gives_up` returns
-    /// true after an attempt.
+    /// true after a failed attempt.
     ///
     /// # Errors
     /// Returns [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.

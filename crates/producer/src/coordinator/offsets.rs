@@ -1,5 +1,5 @@
 //! Commits a group's offsets as part of a transaction. The offsets go to the group's coordinator. Before
-//! `transaction.version` 2 the coordinator of the transaction is notified first.
+//! `transaction.version` 2, AddOffsetsToTxn is first sent to the coordinator of the transaction.
 
 use super::TransactionTask;
 use super::call::{Coordinator, Refusal, worst};

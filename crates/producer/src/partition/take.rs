@@ -18,7 +18,7 @@ pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Returns true if the partition may leave the worklist of `broker`. If another broker leads now, it is woken.
+    /// Returns true if the partition may leave the worklist of `broker`. Wakes the broker that leads now.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }

@@ -14,7 +14,7 @@ const ROUNDS: usize = 4;
 /// The size of the bursts in the last rounds.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// Since when more was acknowledged than the rate predicts, and how many bytes had been acknowledged then.
+    /// The time since which more was acknowledged than the rate predicts, and the bytes acknowledged by then.
     since: (Instant, u64),
     /// The largest excess in this round.
     most: usize,

@@ -2,11 +2,11 @@
 //! as long as each increase carries more bytes.
 //!
 //! More connections help if a connection is the limit, by its own congestion window or by the far end's buffers. Only a
-//! trial shows whether they do. The trial begins when batches have waited for a connection in most checks of an epoch
-//! (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not increase the
-//! rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer each time. The
-//! number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: if a request takes
-//! less than [`LEAST`], there is one connection, since further connections only cost on a short path.
+//! trial shows if this is the case. The trial begins when batches have waited for a connection in most checks of an
+//! epoch (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not
+//! increase the rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer
+//! each time. The number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: no
+//! connection is added while a request takes less than [`LEAST`], since further connections only cost on a short path.
 
 use std::time::{Duration, Instant};
 

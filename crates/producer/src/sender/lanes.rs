@@ -51,8 +51,8 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Removes connections that have ended. The batches that were in flight on them already have their results, or get
-    /// them now.
+    /// Removes connections that have ended. The batches that were in flight on them have already returned to their
+    /// partitions, or do so now.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
@@ -85,7 +85,7 @@ impl Lanes {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
 
-    /// Closes all connections. Batches in flight have their results when this function returns.
+    /// Closes all connections. The batches in flight have returned to their partitions when this function returns.
     pub(super) fn close(&mut self) {
         self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
         self.prune();

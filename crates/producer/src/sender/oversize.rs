@@ -16,8 +16,8 @@ const TOPIC: i8 = 2;
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 
 impl Core {
-    /// Handles a batch that a broker refused as too large. The batch is split, or fails if it is a single record. None
-    /// of its attempts may have been written.
+    /// Handles a batch that a broker refused as too large. The batch is split, or fails if it is a single record. The
+    /// caller knows that no attempt of the batch was written.
     pub(super) fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
         let Outgoing { partition, ticket, batch, .. } = outgoing;
         let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));

@@ -101,10 +101,10 @@ impl<B> Window<B> {
     }
 
     /// Settles as unresolved those batches that may be in the log although all are out of order. This is necessary
-    /// after a batch was given up that may be written. It could be the newest batch, and without a retry of the newest
-    /// batch nothing proves that no batch was written. It could also arrive late, and late copies of later batches
-    /// would then be appended. This is also necessary for a fenced producer, which gets no more responses for its
-    /// batches.
+    /// after a batch was given up that may be written. That batch could be the newest, and without a retry of the
+    /// newest batch nothing proves that no batch was written. That batch could also arrive late, and late copies of
+    /// later batches would then be appended. This is also necessary for a fenced producer, which gets no more responses
+    /// for its batches.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;

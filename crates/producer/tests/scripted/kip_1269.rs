@@ -1,6 +1,6 @@
-//! Tests the items of KIP-1269's own test plan for producers, except those in
-//! `learning`. Also tests rows 2 and 27 of the table that `rows` tests, and a broker whose responses have the ids of
-//! other requests. Old producers are in the broker's own tests.
+//! Tests the items of KIP-1269's own test plan for producers, except those in `learning`. Also tests rows 2 and 27 of
+//! the table that `rows` tests, and a broker whose responses have the ids of other requests. Old producers are in the
+//! broker's own tests.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Announced, Fake, Fate, Garble, State};

@@ -183,8 +183,8 @@ pub fn elect_among_lost(
     Ok(begun_anew(partition, leader))
 }
 
-/// Makes `leader` the leader and the only member of the ISR. From now on its log is that of the partition, whatever
-/// records it lacks.
+/// Makes `leader` the leader and the only member of the ISR. From now on, the leader's log counts as the partition's
+/// log, even if it lacks records.
 fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegistration {
     PartitionRegistration {
         replicas: partition.replicas.clone(),
@@ -230,8 +230,8 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
 }
 
 /// Replaces the ISR. If the new ISR is below `min.insync.replicas`, a member that left it joins the ELR. Nothing is
-/// committed while the ISR is that small, so this member keeps every committed record. Once the ISR is large enough,
-/// ELR and `lost` are cleared.
+/// committed while the ISR is that small, so the log of this member has every committed record. Once the ISR is large
+/// enough, ELR and `lost` are cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

@@ -16,8 +16,8 @@
 pub struct PeerEvidence {
     /// The age of the peer's last heartbeat, measured by the database's clock, in ms.
     pub heartbeat_age_ms: i64,
-    /// True if a connection to the peer has closed since its last heartbeat, and its port refuses new connections. The
-    /// process is gone then.
+    /// True if a connection to the peer has closed since its last heartbeat, and the peer's port refuses new
+    /// connections. The peer's process has then ended.
     pub refuses: bool,
 }
 

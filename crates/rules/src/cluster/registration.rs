@@ -30,9 +30,9 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns true if this process is registered with this epoch. The process may also be registered with a later
-    /// epoch, by an earlier request that it had given up. The epoch that the process uses then counts as replaced, so
-    /// its requests are refused and it stays out of ISRs.
+    /// Returns true if this process is registered with this epoch. A request that the process gave up may still be
+    /// carried out, and then registers the process with a later epoch. The process does not know that epoch, so its
+    /// requests are refused and it stays out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }

@@ -8,8 +8,8 @@
 //!
 //! A disk that gets a little room now and then still counts as full, because each report costs elections. So a broker
 //! leaves quickly and comes back slowly, and even more slowly if its disk fills up again soon after. If a partition
-//! takes no writes without the broker, the broker comes back as early as it may. A hanging disk is reported at once,
-//! since the write has already waited for long. This module frees no space and refuses no writes.
+//! takes no writes without the broker, the broker comes back after the shortest wait, 5 s. A hanging disk is reported
+//! at once, since the write has already waited for long. This module frees no space and refuses no writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;

@@ -57,7 +57,7 @@ impl<'z> Zones<'z> {
     }
 }
 
-/// Returns the broker with the largest weight, if there is one.
+/// Returns the largest weight with its broker; None if there is no broker.
 fn heaviest(ids: &[i32], partition: (u128, i32)) -> Option<(u64, i32)> {
     ids.iter().map(|id| (weight(partition, *id), *id)).max()
 }

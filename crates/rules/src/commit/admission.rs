@@ -5,7 +5,7 @@
 //! producer may have written through another broker. A batch may be accepted by a stale state, but is never refused by
 //! one. So the caller reads the committed state again before a refusal, and at a producer's first batch.
 //!
-//! The bytes of the batches are not here, and nothing waits here.
+//! This module stores no bytes of batches, and no function here waits.
 //!
 //! Invariants: within each epoch, the pending batches of a producer have consecutive sequences. Once a batch fails, no
 //! later batch of its producer stays pending, and none is accepted as if it were the first batch of an unknown producer
@@ -140,13 +140,14 @@ impl PartitionAdmission {
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if the batch must wait for batches that other brokers may be committing. The caller has found the
-    /// batch to be ahead and sent without `reorder`, and has read `committed` after the batch arrived.
+    /// Returns true if the batch must wait for batches that other brokers may be committing. The caller has found that
+    /// earlier batches of its producer are missing, and has read `committed` after the batch arrived. The client sent
+    /// the batch without `reorder`.
     ///
-    /// On a recreated partition, a batch waits if its producer has already written there. It also waits if it would be
-    /// the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic
-    /// partition, because the missing batches went to the deleted partition. The client cannot resend these while later
-    /// batches fill its requests in flight.
+    /// A batch does not wait on a recreated partition to which its producer has not written. Such a batch is refused at
+    /// once, as on a classic partition, because the missing batches went to the deleted partition. The client cannot
+    /// resend these while later batches fill its requests in flight. The first batch of a producer whose state may be
+    /// forgotten waits, unless it continues from the deleted partition.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -173,7 +174,7 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // After an error the batch goes on, because the commit checks it again and can still refuse it.
+            // On an error, the batch is still put into an object, because the commit checks it again and can refuse it.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { confirmation: None },
         }
     }

@@ -8,7 +8,7 @@ pub type DisklessPartitionId = i64;
 /// The id of an object in the store, which is never reused.
 pub type ObjectId = i64;
 
-/// A batch in an object. The batches are in the order in which their broker has admitted them.
+/// A batch in an object. The batches of a partition are in the order in which their broker has admitted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBatch {
     /// The partition that the batch belongs to.

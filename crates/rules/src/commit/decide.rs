@@ -49,8 +49,8 @@ pub struct CommittedObject {
     pub live_bytes: i64,
 }
 
-/// Decides on objects, in the order in which their broker closed them. The partitions are left in their state after the
-/// commit. Unless the commit is certainly written, the caller must read the partitions again.
+/// Decides on objects, in the order in which their broker closed them. Changes `state.partitions` to the state after
+/// the commit. If the commit may not have been written, the caller must read the partitions again.
 pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();

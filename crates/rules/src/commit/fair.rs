@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The clock removes the producers whose last unit has ended. It does this when it has twice as many producers as the
-/// last removal left, plus this number.
+/// The clock removes the producers whose last unit has ended. The removal happens when the number of producers reaches
+/// this number plus twice the number that the last removal left.
 const SWEEP_AFTER: usize = 64;
 
 /// A clock that counts virtual time in bytes. `K` identifies a producer.

@@ -119,8 +119,8 @@ impl PartitionState {
     }
 
     /// Checks that a batch may open a transaction. The coordinator must have confirmed the transaction, and no marker
-    /// may follow the confirmation. With transaction version 2, the marker's epoch already rules out such a batch,
-    /// unless the producer is forgotten.
+    /// may follow the confirmation. With transaction version 2, a marker raises the epoch. The old epoch already rules
+    /// out batches from before the marker, unless the producer is forgotten.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Confirmation { next_offset, is_added } = batch.confirmation.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {

@@ -27,11 +27,11 @@ const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 /// Maximum number of rounds that the window waits after it has undone a step up.
 const LOW_ROUNDS_MAX: u32 = 64;
-/// How long the window waits at most after it has undone a step up, unless that time has fewer than [`LOW_ROUNDS_MIN`]
-/// rounds. The store may limit each connection since then.
+/// Maximum time that the window waits after it has undone a step up, unless fewer than [`LOW_ROUNDS_MIN`] rounds have
+/// passed. The wait is limited, because the store may have begun to limit each connection.
 const LOW_MAX: Duration = Duration::from_secs(120);
-/// How many rounds the window waits at least after it has undone a step up. All commits take longer during a step, so a
-/// narrow store must not spend most of its time with them.
+/// Minimum number of rounds that the window waits after it has undone a step up. At a narrow link, all commits take
+/// longer during a step up, so such steps must not take up most of the time.
 const LOW_ROUNDS_MIN: u32 = 4;
 /// How many rounds a new window waits before its first step up.
 const FIRST_LOW_ROUNDS: u32 = 2;

@@ -19,7 +19,7 @@ pub struct TransactionScan {
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// The aborted transactions that are open here, by producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers whose transaction is open here and has data, and is not one of the added aborted ones.
+    /// Producers whose transaction is open here, has data, and was not added as an aborted one.
     committed: HashSet<i64>,
 }
 
@@ -50,8 +50,8 @@ pub enum MarkerFate {
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions, which may be added repeatedly. Before a batch is read, all transactions that end at
-    /// its offset or later must have been added.
+    /// Adds aborted transactions. One that has not ended yet may be added again. Before a batch is read, all
+    /// transactions that end at its offset or later must have been added.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }

@@ -19,7 +19,7 @@ pub type Effects = Vec<Effect>;
 /// An instruction to the caller, as the result of an event.
 #[derive(Debug)]
 pub enum Effect {
-    /// The caller writes these records before it carries out any later effect, and with them those of
+    /// The caller writes these records before it carries out any later effect. The same write has the result of
     /// [`Group::take_snapshot`](super::Group::take_snapshot) at that time. Several changes may share a write.
     Keep(Change),
     /// The caller responds to the waiting request.

@@ -97,7 +97,7 @@ impl Group {
         }
     }
 
-    /// Adds the records of a consumer group that have changed.
+    /// Adds an [`Effect::Keep`] with the records of a consumer group that have changed, if there are any.
     pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
         if let Group::Consumer(consumer) = self
             && let Some(change) = consumer.group.take_change()

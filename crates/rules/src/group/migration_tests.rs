@@ -48,7 +48,8 @@ impl Bench {
         Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0, log: CompactedLog::default() }
     }
 
-    /// Writes the records to the log. Afterwards it has no other parts than those of the group.
+    /// Writes the records to the log. Checks that the log then has only the group's parts, and that a replay restores
+    /// the group.
     fn written(&mut self, effects: Effects) -> Effects {
         for effect in &effects {
             if let Effect::Keep(change) = effect {

@@ -102,8 +102,8 @@ impl Group {
         }
     }
 
-    /// Takes the group's own record, if it must be written and is not part of an [`Effect::Keep`]. That of a classic
-    /// group contains the whole group, so it is encoded only once for all changes that share a write.
+    /// Takes the group's own record, if it must be written and is not part of an [`Effect::Keep`]. The record of a
+    /// classic group contains the whole group, so it is encoded only once for all changes that share a write.
     pub fn take_snapshot(&mut self) -> Option<Snapshot> {
         match self {
             Group::Classic(group) => group.take_snapshot(),

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct PendingOffsets<K, V> {
     by_key: BTreeMap<K, BTreeMap<i64, Pending<V>>>,
     by_producer: HashMap<i64, BTreeSet<K>>,
-    /// Number of commits so far. It puts them in the order of the log.
+    /// Number of commits so far, from which each commit gets its position in the order of the log.
     commits: u64,
 }
 

@@ -15,8 +15,8 @@ pub(super) struct Leader {
     /// The offset at which the log ended when the epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// True if the metadata has other replicas that may lead (`elr`, `lost`). Nothing may be committed without them
-    /// then.
+    /// True if the metadata has other replicas that may lead (`elr`, `lost`). The leader then commits nothing, because
+    /// these replicas may not have its new records.
     pub may_others_lead: bool,
     /// All replicas except that of the leader.
     pub followers: Vec<Replica>,

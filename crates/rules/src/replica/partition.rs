@@ -67,7 +67,7 @@ impl Partition {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// Returns the ISR if this broker leads, and nothing otherwise.
+    /// Returns the ISR if this broker leads, and an empty list otherwise.
     pub fn isr(&self) -> &[i32] {
         match &self.role {
             Role::Leader(leader) => leader.state.isr(),

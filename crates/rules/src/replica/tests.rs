@@ -380,7 +380,7 @@ fn follower_takes_its_leaders_high_watermark_up_to_its_own_log_end() {
     case.partition.truncated(80);
     assert_eq!(case.partition.high_watermark(), 80);
     assert_eq!(case.partition.started_at(85).high_watermark, Some(85));
-    // Metadata with the same leader and epoch has no effect. Metadata without a leader has one.
+    // Metadata with the same leader and epoch has no effect, but metadata without a leader changes the role.
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (5, 8))), Effects::default());
     let effects = case.apply(registration(-1, &[1, 2], &[2], (6, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 6, leader: None }));

@@ -223,8 +223,8 @@ impl Producers {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Takes over the state of the deleted partition that `before` has, for producers that this state does not know.
-    /// The log was truncated, so the writes that `before` has recorded here are gone.
+    /// Takes over from `before` the state of the deleted partition, except for producers that this state knows. The log
+    /// was truncated, so writes that `before` has recorded here are gone.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {

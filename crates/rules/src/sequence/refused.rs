@@ -20,7 +20,7 @@ use fullbore_wire::ErrorCode;
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
 /// How long a batch may be in flight after a refused one. By then, clients have timed out (librdkafka's
-/// `socket.timeout.ms`). If the same batch is refused again, the time starts anew.
+/// `socket.timeout.ms`). If the same batch is refused again, the time starts again.
 pub const KEPT: Duration = Duration::from_secs(60);
 
 /// Maximum number of producers of a partition whose refused batches are remembered. Above this limit, the smallest ids

@@ -1,4 +1,5 @@
-//! Tests a window that becomes smaller before its producer knows. No batch may be forgotten that has no response yet.
+//! Tests a window that becomes smaller before its producer knows. The broker must not forget a batch whose response the
+//! producer does not have yet.
 //!
 //! The producer follows KIP-1269: counted from its oldest unresolved batch, it never sends more batches than the last
 //! window that it knows. The producer learns the window only from responses, which may arrive late or never. If two

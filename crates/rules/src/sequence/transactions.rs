@@ -171,9 +171,9 @@ impl Producers {
         }
     }
 
-    /// Records that a batch in the log belongs to a transaction, and opens the transaction if the producer has none.
-    /// The caller must have called [`Producers::append`] for the batch before. This does not apply to batches without a
-    /// sequence, such as a group's offsets.
+    /// Records that a batch in the log belongs to a transaction, and opens the transaction if the producer has none. If
+    /// the batch has a sequence, the caller must have called [`Producers::append`] before. A batch of a group's offsets
+    /// has none.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
         if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
             return;

@@ -29,8 +29,8 @@ fn persist(next: TransactionMetadata) -> Decision {
 }
 
 /// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if
-/// one was allocated. If [`Decision::Persist`] has a PrepareAbort, the producer is fenced, and the client must repeat
-/// the request.
+/// one was allocated. If [`Decision::Persist`] has a PrepareAbort, the former producer is fenced, and the request must
+/// be decided again after the abort.
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
 /// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could

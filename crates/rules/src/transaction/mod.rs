@@ -205,7 +205,8 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Refuses requests whose deadline has passed, and writes the last record of a transaction again if that failed.
+    /// Refuses requests whose deadline has passed. Appends the last record of a transaction again if its append has
+    /// failed.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let is_over = |until: i64| until <= now;

@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};
 
 message! {
-    /// A member that joins, lives, changes what it wants or owns, or leaves.
+    /// Heartbeat of a member that joins, stays, changes its subscription or its owned partitions, or leaves.
     pub struct ConsumerGroupHeartbeatRequest {
         /// The group.
         group_id: Text, 0..;

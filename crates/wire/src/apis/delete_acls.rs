@@ -50,7 +50,7 @@ message! {
 
     /// An entry.
     pub struct DeleteAclsMatchingAcl {
-        /// Error that kept the entry, or 0.
+        /// Error because of which the entry was not deleted, or 0.
         error_code: ErrorCode, 0..;
         /// Error message, or null.
         error_message: Option<Text>, 0..;

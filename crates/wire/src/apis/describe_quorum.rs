@@ -77,7 +77,7 @@ message! {
         /// Time of the last fetch, in milliseconds by the leader's clock; -1 for the leader.
         last_fetch_timestamp: i64, 1.., default -1;
         /// Time at which the replica last fetched up to the log end, in milliseconds by the leader's clock; the present
-        /// for the leader, -1 if unknown.
+        /// time for the leader, -1 if unknown.
         last_caught_up_timestamp: i64, 1.., default -1;
     }
 

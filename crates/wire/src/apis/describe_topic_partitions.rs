@@ -10,7 +10,7 @@ message! {
     pub struct DescribeTopicPartitionsRequest {
         /// Each topic; empty for all.
         topics: Vec<TopicRequest>, 0..;
-        /// Most partitions in the response.
+        /// Maximum number of partitions in the response.
         response_partition_limit: i32, 0.., default 2000;
         /// Start of the page, or null for the beginning.
         cursor: Option<Cursor>, 0..;

@@ -21,7 +21,7 @@ message! {
         replica_state: ReplicaState, 15.., tag 1;
         /// Time that the broker may wait for `min_bytes`, in milliseconds.
         max_wait_ms: i32, 0..;
-        /// Bytes to gather before an early response.
+        /// Minimum number of bytes for a response before `max_wait_ms` has passed.
         min_bytes: i32, 0..;
         /// Bytes that the response should not exceed, except for a first batch larger than that (KIP-74).
         max_bytes: i32, 3.., default i32::MAX;
@@ -42,8 +42,8 @@ message! {
         process: Uuid, 18.., tag 1000;
         /// Fullbore's own, between brokers: the number of responses of the session that the follower has carried out.
         carried_out: i64, 18.., tag 1001;
-        /// Fullbore's own, of consumers: each partition of the session goes on where the last response of the session
-        /// ended, so that several fetches of it may be in flight. Read only in the request that opens the session.
+        /// Fullbore's own, of consumers: each response of the session continues where the previous one ended, so that
+        /// several fetches may be in flight. Read only in the request that opens the session.
         read_ahead: bool, 18.., tag 1002;
     }
 
@@ -83,8 +83,8 @@ message! {
         replica_directory_id: Uuid, 17.., tag 0;
         /// High watermark that the follower knows: -1 if it knows none, the maximum if it sends none.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
-        /// Fullbore's own: the leader goes on from where its last response in the session ended. The offset in a
-        /// follower's request is then only the end of its log; that of a consumer has no meaning.
+        /// Fullbore's own: the leader continues where its last response in the session ended. `fetch_offset` is then
+        /// only the end of a follower's log, and has no meaning from a consumer.
         read_on: bool, 18.., tag 1000;
     }
 
@@ -134,7 +134,7 @@ message! {
         last_stable_offset: i64, 4.., default -1;
         /// The first offset of the log.
         log_start_offset: i64, 5.., default -1;
-        /// Epoch and end offset at which the follower's log parts from the leader's.
+        /// Epoch and end offset at which the follower's log diverges from the leader's.
         diverging_epoch: EpochEndOffset, 12.., tag 0;
         /// The leader the client should use from now on.
         current_leader: LeaderIdAndEpoch, 12.., tag 1;

@@ -19,7 +19,7 @@ message! {
         producer_epoch: i16, 3.., default -1;
         /// True if transactions are part of a two-phase commit.
         enable_2pc: bool, 6..;
-        /// True if a prepared transaction goes on instead of being aborted.
+        /// True if a prepared transaction continues instead of being aborted.
         keep_prepared_txn: bool, 6..;
     }
 
@@ -33,9 +33,9 @@ message! {
         producer_id: i64, 0.., default -1;
         /// The epoch.
         producer_epoch: i16, 0..;
-        /// The id of the transaction that goes on, or -1.
+        /// The producer id of the transaction that continues, or -1.
         ongoing_txn_producer_id: i64, 6.., default -1;
-        /// The epoch of the transaction that goes on, or -1.
+        /// The producer epoch of the transaction that continues, or -1.
         ongoing_txn_producer_epoch: i16, 6.., default -1;
     }
 }

@@ -4,9 +4,9 @@
 //! 12 transactions v2 (KIP-890). 13 topic ids. 14 the number of batches that a producer may run ahead (KIP-1269, not
 //! yet released).
 //!
-//! This is the one place that knows the tags of version 14. Those of KIP-1269's two revisions are a value for the whole
-//! broker and one for each topic. Fullbore's own are for batches of one partition over several connections. They begin
-//! at 1000, so that they do not meet Kafka's next ones; a client that does not know a tag skips it.
+//! This is the one place that knows the tags of version 14. KIP-1269's two revisions have a tag for the whole broker
+//! and one for each topic. Fullbore's own tags are for batches of one partition over several connections. They begin at
+//! 1000, so that they do not collide with later tags of Kafka. A client skips a tag that it does not know.
 
 use crate::message::message;
 use crate::{ErrorCode, Records, Text, Uuid};
@@ -134,7 +134,7 @@ message! {
 
 impl ProduceResponse {
     /// Returns the number of batches that the broker remembers per producer and partition of `topic`, as in the
-    /// response, unchecked. The topic's own value goes before the broker's.
+    /// response, unchecked. The topic's own value takes precedence over the broker's.
     pub fn batches_to_retain(&self, topic: &TopicProduceResponse) -> i32 {
         match topic.producer_state_batches_to_retain {
             -1 => self.max_idempotence_batches_to_retain,

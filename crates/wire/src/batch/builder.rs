@@ -1,8 +1,8 @@
 //! Builds a record batch in the buffer that it is sent from.
 //!
 //! Records are written once, and the space for the header is left free. When the batch is sealed, the header is filled
-//! in and the checksum is computed. Invariant: a sealed batch is changed only by [`restamp`], so a retry has the same
-//! bytes as the first attempt.
+//! in and the checksum is computed. Invariant: a producer changes a sealed batch only by [`restamp`], so a retry has
+//! the same bytes as the first attempt.
 
 use super::compression::{Level, compress};
 use super::new_record::{Header, NewRecord};

@@ -58,8 +58,8 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
     Ok(())
 }
 
-/// How much memory a zstd context may have to be kept for the next batch, in bytes. At level 3 it has less than 4 MiB,
-/// and at level 22 up to 700 MB.
+/// Maximum memory of a zstd context that is kept for the next batch, in bytes. A context has less than 4 MiB at level
+/// 3, and up to 700 MB at level 22.
 const ZSTD_KEPT_MAX: usize = 8 << 20;
 
 thread_local! {

@@ -141,8 +141,8 @@ pub enum ControlError {
 pub struct EndTransactionMarker {
     /// The producer id.
     pub producer_id: i64,
-    /// The producer epoch of the transaction's records. With `transaction.version` 2, the marker has a higher epoch
-    /// than the records (KIP-890).
+    /// The producer epoch of the marker. It equals that of the transaction's records, or is higher with
+    /// `transaction.version` 2 (KIP-890).
     pub producer_epoch: i16,
     /// True for a commit, false for an abort.
     pub is_commit: bool,

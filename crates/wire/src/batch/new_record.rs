@@ -53,7 +53,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) headers: &'a [Header<'a>],
 }
 
-/// Receives the bytes of a record. It must have room for all of them.
+/// A buffer for the bytes of a record. It must have room for all of them.
 pub(super) trait RecordSink {
     /// Appends the first `len` bytes of `head`.
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize);

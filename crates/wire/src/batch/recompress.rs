@@ -1,8 +1,8 @@
 //! Compresses a batch with another codec, for topics that have their own `compression.type`.
 //!
-//! The batch is not checked, and the records that are passed in must be its own. Invariant: the bytes of the records do
-//! not change. In the header, only the length, the checksum, the codec and the largest timestamp change. The caller has
-//! read that timestamp in the records.
+//! The batch is not checked, and the records that are passed in must be those of the batch. Invariant: the bytes of the
+//! records do not change. In the header, only the length, the checksum, the attributes and the largest timestamp
+//! change. The caller has read that timestamp in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};

@@ -80,8 +80,8 @@ pub enum CoordinatorRecord {
 }
 
 impl CoordinatorRecord {
-    /// Reads a record. Without a value it is a tombstone. Strings and bytes are slices of the key and the value. Bytes
-    /// after the last field are ignored, as in Kafka.
+    /// Reads a record. A record without a value is a tombstone. Strings and bytes are slices of the key and the value.
+    /// Bytes after the last field are ignored, as in Kafka.
     ///
     /// # Errors
     /// Returns [`DecodeError`] if the key or the value of an offset is incomplete, or if the value has an unknown

@@ -93,8 +93,8 @@ pub enum TransactionLogRecord {
 }
 
 impl TransactionLogRecord {
-    /// Reads a record. Without a value it is a tombstone. Strings are slices of the key and the value. Bytes after the
-    /// last field are ignored, as in Kafka.
+    /// Reads a record. A record without a value is a tombstone. Strings are slices of the key and the value. Bytes
+    /// after the last field are ignored, as in Kafka.
     ///
     /// # Errors
     /// Returns [`DecodeError`] if the key is incomplete, or if a value of a known version is.

@@ -75,9 +75,9 @@ impl Schema {
         message.out
     }
 
-    /// Returns a message that ends inside an array, followed by
-    /// `filler` bytes. The array claims as many elements as fit into `filler` bytes, and so do the arrays around it.
-    /// The dice choose the arrays. If the innermost struct ends with tagged fields, these make the same claim.
+    /// Returns a message that ends inside an array, followed by `filler` bytes. The array claims as many elements as
+    /// fit into `filler` bytes, and so do the arrays around it. The dice choose the arrays. If the innermost struct
+    /// ends with tagged fields, these make the same claim.
     pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.claim(&self.structs[0], filler);

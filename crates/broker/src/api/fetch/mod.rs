@@ -32,17 +32,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a fetch waits at most, whatever the client requests.
+/// Maximum time that a fetch waits, whatever the client requests.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// How long a fetch waits at least for logs that are being opened or records that are being fetched, whatever the
-/// client requests. Most logs open within milliseconds. After a crash it may take seconds, and the response then has no
-/// data of the partition.
+/// Minimum time that a fetch waits for logs that are being opened or records that are being fetched, whatever the
+/// client requests. Most logs open within milliseconds. After a crash an opening may take seconds, and the response
+/// then has no data of the partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Stands for an unknown offset. The client then keeps its previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// In a session that reads ahead, a response counts as full once less than its size limit divided by this number is
-/// left.
+/// In a session that reads ahead, a response counts as full once less than 1/`FULL_SHARE` of its size limit is left.
 const FULL_SHARE: usize = 8;
 /// Memory that a pending fetch takes, apart from its lists of partitions.
 const PENDING_BYTES: usize = 2048;
@@ -226,7 +225,7 @@ enum Depth {
     /// Partitions of known size are counted and not read. All others are read, since their sizes are found only that
     /// way.
     Sizes,
-    /// The records are read for the answer.
+    /// All partitions are read.
     Records,
 }
 
@@ -248,7 +247,7 @@ async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimi
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // Frees the list before the wait. It is as long as the list of partitions.
+        // Frees the outcomes before the wait, because there is one for each partition.
         drop(fetched);
         let grown = async {
             tokio::select! {
@@ -299,9 +298,9 @@ fn attempt(services: &FetchServices, wanted: &[PartitionFetch], limits: &FetchLi
 /// Reads every partition once, in the order of the request. At [`Depth::Sizes`], a partition whose size is known is
 /// counted and not read.
 ///
-/// A partition fails if its log or records could not be read since the fetch began, and the client then retries. In a
-/// session that reads ahead, reading stops once the answer is full, or too small for the next batch. The remaining
-/// partitions come in the session's next answers.
+/// A partition fails if opening its log or reading its records has failed since the fetch began, and the client then
+/// retries. In a session that reads ahead, reading stops once the answer is full or has too little space for the next
+/// batch. The remaining partitions come in the session's next answers.
 fn read_each(
     services: &FetchServices,
     wanted: &[PartitionFetch],
@@ -421,7 +420,7 @@ impl Minimum {
         self.left = self.left.saturating_sub(counted);
     }
 
-    /// Counts how many bytes a read of `size` bytes would put into `room`. Returns that number.
+    /// Counts the bytes that a partition with `size` bytes of records would return within `room`. Returns their number.
     fn count_size(&mut self, size: u64, room: u32) -> usize {
         let bytes = size.min(u64::from(room)) as usize;
         self.count(bytes, size > u64::from(room), room);
@@ -435,7 +434,8 @@ fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     u32::try_from(requested.min(room.left)).unwrap_or(u32::MAX)
 }
 
-/// Reads one partition. Returns `None` while its records are still being fetched.
+/// Reads one partition. Returns `None` while its log is being opened or its records are being fetched from the object
+/// store.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
@@ -491,8 +491,9 @@ fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Partitio
     PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
-/// Returns the entry of a partition whose records are still being fetched. It has the offsets that this broker knows.
-/// Another broker may have written more, so a high watermark below the client's position is left out.
+/// Returns the entry of a partition whose log is still being opened or whose records are being fetched. The entry has
+/// the offsets that this broker knows. These may be too old, so a high watermark below the client's position is left
+/// out.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
     let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };

@@ -18,7 +18,8 @@ pub struct CrossRackClient {
 }
 
 impl CrossRackClient {
-    /// Returns `None` if `rack` is empty or is this broker's own rack, which means that there is nothing to redirect.
+    /// Creates the client. Returns `None` if `rack` is empty or is this broker's own rack, because no redirect is
+    /// needed then.
     ///
     /// The name is copied, because a slice of it would keep the request's whole frame in memory.
     pub fn of(metadata: &MetadataServices, listener: usize, rack: &Text) -> Option<Self> {

@@ -75,7 +75,7 @@ struct Found {
     segments: Vec<DirtySegment>,
     /// The transactions that were aborted in these segments or later ones.
     aborted: AbortedLookup,
-    /// How often the log had been truncated when the segments were listed.
+    /// The number of truncations of the log until the segments were listed.
     cuts: u32,
 }
 
@@ -94,7 +94,7 @@ enum Fate {
 }
 
 impl Cleaning<'_> {
-    /// Cleans the log and returns the offset up to which it is clean then.
+    /// Cleans the log. Returns the offset up to which the log is then clean, and the effect of the cleaning.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let found = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
@@ -146,7 +146,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Reads the dirty part and puts its keys into the map until that is full.
+    /// Reads the dirty part and puts its keys into the map until the map is full.
     fn map_keys(&self, found: &Found) -> Result<Mapped, CleanError> {
         let first_dirty = self.dirty.first_dirty;
         let mut transactions = TransactionScan::default();
@@ -259,7 +259,8 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Returns the last batch of each producer, by producer id. It must stay, because the producer continues from it.
+    /// Returns the last batch of each producer, by producer id. This batch must stay, because the producer continues
+    /// from it.
     ///
     /// # Errors
     /// Fails with [`CleanError::Changed`] if the log must not be cleaned any more.
@@ -367,7 +368,8 @@ impl Rewriting<'_> {
             let offset = batch.base_offset() + i64::from(record.offset_delta);
             let is_known = offset < mapped_to;
             let newest = record.key.filter(|_| is_known).and_then(|key| self.mapped.map.get(key));
-            // A record without a key was written before the topic was compacted. It is removed.
+            // A record without a key was written before the topic was compacted. It is removed from the part that this
+            // cleaning covers.
             let stays = (record.key.is_some() || !is_known)
                 && survives(offset, newest, mapped_to, record.has_value, horizon, now_ms);
             if stays {

@@ -13,7 +13,7 @@ use fullbore_log::cleaner::dirty::may_be_due;
 impl Replica {
     /// Returns the dirty part of the log, which may be empty. Returns `None` if the topic is not compacted or the log
     /// cannot be used. Also returns `None` for a log that is not open, unless a cleaning may be due. If the active
-    /// segment has records older than max.compaction.lag.ms, that segment is closed first.
+    /// segment has records older than max.compaction.lag.ms, that segment is rolled first.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
         let config = self.config();

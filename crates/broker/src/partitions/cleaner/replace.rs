@@ -17,8 +17,8 @@ use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
 /// Replaces adjacent segments, which have the base offsets `sources`, by the segments `cleaned`. The new segments must
-/// be complete and on the disk. Nothing is replaced if the log was truncated more than `cuts` times. Returns the files
-/// to be removed after file.delete.delay.ms.
+/// be complete and on the disk. Nothing is replaced if the log was truncated more than `cuts` times, which is the
+/// number when the cleaning began. Returns the files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error

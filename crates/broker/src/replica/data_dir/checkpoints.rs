@@ -1,4 +1,5 @@
-//! The checkpoint files of a data directory. They hold the offsets that a broker needs about a log before it opens it.
+//! The checkpoint files of a data directory. They hold the offsets of each log that a broker needs before it opens the
+//! log.
 //!
 //! The file formats are in [`fullbore_log::files`]. As in Kafka, an entry is found by the topic's name and the
 //! partition's number, and a new topic may reuse a name. Therefore the entries of a deleted partition are removed from
@@ -142,8 +143,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Notes that the partition's log was opened after the crash. [`Checkpoints::forget_recovered`] later removes it
-    /// from the list.
+    /// Notes that the partition's log was opened after the crash. [`Checkpoints::forget_recovered`] later removes the
+    /// partition from the list of unrecovered ones.
     pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
@@ -197,7 +198,7 @@ impl Checkpoints {
         self.write_files()
     }
 
-    /// Writes one of the files, unless another directory is at the path of the data directory.
+    /// Writes one of the files. Fails if another directory is at the path of the data directory.
     fn put(&self, name: &str, offsets: &OffsetsByPartition) -> io::Result<()> {
         self.space.check_place()?;
         files::write_offsets(&self.dir.join(name), offsets)
@@ -365,7 +366,7 @@ impl Entries {
     /// Checks at the broker's start if the machine was booted since the last run. If it was, and the last run crashed,
     /// a power loss may have damaged every partition, so all of them are marked. The list of marked partitions is
     /// written before the id of the new boot. If the broker is killed between the two writes, the next start marks the
-    /// partitions again.
+    /// partitions again. If the recovery points cannot be read, no partition keeps the mark [`REBOOTED`].
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

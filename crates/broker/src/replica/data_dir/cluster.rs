@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
 
-/// Holds this broker's id, the brokers of the newest image, and a clock that changes of the wall clock do not affect.
+/// This broker's id, the brokers of the newest image, and a monotonic clock.
 #[derive(Debug)]
 pub struct ClusterView {
     pub node_id: i32,

@@ -1,7 +1,7 @@
 //! Keeps a list of deleted partitions whose directories could not be renamed, and tries again later.
 //!
-//! The renamed directories are removed elsewhere. If a topic was deleted while this process did not follow the
-//! metadata, its directories stay, because their records may still be wanted.
+//! The renamed directories are removed elsewhere. The list is lost at a restart, after which the deletions are repeated
+//! (`follow_image::finish_deletions`).
 //!
 //! Invariant: a directory is renamed only under the lock, and only if its topic id is that of the deleted topic. A new
 //! partition with the same name calls [`LogDir::retire_leftover`] before it creates its directory.

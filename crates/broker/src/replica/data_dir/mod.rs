@@ -87,7 +87,7 @@ impl LogDir {
     }
 
     /// Returns true if retention and compaction must not delete records now. A full disk takes precedence, since only
-    /// deletions make room for new records.
+    /// deletions free space for new records.
     pub fn keeps_records(&self, now_ms: i64) -> bool {
         now_ms < self.keeps_records_until_ms.load(Ordering::Relaxed) && !self.space.is_full()
     }

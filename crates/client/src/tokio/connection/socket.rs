@@ -1,7 +1,7 @@
 //! A socket to a broker in two halves, plain or TLS. Other modules do not see the difference.
 //!
-//! Invariant: a frame is written as a whole. Its pieces are gathered into few calls, and with TLS into records of the
-//! largest size.
+//! Invariant: a frame is written as a whole. Its parts are gathered into few system calls, and with TLS into records of
+//! the largest size.
 
 use crate::config::ClientConfig;
 use crate::error::unknown_host;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// Maximum number of pieces of a frame in one call to the kernel (IOV_MAX is 1024).
+/// Maximum number of parts of a frame in one system call (IOV_MAX is 1024).
 const SLICES_MAX: usize = 128;
 
 pub(super) enum Reading {

@@ -207,8 +207,8 @@ fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64,
     Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
 }
 
-/// Removes up to `runs_max` extents of the next partition in `diskless_cleared`, if they end at or before its offset
-/// `before`. Returns true if there may be more.
+/// Removes up to `runs_max` extents of one partition that end at or before an offset. The first row of
+/// `diskless_cleared` has the partition and the offset (`before`). Returns true if there may be more.
 pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let done = clear_some(session, runs_max);
     if !matches!(done, Ok(true)) {

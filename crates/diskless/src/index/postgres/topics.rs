@@ -83,8 +83,8 @@ fn enter_classic(
     before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
-    // With this lock, only one broker at a time does this. If another transaction deletes the topic, the lock is
-    // granted after it.
+    // With this lock, only one broker at a time enters predecessors of the topic. If another transaction deletes the
+    // topic, the lock is granted after that transaction.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {

@@ -49,7 +49,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// How many rows may change before the write-ahead log is copied into the file, between two commits.
+/// How many rows may change until the write-ahead log is copied into the file between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// How long an object may remain uncommitted after its registration, in ms.
 const REGISTERED_MS: i64 = 3_600_000;

@@ -15,15 +15,15 @@ CREATE TABLE partitions (
 ) STRICT;
 CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
 
--- Partitions, existing or deleted, of which records must not be read any more: those before the offset `before`.
+-- Partitions, existing or deleted, with records that must not be read any more: those before the offset `before`.
 CREATE TABLE cleared (
     partition INTEGER PRIMARY KEY,
     before INTEGER NOT NULL
 ) STRICT;
 
--- Predecessors: of each name, the last deleted partition that was written. The rows of its producers are kept: the
--- newest row of each producer, and at offsets below 0 rows carried over, of producers that wrote only to earlier
--- partitions.
+-- Predecessors: for each name and number, the last deleted partition that had records. The newest row of each of its
+-- producers is kept. Rows at offsets below 0 were copied from an earlier partition, for producers that wrote only to
+-- earlier ones.
 CREATE TABLE predecessors (
     topic TEXT NOT NULL,
     partition_index INTEGER NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE objects (
     live_bytes INTEGER NOT NULL,
     changed_ms INTEGER NOT NULL
 ) STRICT;
--- For the GC, which needs no live objects.
+-- For the GC, which does not read live objects.
 CREATE INDEX objects_to_clean ON objects (state, changed_ms) WHERE state <> 1;
 
 -- Id of the object store that contains the objects. Written before the first object is put there.

@@ -48,8 +48,8 @@ impl CommitQueue {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
-    /// Applies the coordinator's answer, which confirms or refuses a batch. Returns the batches that fail if it is
-    /// refused.
+    /// Applies the coordinator's answer, which confirms or refuses a batch. If it refuses the batch, returns the
+    /// batches that fail as a consequence.
     pub fn confirmation_given(
         &mut self,
         batch: &UnconfirmedBatch,

@@ -1,7 +1,7 @@
 //! The snapshot of a classic group: its generation, its members and their assignments.
 //!
 //! Waiting requests, pending ids and deadlines are not part of it. A snapshot is encoded when the caller writes it, so
-//! static members that return at the same time share one. The group is restored as stable or empty.
+//! static members that return at the same time share one snapshot. The group is restored as stable or empty.
 //!
 //! Invariant: a snapshot shows the group while it is stable or empty. If the group leaves that state before the write,
 //! the snapshot is encoded first.
@@ -19,7 +19,7 @@ pub(super) enum Unsaved {
     /// Nothing has changed since the last snapshot was taken.
     #[default]
     Nothing,
-    /// The snapshot of the group when it is taken. The group is stable or empty.
+    /// The snapshot will show the group as it is when the snapshot is taken. The group is stable or empty.
     Newest,
     /// The snapshot of the last stable or empty state, which has ended before it was taken.
     Former(Snapshot),

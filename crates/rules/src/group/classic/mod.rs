@@ -202,7 +202,7 @@ impl Classic {
         self.attach(id, member);
     }
 
-    /// Adds a member, also to a stable group that stays stable with it.
+    /// Adds a member without changing the group's state, so a stable group stays stable.
     fn attach(&mut self, id: MemberId, member: ClassicGroupMember) {
         for (name, _) in &member.profile.protocols {
             *self.offered.entry(name.clone()).or_default() += 1;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 /// Memory that a pending fetch takes.
 const PENDING_BYTES: usize = 1024;
-/// How long a fetch waits at most, whatever the follower requests.
+/// Maximum time that a fetch waits, whatever the follower requests.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// A request with this session epoch closes the session.
 const FINAL_EPOCH: i32 = -1;

@@ -1,4 +1,4 @@
-//! Waits for less than a millisecond, which tokio's timer cannot do.
+//! Waits with a precision below a millisecond, which tokio's timer does not have.
 //!
 //! Most answers need no such wait, so the timer's file descriptor is created at its first use.
 

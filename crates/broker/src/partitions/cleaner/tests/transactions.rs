@@ -204,8 +204,8 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove its entry in
-/// the index, and its marker only from the delete horizon on.
+/// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove the
+/// transaction's entry in the index, and the marker only from the delete horizon on.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let directory = tempfile::tempdir().expect("temporary directory");

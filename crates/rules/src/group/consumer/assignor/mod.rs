@@ -53,7 +53,7 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// Assigns all partitions anew. `owners` has a row for each topic of `group`, with the present owners, or
+    /// Assigns all partitions again. `owners` has a row for each topic of `group`, with the present owners, or
     /// [`NO_MEMBER`] for new partitions. A member that no longer subscribes to a topic loses its partitions.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
