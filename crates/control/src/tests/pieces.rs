@@ -142,10 +142,10 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
 }
 
 /// A third of the partitions need an election. In one transaction, these would take six seconds here, but the time
-/// limit is two seconds.
+/// limit is four seconds.
 #[test]
 fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transactions() {
-    let limit = "control.plane.timeout.ms=2000";
+    let limit = "control.plane.timeout.ms=4000";
     let database = Database::create();
     let mut brokers = brokers(&database, limit);
     create_many(&database, &brokers[0].1.control);
