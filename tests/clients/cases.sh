@@ -87,10 +87,10 @@ refused() {
   has "$pattern" "$out"
 }
 
-# eventually COMMAND...: retries the command for 20 s until it succeeds, because Apache Kafka answers a deletion before
-# every list shows it
+# eventually COMMAND...: retries the command for a minute until it succeeds, because Apache Kafka answers a deletion
+# before every list shows it
 eventually() {
-  local until=$((SECONDS + 20))
+  local until=$((SECONDS + 60))
   until "$@" >/dev/null; do
     [ $SECONDS -lt $until ] || { "$@"; return 1; }
   done

@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 /// How long a change may take to reach every broker.
-const CHANGE_MAX: Duration = Duration::from_secs(60);
+const CHANGE_MAX: Duration = Duration::from_secs(120);
 /// The name of the listener for requests between brokers, if that is not the clients' listener.
 const PEERS: &str = "PEERS";
 

@@ -60,17 +60,23 @@ pub fn stable_ports(count: usize) -> Vec<u16> {
     (0..count).map(|_| stable_ports_in_a_row(1)).collect()
 }
 
-/// Returns the first of `count` consecutive free ports.
+/// Returns the first of `count` consecutive free ports. A UDP socket of the same number reserves each port until this
+/// program ends. Otherwise, another program could take the port while a broker is down.
 pub fn stable_ports_in_a_row(count: u16) -> u16 {
     static NEXT: std::sync::OnceLock<std::sync::Mutex<u16>> = std::sync::OnceLock::new();
+    static RESERVED: std::sync::Mutex<Vec<std::net::UdpSocket>> = std::sync::Mutex::new(Vec::new());
     // Each test program begins its search at another port, so that parallel programs rarely collide.
     let begin = || STABLE.start + (std::process::id().wrapping_mul(367) % u32::from(STABLE.end - STABLE.start)) as u16;
-    let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let reserve = |port: u16| {
+        let reserved = std::net::UdpSocket::bind(("127.0.0.1", port)).ok()?;
+        std::net::TcpListener::bind(("127.0.0.1", port)).ok().map(|_| reserved)
+    };
     let mut next = NEXT.get_or_init(|| begin().into()).lock().expect("not poisoned");
     loop {
         let first = if *next + count <= STABLE.end { *next } else { STABLE.start };
         *next = first + count;
-        if (first..*next).all(is_free) {
+        if let Some(reserved) = (first..*next).map(reserve).collect::<Option<Vec<_>>>() {
+            RESERVED.lock().expect("not poisoned").extend(reserved);
             return first;
         }
     }

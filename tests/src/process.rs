@@ -363,7 +363,7 @@ impl Broker {
     /// Waits until standard error contains `text`. A line may be printed after the response that it belongs to.
     pub fn wait_for_stderr(&self, text: &str) {
         let what = format!("{text} on standard error");
-        wait_until(&what, Duration::from_secs(30), || self.stderr().contains(text));
+        wait_until(&what, Duration::from_secs(120), || self.stderr().contains(text));
     }
 
     /// Returns everything that the broker has printed to standard output since its last start.

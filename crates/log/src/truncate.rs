@@ -458,7 +458,7 @@ mod tests {
         let plan = log.plan_flush(true).expect("planned");
         log.truncate_to(1, 0, &config).expect("cut off");
         log.flushed(&plan, &plan.run());
-        let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
+        let answer = timeout(Duration::from_secs(60), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
         // A caller that waits for a record that is still in the log must get the result of the next flush.
         let waiting = log.flush_ticket(1);

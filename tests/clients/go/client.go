@@ -24,7 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-const wait = 20 * time.Second
+const wait = 60 * time.Second
 
 var (
 	bootstrap = os.Args[1]

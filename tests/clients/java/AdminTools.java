@@ -276,9 +276,9 @@ public class AdminTools {
         if (!found.equals(expected)) throw new AssertionError("found " + found + ", expected " + expected);
     }
 
-    /** Repeats a check for up to 20 s, because Apache Kafka answers a change before every request shows it. */
+    /** Repeats a check for up to a minute, because Apache Kafka answers a change before every request shows it. */
     static void eventually(Check check) throws Exception {
-        long until = System.nanoTime() + 20_000_000_000L;
+        long until = System.nanoTime() + 60_000_000_000L;
         while (true) {
             try {
                 check.run();

@@ -120,9 +120,9 @@ public class CommittedOffsets {
     interface Condition { boolean holds() throws Exception; }
 
     static void until(Condition condition) throws Exception {
-        long end = System.nanoTime() + Duration.ofSeconds(30).toNanos();
+        long end = System.nanoTime() + Duration.ofSeconds(60).toNanos();
         while (!condition.holds()) {
-            if (System.nanoTime() > end) throw new AssertionError("not within 30 s");
+            if (System.nanoTime() > end) throw new AssertionError("not within 60 s");
         }
     }
 

@@ -178,7 +178,7 @@ public class Features {
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
             consumer.assign(List.of(partition));
             consumer.seekToBeginning(List.of(partition));
-            long deadline = System.nanoTime() + 20_000_000_000L;
+            long deadline = System.nanoTime() + 60_000_000_000L;
             long end = consumer.endOffsets(List.of(partition)).get(partition);
             while ((found.size() < count || consumer.position(partition) < end) && System.nanoTime() < deadline)
                 for (var record : consumer.poll(Duration.ofMillis(100))) found.add(record.value());

@@ -7,7 +7,7 @@ const run = `js-${process.pid}-${Date.now()}`
 const kafka = new Kafka({ clientId: 'client.js', brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { retries: 8 } })
 const admin = kafka.admin()
 const replicas = Number(process.env.REPLICAS ?? 1)
-const WAIT_MS = 20_000
+const WAIT_MS = 60_000
 
 async function until (what, condition) {
   const deadline = Date.now() + WAIT_MS

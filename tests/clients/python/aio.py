@@ -12,7 +12,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 BOOTSTRAP = sys.argv[1]
 RUN = f"aio-{os.getpid()}-{int(time.time())}"
 REPLICAS = int(os.environ.get("REPLICAS", "1"))
-WAIT_S = 20
+WAIT_S = 60
 CASES = []
 
 

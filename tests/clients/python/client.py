@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 BOOTSTRAP = sys.argv[1]
 RUN = f"py-{os.getpid()}-{int(time.time())}"
-WAIT_S = 20
+WAIT_S = 60
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 REPLICAS = int(os.environ.get("REPLICAS", "1"))
 T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound

@@ -171,9 +171,10 @@ fn connection_that_waits_for_a_response_is_not_idle() {
 const SLOW_BYTES: usize = 32 << 20;
 /// The number of pieces in which a slow client transfers them.
 const PIECES: usize = 128;
-/// How long a slow client pauses after each piece. All pauses together take three times the idle limit.
-const PAUSE: Duration = Duration::from_millis(50);
-const IDLE: &str = "connections.max.idle.ms=2000";
+/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit, which is
+/// longer than a busy machine may suspend the client.
+const PAUSE: Duration = Duration::from_millis(65);
+const IDLE: &str = "connections.max.idle.ms=4000";
 
 /// Starts a broker with a topic of `SLOW_BYTES` and small socket buffers. Returns the broker and a fetch of the whole
 /// topic.

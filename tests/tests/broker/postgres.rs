@@ -9,7 +9,7 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{Duration, Instant};
 
-const HANGS: Duration = Duration::from_secs(30);
+const HANGS: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "s3cr3t-w0rd";
 
 fn create(client: &mut Client, name: &str) -> (ErrorCode, String) {
@@ -42,7 +42,7 @@ fn broker_without_its_database_serves_records_and_changes_wait() {
     );
     let url = format!("postgres://secretive:{PASSWORD}@{}/{database}", server.address());
     let plane = format!("control.plane={url}");
-    let sets = [plane.as_str(), "control.plane.timeout.ms=1000"];
+    let sets = [plane.as_str(), "control.plane.timeout.ms=4000"];
     let mut broker = Broker::start(&sets);
     let mut client = broker.client();
     assert_eq!(create(&mut client, "t").0, ErrorCode::NONE);

@@ -80,8 +80,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
 #[test]
 fn stop_waits_for_a_response_past_the_idle_limit() {
     let mut broker = Broker::start(&[
-        "fullbore.diskless.put.delay.ms=4000",
-        "connections.max.idle.ms=1000",
+        "fullbore.diskless.put.delay.ms=6000",
+        "connections.max.idle.ms=2000",
         "fullbore.admin.listener=127.0.0.1:0",
     ]);
     let mut client = broker.client();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::diskless::TOPIC;
 
 const ACCEPTED_MAX: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 const SETS: [&str; 6] = [
     "broker.session.timeout.ms=2000",
     "auto.leader.rebalance.enable=false",

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 /// How long faults are injected.
 const SCHEDULE_MS: u64 = 20_000;
-/// How long every replica may take to get in sync after the faults.
-const WHOLE_MAX: Duration = Duration::from_secs(30);
+/// How long every replica may take to get in sync after the faults. A broker that was fenced several times waits for up
+/// to eight sessions before it returns.
+const WHOLE_MAX: Duration = Duration::from_secs(90);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
     "control.plane.timeout.ms=3000",

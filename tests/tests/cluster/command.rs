@@ -143,17 +143,22 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
 #[test]
 fn process_hangs_or_database_ends_status_fails_and_names_it() {
     let cluster = Cluster::new();
-    let started = cluster.up(&["--brokers", "2", "--json", "--set", "control.plane.timeout.ms=2000"]);
+    let started = cluster.up(&["--brokers", "2", "--json", "--set", "control.plane.timeout.ms=4000"]);
     assert_eq!(started.matches("\"state\":\"running\"").count(), 3, "{started}");
-    assert!(cluster.ran("status", &[]).matches(" running ").count() == 3);
+    let hangs = std::time::Duration::from_secs(120);
+    fullbore_tests::wait_until("all run", hangs, || cluster.status(&[]).1.matches(" running ").count() == 3);
     let (broker, postgres) = (cluster.pid("broker-2.pid"), cluster.pid("postgres/data/postmaster.pid"));
+    // On a busy machine another process may not respond within the command's limit, so the status is read repeatedly.
     let says = |words: &str, count: usize, problem: &str| {
         for (flags, shown) in [(&[][..], format!(" {words} ")), (&["--json"][..], format!("\"state\":\"{words}\""))] {
-            let began = std::time::Instant::now();
-            let (code, printed, reported) = cluster.status(flags);
-            assert_eq!((code, printed.matches(&shown).count()), (Some(1), count), "{words}: {printed}{reported}");
-            assert!(reported.contains(problem) && reported.lines().count() == 1, "{problem}: {reported}");
-            assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is bounded");
+            let what = format!("{words} {count} times: {problem}");
+            fullbore_tests::wait_until(&what, hangs, || {
+                let began = std::time::Instant::now();
+                let (code, printed, reported) = cluster.status(flags);
+                assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is bounded");
+                assert!(code == Some(1) && reported.lines().count() == 1, "{words}: {printed}{reported}");
+                printed.matches(&shown).count() == count && reported.contains(problem)
+            });
         }
     };
     kill_process(broker, Signal::STOP).expect("it runs");

@@ -18,9 +18,9 @@ pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
 /// The session timeout is short because only its expiry shows that a broker has ended. A diskless topic has no replicas
 /// that would notice.
-pub const SESSION: &str = "broker.session.timeout.ms=2000";
-pub const CALL: &str = "control.plane.timeout.ms=2000";
-const SOON: Duration = Duration::from_secs(30);
+pub const SESSION: &str = "broker.session.timeout.ms=4000";
+pub const CALL: &str = "control.plane.timeout.ms=4000";
+const SOON: Duration = Duration::from_secs(60);
 const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// A cluster whose brokers share a store. The store is dropped after the cluster.
@@ -29,8 +29,14 @@ pub struct Shared {
     _store: TempDir,
 }
 
-/// Starts three brokers with the given settings and creates a diskless topic.
+/// Starts three brokers with the given settings and creates a diskless topic. The cluster does not soon notice that a
+/// broker has ended.
 pub fn shared(sets: &[&str], partitions: i32) -> Shared {
+    shared_by(ClusterPlan::new(3, sets), partitions)
+}
+
+/// Does the same as [`shared`] for a test that kills or freezes brokers.
+pub fn shared_with_short_sessions(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, &[&[SESSION, CALL], sets].concat()), partitions)
 }
 
@@ -102,7 +108,7 @@ fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
 
 /// Runs `under_fault` on a new cluster while clients produce and consume.
 fn under_fault(under_fault: impl FnOnce(&mut Cluster, &Load)) {
-    under_fault_in(shared(&[], PARTITIONS), under_fault);
+    under_fault_in(shared_with_short_sessions(&[], PARTITIONS), under_fault);
 }
 
 fn under_fault_in(mut shared: Shared, under_fault: impl FnOnce(&mut Cluster, &Load)) {

@@ -10,10 +10,9 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::ProduceRequest;
 use tempfile::TempDir;
 
-use crate::diskless::{TOPIC, shared_by};
+use crate::diskless::{CALL, SESSION, TOPIC, shared_by};
 use crate::faults::ALL;
 
-const CALL: &str = "control.plane.timeout.ms=2000";
 const CLASSIC: &str = "classic";
 const BACK_MAX: Duration = Duration::from_secs(60);
 
@@ -79,7 +78,7 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
 /// copy only broker 1 is in sync, but it ends before the newest records are written.
 #[test]
 fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
-    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
+    let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
     cluster.create(CLASSIC, 1, 3, &[]);
@@ -143,7 +142,7 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
 /// knows diskless records that the copy lacks.
 #[test]
 fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends() {
-    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=2000", CALL]);
+    let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
     cluster.run(&["topics", "create", "--topic", CLASSIC, "--replica-assignment", "3:1:2"]);
@@ -186,7 +185,7 @@ fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends()
 /// The brokers have new directories, so they cannot know of the changes that the copy lacks.
 #[test]
 fn new_brokers_on_an_older_copy_of_the_index_overwrite_no_newer_object() {
-    let mut plan = ClusterPlan::with_own_postgres(1, &["broker.session.timeout.ms=2000", CALL]);
+    let mut plan = ClusterPlan::with_own_postgres(1, &[SESSION, CALL]);
     let store = TempDir::new().expect("a directory");
     plan.set(0, "diskless.storage", store.path().to_str().expect("a path"));
     let mut cluster = plan.start();

@@ -7,7 +7,7 @@ use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Protocol, Transactiona
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 
-use crate::diskless::{CALL, SESSION, TOPIC, shared};
+use crate::diskless::{TOPIC, shared, shared_with_short_sessions};
 use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ fn settled_end(client: &mut Client) -> i64 {
 /// must write it.
 #[test]
 fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
-    let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);
+    let mut brokers = shared_with_short_sessions(&["fullbore.diskless.put.delay.ms=2000"], 1);
     let cluster = &mut brokers.cluster;
     let mut expected = Vec::new();
     for protocol in Protocol::BOTH {
@@ -150,7 +150,7 @@ fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
 #[test]
 fn coordinator_without_a_store_has_its_markers_written_by_another_broker() {
     let store = tempfile::tempdir().expect("a directory");
-    let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
+    let mut plan = ClusterPlan::new(3, &[]);
     (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));
     let mut cluster = plan.start();
     cluster.broker(1).client().create_topic(TOPIC, 1, &[("diskless.enable", "true")]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 /// How much the memory of a process may differ between two rounds.
 const MEMORY_SPREAD: u64 = 8 << 20;
 

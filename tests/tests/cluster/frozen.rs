@@ -5,10 +5,10 @@ use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use std::time::{Duration, Instant};
 
-/// A session timeout that is short enough for a test.
-pub const SESSION: &str = "broker.session.timeout.ms=2000";
-const SESSION_MAX: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(30);
+/// A session timeout that is short enough for a test. A busy machine does not suspend a broker for this long.
+pub const SESSION: &str = "broker.session.timeout.ms=4000";
+pub const SESSION_MAX: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn broker_hung_past_its_session_loses_no_record() {
@@ -74,7 +74,7 @@ fn brokers_hung_together_are_not_considered_failed() {
     under_fault(cluster(&[SESSION]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         ALL.iter().for_each(|id| cluster.broker(*id).freeze());
-        let heartbeats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 4 FROM fullbore.beats";
+        let heartbeats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 8 FROM fullbore.beats";
         wait_until("all sessions are over", SOON, || cluster.query(heartbeats) == "t");
         ALL.iter().for_each(|id| cluster.broker(*id).thaw());
         load.goes_on();

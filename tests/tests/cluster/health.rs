@@ -5,8 +5,8 @@ use fullbore_tests::{Cluster, ClusterPlan, wait_until};
 use std::time::Duration;
 
 const SETS: [&str; 3] =
-    ["fullbore.admin.listener=127.0.0.1:0", "control.plane.timeout.ms=2000", "broker.session.timeout.ms=2000"];
-const SOON: Duration = Duration::from_secs(30);
+    ["fullbore.admin.listener=127.0.0.1:0", "control.plane.timeout.ms=4000", "broker.session.timeout.ms=4000"];
+const SOON: Duration = Duration::from_secs(120);
 
 /// Returns the value of a metric. `name` includes the labels. `None` if the page does not have the metric.
 pub fn metric(cluster: &mut Cluster, id: i32, name: &str) -> Option<f64> {

@@ -12,7 +12,7 @@ const SETS: [&str; 4] = [
     "replica.fetch.backoff.ms=200",
 ];
 const FLAPS: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())

@@ -2,7 +2,9 @@
 //! may have been made while the broker ran, and the broker may have continued to run after that.
 
 use crate::checked::checked;
+use crate::frozen::SESSION;
 use fullbore_tests::{Batch, Broker, Client, Cluster, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -26,17 +28,21 @@ fn put_back(copied: Option<&Path>, directory: &Path) {
     }
 }
 
+/// Writes each record until a leader acknowledges it. The leader may change meanwhile, because a broker was frozen.
 fn write_half(cluster: &mut Cluster) {
-    let leader = cluster.wait_for_leader(2, TOPIC, 0, -1);
-    let mut client = cluster.broker(leader).client();
-    for _ in 0..HALF {
-        client.produced(TOPIC, 0, &Batch::of(&["v"]));
+    let id = cluster.broker(2).client().init_producer_id();
+    for sequence in (0..).take(HALF) {
+        let batch = Batch::of(&["v"]).from_producer(id, 0, sequence);
+        wait_until("it is written", Duration::from_secs(60), || {
+            let leader = cluster.wait_for_leader(2, TOPIC, 0, -1);
+            Client::connect(cluster.address(leader)).produce(TOPIC, 0, &batch).error_code == ErrorCode::NONE
+        });
     }
 }
 
 /// Starts three brokers and writes the first half of the records. All replicas have them.
 fn half_full() -> Cluster {
-    let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
+    let mut cluster = Cluster::start(3, &[SESSION]);
     cluster.create(TOPIC, 1, 3, &[]);
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
@@ -244,7 +250,7 @@ fn older_directory_of_a_lone_broker_is_used_with_its_database() {
 /// The only other replica never comes back. An unclean election accepts the loss and brings the partition back.
 #[test]
 fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_unclean_election() {
-    let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
+    let mut cluster = Cluster::start(3, &[SESSION]);
     cluster.create(TOPIC, 1, 2, &["min.insync.replicas=2"]);
     let (short, gone) = match *cluster.partitions(1, TOPIC)[0].replica_nodes {
         [short, gone] => (short, gone),

@@ -12,12 +12,12 @@ use std::path::Path;
 use std::time::Duration;
 
 const TOPIC: &str = "refused";
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 fn produce(client: &mut Client, acks: i16, value: &str) -> ErrorCode {
     let request = fullbore_wire::apis::produce::ProduceRequest {
         acks,
-        timeout_ms: 5_000,
+        timeout_ms: 10_000,
         ..produce_request(TOPIC, 0, Batch::of(&[value]).bytes())
     };
     client.call(&request, 9).responses.remove(0).partition_responses.remove(0).error_code
@@ -32,7 +32,7 @@ fn fetch(client: &mut Client, current_leader_epoch: i32) -> ErrorCode {
 
 #[test]
 fn clients_get_kafkas_error_codes() {
-    let mut cluster = Cluster::start(3, &[SESSION]);
+    let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=6000"]);
     let topic = |replication_factor| CreatableTopic {
         name: TOPIC.into(),
         num_partitions: 1,

@@ -4,7 +4,7 @@ use crate::faults::{TOPIC, befalls_each, cluster};
 use fullbore_tests::wait_until;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 #[test]
 fn broker_without_descriptors_for_a_while_loses_no_record() {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const PASSWORD: &str = "s3cr3t-w0rd";
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 /// The key files, a plan that uses them, and the secrets that no log may contain.
 struct Secured {

@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_cluster::{DescribeClusterRequest, DescribeClus
 use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 #[test]
 fn topic_created_at_one_broker_is_served_by_all() {

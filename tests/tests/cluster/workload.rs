@@ -14,9 +14,9 @@ const KEYS: usize = 20;
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
 /// How long it may take after the fault until everything written is readable.
-const READABLE_MAX: Duration = Duration::from_secs(30);
+const READABLE_MAX: Duration = Duration::from_secs(120);
 /// How long acknowledgements may pause during an event that should hardly delay them.
-const GOES_ON_MAX: Duration = Duration::from_secs(30);
+const GOES_ON_MAX: Duration = Duration::from_secs(60);
 
 /// The clients that run while a fault is injected.
 pub struct Load {

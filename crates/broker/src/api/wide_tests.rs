@@ -494,7 +494,7 @@ async fn response_below_the_counted_size_waits_for_no_unread_one() {
         began.elapsed()
     };
     let fastest = (0..3).map(took).min().expect("three");
-    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+    assert!(fastest < Duration::from_secs(2), "{fastest:?}");
     assert!(opened.broker.node().unread.bytes() > 0, "the silent connection is still there");
     drop(silent);
 }

@@ -43,7 +43,8 @@ fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>)
 
 #[tokio::test]
 async fn parked_batch_is_counted_until_it_leaves() {
-    let reordering = reordering("fullbore.reorder.wait.ms=20");
+    // The test parks two batches. The second one must wait while the first one expires, however slow the machine is.
+    let reordering = reordering("fullbore.reorder.wait.ms=1000");
     let directory = Directory::new();
     let partition = directory.partition();
     // The parked batch is appended when the batch before it arrives.

@@ -188,7 +188,7 @@ fn partition_stays_without_a_leader_a_read_to_the_end_gives_it_up() {
     let ([listener], ports) = listeners();
     let port = ports[0];
     serve(listener, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&ports, -1))));
-    let mut cluster = cluster(port).patient(Duration::from_millis(300));
+    let mut cluster = cluster(port).patient(Duration::from_secs(2));
     let begun = cursors(&mut cluster, || ());
     let plan = ConsumePlan { to_end: true, ..plan(u64::MAX) };
     let error = consume(&cluster, begun, &plan, |_| true).err().expect("nothing can be read");

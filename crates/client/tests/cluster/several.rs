@@ -183,7 +183,7 @@ fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let found = cluster(ports[0]).offsets_found_at(std::slice::from_ref(&of), 1_767_225_600_000);
     assert!(found.offsets.is_empty() && found.unreached.is_none());
     assert!(found.refused[&of].to_string().contains("partition 0 of topic 't': KAFKA_STORAGE_ERROR"), "{found:?}");
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
 /// Returns a broker's response about its own logs.

@@ -19,6 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+/// A patience that ends soon, but not before a busy machine has answered.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Fences an id at a coordinator that answers with these codes one after another and then repeats the last one. Returns
 /// the outcome and the number of requests.
 fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), ClientError>, usize) {
@@ -48,7 +51,7 @@ fn fence_is_retried_while_the_coordinator_ends_the_transaction() {
 
 #[test]
 fn fence_returns_the_coordinators_error_when_patience_ends() {
-    let (outcome, requested) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], Duration::from_millis(250));
+    let (outcome, requested) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], SHORT_PATIENCE);
     let error = outcome.expect_err("it never ends").to_string();
     assert!(error.starts_with("cannot end the transaction of 'id': "), "{error}");
     assert!(requested >= 1);
@@ -78,7 +81,7 @@ fn terminated(before: &'static str, after: &'static str) -> Result<Termination, 
             }),
         })
     });
-    force_terminate(&mut cluster(port).patient(Duration::from_millis(250)), "id")
+    force_terminate(&mut cluster(port).patient(SHORT_PATIENCE), "id")
 }
 
 #[test]

@@ -11,7 +11,7 @@ use fullbore_db::postgres::rows;
 use fullbore_db::postgres::schema::FIRST_VERSION;
 use fullbore_host::random_id;
 
-const HANGS: Duration = Duration::from_secs(30);
+const HANGS: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "s3cr3t-w0rd";
 
 fn settings(url: &str) -> PlaneSettings {

@@ -76,6 +76,11 @@ impl Memory {
         self.shared.change(|state| state.fault = Some(fault));
     }
 
+    /// Returns false from the commit that [`Fault::ForLong`] strikes until [`Memory::mend`].
+    pub fn is_reachable(&self) -> bool {
+        !self.shared.state().is_unreachable
+    }
+
     /// Makes the store reachable again.
     pub fn mend(&self) {
         self.shared.change(|state| state.is_unreachable = false);

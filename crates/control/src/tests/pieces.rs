@@ -96,11 +96,11 @@ fn let_join(control: &Control, id: i32) {
     assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
 }
 
-/// In one transaction, all partitions would take six seconds here, but the time limit is one second.
+/// In one transaction, all partitions would take six seconds here, but the time limit is three seconds.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
-    let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
+    let mut brokers = brokers(&database, "control.plane.timeout.ms=3000");
     create_many(&database, &brokers[0].1.control);
     slow_down(&database, Duration::from_millis(2));
     let whom = brokers[2].1.control.broker_state();
@@ -121,9 +121,9 @@ fn broker_dies_with_a_slow_database_every_partition_fails_over() {
 #[test]
 fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     let database = Database::create();
-    let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
+    let mut brokers = brokers(&database, "control.plane.timeout.ms=3000");
     create_many(&database, &brokers[0].1.control);
-    slow_down(&database, Duration::from_millis(1));
+    slow_down(&database, Duration::from_millis(2));
     let (directory, stopping) = brokers.pop().expect("the third");
     hand_over(&stopping.control);
     assert!(is_gone(3)(&stopping.control.image()));
@@ -142,10 +142,10 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
 }
 
 /// A third of the partitions need an election. In one transaction, these would take six seconds here, but the time
-/// limit is two seconds.
+/// limit is four seconds.
 #[test]
 fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transactions() {
-    let limit = "control.plane.timeout.ms=2000";
+    let limit = "control.plane.timeout.ms=4000";
     let database = Database::create();
     let mut brokers = brokers(&database, limit);
     create_many(&database, &brokers[0].1.control);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long any wait in these tests may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The flags of each kind of member.
 const WAYS: [&[&str]; 4] = [
@@ -153,8 +153,8 @@ fn a_group_goes_on_exactly_at_its_offset() {
 fn two_members_take_over_the_partitions_of_a_killed_third() {
     for way in WAYS {
         // With this timeout, the session of the killed member ends soon.
-        let broker = quick_broker_with("group.consumer.session.timeout.ms=2000");
-        let way = &[way, &["-X", "session.timeout.ms=2000"]].concat()[..];
+        let broker = quick_broker_with("group.consumer.session.timeout.ms=4000");
+        let way = &[way, &["-X", "session.timeout.ms=4000"]].concat()[..];
         create(&broker, "t", "6");
         let seen = Seen::default();
         let (first, second) = (member(&broker, way, &seen), member(&broker, way, &seen));
@@ -368,7 +368,7 @@ fn a_member_without_partitions_ends_with_exit() {
         let broker = quick_broker();
         create(&broker, "t", "1");
         let of = |id| {
-            let flags = ["consume", "-t", "t", "-G", "g", "-X", "max.poll.interval.ms=1000", "--group-instance-id", id];
+            let flags = ["consume", "-t", "t", "-G", "g", "-X", "max.poll.interval.ms=3000", "--group-instance-id", id];
             [&flags[..], &QUICK, way].concat()
         };
         let first = start(&broker, &of("a"));

@@ -1,7 +1,7 @@
 //! Tests of brokers that accept connections and never respond, and of topics that are recreated while they are read.
 
 use crate::{create, freeze, produce, run, signal};
-use fullbore_tests::{Broker, NO_LISTENER, complaints};
+use fullbore_tests::{Broker, NO_LISTENER, complaints, stable_ports};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -123,7 +123,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
 #[test]
 fn a_reader_at_a_broker_that_returns_hung_ends_at_a_signal_and_its_timeout() {
     for (flags, status) in [(&["--timeout-ms", "5000"][..], 1), (&[], 0)] {
-        let broker = Broker::start(&[]);
+        let broker = Broker::start(&[&format!("listeners=PLAINTEXT://127.0.0.1:{}", stable_ports(1)[0])]);
         create(&broker, "t", "1");
         produce(&broker, &["-t", "t"], b"one\n").good();
         let mut child = spawn(&[&["consume", "-t", "t", "--from-beginning"], flags].concat(), broker.address());

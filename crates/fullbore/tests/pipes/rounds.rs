@@ -6,10 +6,10 @@
 //! sends a request that is in no round.
 
 use crate::hangs::{ended, spawn};
-use fullbore_tests::Broker;
+use fullbore_tests::{Broker, stable_ports};
 use fullbore_wire::api::ApiKey::{self, *};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn as begin;
 
@@ -83,7 +83,7 @@ impl Relay {
         let advertised = format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}");
         // The relay must know on which port the broker listens. The broker prints only the advertised address, so the
         // test chooses the port.
-        let own = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
+        let own = SocketAddr::from(([127, 0, 0, 1], stable_ports(1)[0]));
         let listeners = format!("listeners=PLAINTEXT://{own}");
         let broker = Broker::start(&[&[listeners.as_str(), &advertised], sets].concat());
         let shared = Shared {

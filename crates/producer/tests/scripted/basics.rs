@@ -80,7 +80,7 @@ async fn memory_bounds_batches_that_a_broker_refuses_whatever_their_codec() {
         let fake = Fake::start(1, 20).await;
         let sizes = [("batch.size", "50000"), ("max.request.size", "50000"), ("buffer.memory", "500000")];
         let producer =
-            producer(&fake, &[&sizes[..], &[("compression.type", codec), ("max.block.ms", "1000")]].concat());
+            producer(&fake, &[&sizes[..], &[("compression.type", codec), ("max.block.ms", "4000")]].concat());
         for partition in 0..20 {
             let first = ProducerRecord::new("t", b"first").partition(partition);
             producer.send(first).await.unwrap().await.unwrap();
@@ -177,7 +177,7 @@ async fn memory_full_of_batches_that_linger_is_freed_for_a_caller_that_never_wai
     let value = [b'v'; 1000];
     let send = |number: i32| producer.try_send(ProducerRecord::new("t", &value).partition(number % 4));
     let full = (0..1000).find(|number| send(*number).is_err()).expect("memory is bounded");
-    tokio::time::timeout(Duration::from_secs(20), async {
+    tokio::time::timeout(Duration::from_secs(40), async {
         while send(full).is_err() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -242,7 +242,7 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
     let forbidden = other.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(forbidden, SendError::Topic { code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, .. }), "{forbidden}");
     fake.lock().topic_error = Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-    let unknown = self::producer(&fake, &[("max.block.ms", "2000")]);
+    let unknown = self::producer(&fake, &[("max.block.ms", "4000")]);
     let error = unknown.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(error, SendError::Timeout { what: "metadata of the topic", .. }), "{error}");
     assert!(error.to_string().contains("(max.block.ms): topic t: UNKNOWN_TOPIC_OR_PARTITION: "), "{error}");
@@ -322,10 +322,11 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    // No attempt is in flight at the timeout. Otherwise the outcome of the attempt would be unknown.
-    let pauses = [("retry.backoff.ms", "850"), ("retry.backoff.max.ms", "60000")];
+    // No attempt is in flight at the timeout. Otherwise the outcome of the attempt would be unknown. The last attempt
+    // comes at least two seconds before the timeout.
+    let pauses = [("retry.backoff.ms", "1500"), ("retry.backoff.max.ms", "60000")];
     let producer =
-        producer(&fake, &[&[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")], &pauses[..]].concat());
+        producer(&fake, &[&[("delivery.timeout.ms", "8000"), ("request.timeout.ms", "6000")], &pauses[..]].concat());
     let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(fake.seen(0).len() > 1);
     assert!(!error.may_have_been_written());
@@ -342,7 +343,8 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     fake.lock().leaders[0] = 1;
     // No process listens on this port.
     fake.lock().ports[1] = 1;
-    let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
+    // The warning comes after a second, so it comes long before the end even if the machine is busy.
+    let producer = producer(&fake, &[("delivery.timeout.ms", "8000"), ("request.timeout.ms", "4000")]);
     let (reported, mut reports) = tokio::sync::mpsc::unbounded_channel();
     producer.on_trouble(move |why| drop(reported.send(why.to_owned())));
     let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();

@@ -189,7 +189,7 @@ async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
 async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeated() {
     for fate in [Fate::Normal, Fate::Dropped] {
         let fake = Fake::start(1, 1).await;
-        let settings = [("delivery.timeout.ms", "3000"), ("request.timeout.ms", "1000")];
+        let settings = [("delivery.timeout.ms", "5000"), ("request.timeout.ms", "4000")];
         let producer = producer(&fake, &settings);
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);

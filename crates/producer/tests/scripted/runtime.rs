@@ -29,7 +29,7 @@ impl Shared {
     }
 
     async fn until_idle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while self.handle().metrics().num_alive_tasks() > 0 {
             assert!(Instant::now() < deadline, "{} tasks are left", self.handle().metrics().num_alive_tasks());
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -99,8 +99,8 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
         ("linger.ms", "60000"),
         ("retry.backoff.ms", "5"),
         ("retry.backoff.max.ms", "20"),
-        ("request.timeout.ms", "1000"),
-        ("delivery.timeout.ms", "61000"),
+        ("request.timeout.ms", "4000"),
+        ("delivery.timeout.ms", "64000"),
     ];
     let producer = Producer::from_properties(settings).unwrap();
     // After a first acknowledgement, both halves are sent before either gets a response.

@@ -316,7 +316,8 @@ async fn coordinator_moves_or_responses_are_lost_the_request_is_sent_again() {
 #[tokio::test]
 async fn commit_without_an_answer_times_out_as_possibly_committed_and_is_awaited_again() {
     let fake = cluster(2, 1, 1).await;
-    let producer = initialised(&fake, &[("max.block.ms", "200"), ("request.timeout.ms", "100")]).await;
+    // Until the coordinator falls silent, a slow machine must answer within these times.
+    let producer = initialised(&fake, &[("max.block.ms", "5000"), ("request.timeout.ms", "2000")]).await;
     let transaction = producer.begin().await.expect("begun");
     send(&transaction, 0, "v").await.await.expect("written");
     fake.silence(|_, key| key == ApiKey::EndTxn);
@@ -333,10 +334,11 @@ async fn commit_without_an_answer_times_out_as_possibly_committed_and_is_awaited
 #[tokio::test]
 async fn batches_that_were_sent_and_not_written_raise_the_epoch_of_an_aborted_transaction() {
     let fake = cluster(0, 1, 1).await;
-    let producer = initialised(&fake, &[("delivery.timeout.ms", "200"), ("request.timeout.ms", "100")]).await;
+    // The number of attempts ends the batch. A time limit could end it before the first attempt.
+    let producer = initialised(&fake, &[("retries", "2")]).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
     let transaction = producer.begin().await.expect("begun");
-    send(&transaction, 0, "v").await.await.expect_err("timed out");
+    send(&transaction, 0, "v").await.await.expect_err("refused");
     transaction.commit().await.expect_err("aborted");
     fake.script(|_| Fate::Normal);
     let transaction = producer.begin().await.expect("begun");

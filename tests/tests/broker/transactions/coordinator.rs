@@ -58,7 +58,10 @@ fn changed_level_sets_the_version_of_records_and_open_transactions_end() {
         }
         let before = Transactional::with_timeout(&mut client, "late", Protocol::Old, 1);
         let mut late = before.clone();
-        late.write(&mut client, TOPIC, 1, &["too late"]);
+        late.add(&mut client, TOPIC, &[1]);
+        // On a slow machine, the transaction is aborted before this record arrives, and the record is refused.
+        let batch = late.batch(TOPIC, 1, &["too late"]);
+        late.send(&mut client, TOPIC, 1, &batch);
         wait_for_state(&mut client, "late", "CompleteAbort");
         let state = client.describe_transaction("late");
         assert_eq!((state.producer_id, state.producer_epoch), (before.id, before.epoch + 1), "fenced at level {level}");

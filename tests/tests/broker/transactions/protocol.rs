@@ -207,7 +207,7 @@ fn transaction_past_its_timeout_is_aborted_and_its_producer_fenced() {
     client.create_topic(TOPIC, 2, &[]);
     for (protocol, partition) in Protocol::BOTH.into_iter().zip(0..) {
         let id = format!("slow-{protocol:?}");
-        let mut producer = Transactional::with_timeout(&mut client, &id, protocol, 200);
+        let mut producer = Transactional::with_timeout(&mut client, &id, protocol, 3_000);
         producer.write(&mut client, TOPIC, partition, &["too slow"]);
         assert_eq!(client.stable(TOPIC, partition), 0);
         wait_until("it is aborted", SOON, || client.stable(TOPIC, partition) == 2);
@@ -229,7 +229,7 @@ fn transaction_past_its_timeout_is_aborted_and_its_producer_fenced() {
 #[test]
 fn idle_id_expires_and_restarts_with_another_producer_id() {
     let broker = Broker::start(&[
-        "transactional.id.expiration.ms=100",
+        "transactional.id.expiration.ms=3000",
         "transaction.remove.expired.transaction.cleanup.interval.ms=20",
     ]);
     let mut client = broker.client();

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 /// How long a test waits for an event.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of brokers with the ids 1, 2, 3 and so on.
 pub struct Cluster {
@@ -211,6 +211,9 @@ impl Cluster {
         let memory = self.memory.clone();
         memory.next_commit(Fault::ForLong);
         tokio::spawn(async move {
+            while memory.is_reachable() {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
             tokio::time::sleep(Duration::from_secs(1)).await;
             memory.mend();
         });

@@ -16,7 +16,8 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::time::Duration;
 
-const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
+/// A limit that a stopped follower soon exceeds. A running one keeps it, even if the machine is busy.
+const SHORT_LAG: &str = "replica.lag.time.max.ms=2000\nreplica.fetch.wait.max.ms=100";
 
 /// Returns a batch of one record with a key.
 fn keyed(key: &str, value: &str) -> Bytes {
@@ -175,13 +176,13 @@ async fn committed_offsets_are_returned_while_the_isr_is_too_small_for_commits()
             }
         }
     };
-    assert_eq!(tokio::time::timeout(Duration::from_secs(10), reported).await.expect("told"), 7);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(120), reported).await.expect("told"), 7);
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
-    let cluster = Cluster::start(3, SHORT_LAG).await;
+    let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 2, &[]).await;
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"v")).await;
@@ -200,7 +201,7 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
 /// has all records again, even if it finds no damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
-    let mut cluster = Cluster::start(2, SHORT_LAG).await;
+    let mut cluster = Cluster::start(2, "").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"v")).await;
@@ -220,7 +221,7 @@ async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_aga
 /// back, broker 2 must lead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back() {
-    let mut cluster = Cluster::start(2, SHORT_LAG).await;
+    let mut cluster = Cluster::start(2, "").await;
     cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     for _ in 0..3 {

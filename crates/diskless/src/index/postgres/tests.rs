@@ -21,7 +21,7 @@ use super::*;
 use fullbore_db::CommitError;
 use fullbore_db::postgres::schema;
 
-const HANGS: Duration = Duration::from_secs(30);
+const HANGS: Duration = Duration::from_secs(120);
 const CLUSTER: Uuid = Uuid([9; 16]);
 /// A condition on `pg_locks` for locks of the test's own database. The view also has the locks of other tests.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
@@ -265,7 +265,7 @@ fn a_session_that_the_server_ends_leaves_nothing_half_done() {
 fn database_is_down_each_call_ends_and_later_ones_go_on() {
     let server = PostgresServer::start();
     let database = server.database();
-    let settings = PlaneSettings::new(&server.url(&database), None, 1_000);
+    let settings = PlaneSettings::new(&server.url(&database), None, 3_000);
     let directory = tempfile::tempdir().expect("temporary directory");
     let (store, finder, mut changes) = open(&settings, 1, directory.path(), CLUSTER).expect("opened without it");
     let mut index = Index::new(store, 128);
