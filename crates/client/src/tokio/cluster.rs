@@ -185,8 +185,8 @@ impl Cluster {
     }
 
     /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, those with a
-    /// connection come last.
+    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, the
+    /// addresses with a connection come last.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
