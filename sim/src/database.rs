@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{HeartbeatAnswer, Message, Note};
 
-/// Out of this many changes of a broker's state, one decides on the partition only in a later part
-/// ([`Cluster::decide`]).
+/// How often, on average, the first part of a change of a broker's state does not cover the partition: once in this
+/// many changes ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]

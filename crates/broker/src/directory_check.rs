@@ -301,7 +301,7 @@ fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFindin
 
 /// Adds the first `LINES_MAX` of `found` to `findings`. If there are more, also adds a line with their number.
 fn listed(mut found: Vec<DirectoryFinding>, findings: &mut Vec<DirectoryFinding>) {
-    // Wrong findings come first, so that they are left out last.
+    // The findings that count as wrong come first, so that the limit leaves them out last.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);

@@ -22,8 +22,8 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Returns the topics that were deleted while this broker was away. Their directories are still here, but the cluster
-/// does not know them. Must not be called on a standalone broker, whose metadata may have been lost.
+/// Returns the topics that were deleted while this broker was away. The cluster no longer knows these topics, but their
+/// directories are still here. Must not be called on a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
@@ -33,9 +33,9 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
 }
 
-/// Renames the directories of partitions that the metadata lack although the metadata have the topics. The metadata
-/// were then restored from an older copy. A partition that is added again later must not begin with the records of the
-/// former one. Must be called before the first call of [`follow`].
+/// Renames the directories of partitions that the metadata lack although they have the topics. This happens if the
+/// metadata were restored from an older copy. If such a partition is added again later, it must not begin with the old
+/// records. Must be called before the first call of [`follow`].
 ///
 /// # Errors
 /// Fails with an I/O error if a directory cannot be renamed.
@@ -49,8 +49,8 @@ pub fn set_unknown_aside(logs: &Partitions, image: &Image) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets retention and compaction delete no records for some time after an older copy of the database was accepted. The
-/// settings of topics may be older than the records.
+/// Keeps retention and compaction from deleting records for some time after an older copy of the database was accepted.
+/// The settings in the copy may be too old for the records.
 pub fn keep_records(logs: &Partitions, image: &Image) {
     let Some(accepted) = image.accepted_copy() else { return };
     let left_ms = accepted.records_kept_until_ms().saturating_sub(now_ms());
@@ -107,8 +107,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Stores partial tails, if they are needed, before the deletion. If the topic was ever written, the deletion
-        // replaces them by the state of its producers.
+        // Stores partial producer tails, if they are needed, before the deletion. If the topic was ever written, the
+        // deletion replaces these tails by the state of its producers.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -61,8 +61,8 @@ pub fn give_back() {
 }
 
 impl KeptBytes {
-    /// Records that a poll found `kept` bytes. Returns true if both this poll and the one before found more than
-    /// [`KEPT_MAX`] bytes above the floor.
+    /// Notes that a poll has found `kept` freed bytes. Returns true if this poll and the poll before have both found
+    /// more than `floor` plus [`KEPT_MAX`] bytes.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);

@@ -77,7 +77,7 @@ def known(topic):
 
 
 def lists():
-    """Returns the topics that each broker lists. A new client first contacts the broker at its address."""
+    """Yields the topics that each broker lists. A new client requests them from the broker at its bootstrap address."""
     for address in BOOTSTRAP.split(","):
         yield AdminClient(connection() | {"bootstrap.servers": address}).list_topics(timeout=WAIT_S).topics
 

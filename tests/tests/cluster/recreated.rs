@@ -174,7 +174,8 @@ fn deletion_during_an_absence_lets_producers_continue_at_the_broker_afterwards()
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The broker misses the second topic. Its producer state is from the first topic and therefore too old.
+/// Broker 2 is frozen while the second topic exists, so it only has the producer state of the first topic. When it
+/// leads the third topic, the producer must be able to continue.
 #[test]
 fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     let mut cluster = Cluster::start(2, &[SESSION]);

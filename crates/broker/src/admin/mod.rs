@@ -74,7 +74,7 @@ struct Admin {
 struct DiskChecks {
     directory: HangingCheck<io::Result<()>>,
     gauges: HangingCheck<SlowGauges>,
-    /// The slow gauges as of the last successful read. They are shown while a newer read hangs.
+    /// The values of the last successful read of the slow gauges, which the page shows while a newer read hangs.
     last_gauges: Mutex<SlowGauges>,
 }
 

@@ -1,6 +1,6 @@
 //! AddPartitionsToTxn 0-5: adds partitions to a transaction before the producer writes to them. From version 4 on, the
-//! senders are brokers. Their requests contain several transactions, and may only verify that the partitions were added
-//! (KIP-890).
+//! senders are brokers. Their requests contain several transactions. With `verify_only`, a request only checks that the
+//! partitions of a transaction were added (KIP-890).
 //!
 //! If one partition of a transaction cannot be added, no partition is added. The other partitions of this transaction
 //! get OPERATION_NOT_ATTEMPTED.
@@ -138,7 +138,7 @@ fn check_partition(
     match found.and_then(|found| topics::existing(hosted, found, partition)) {
         // Clients must not add partitions of internal topics. Only brokers may, and they send version 4 or later.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
-        // The partition exists, but another broker leads it.
+        // A partition that another broker leads can be added as well.
         Ok(_) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
         Err(code) => code,
     }

@@ -65,7 +65,8 @@ pub enum Completion {
     Ready(Frame),
     /// The response is known once the future has completed. The future makes no progress unless it is awaited.
     Later(Answer),
-    /// Like `Later`, with the bytes of memory that are held until the response is sent, if not the size of the request.
+    /// Like `Later`, with the number of bytes of memory that are held until the response is sent. For `Later`, this
+    /// number is the size of the request.
     Holding(Answer, usize),
 }
 

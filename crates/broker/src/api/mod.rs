@@ -168,8 +168,8 @@ async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply:
 }
 
 /// Carries out a request apart from the threads that serve connections; `bytes` is the memory that it takes. First
-/// reserves memory for a response that may be much larger than its request. Any other response counts once it is made.
-/// The completion is `None` if there is no response.
+/// reserves memory for a response that may be much larger than its request. The memory of any other response is counted
+/// once the response is made. The completion is `None` if there is no response.
 async fn dispatch_wide(
     api: ApiKey,
     node: &Node,
@@ -198,7 +198,8 @@ async fn dispatch_wide(
     Ok((admitted.map(|completion| wide::driven(&node.wide, bytes, later, completion)), room))
 }
 
-/// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
+/// Declares which APIs this broker serves: those that have an arm in the call of this macro, and no others.
+/// [`api_versions`] advertises them.
 macro_rules! serve {
     (|$node:ident, $call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.

@@ -1,8 +1,8 @@
 //! TxnOffsetCommit 0-5 (KIP-98, KIP-447): commits offsets of a group in a transaction. Checks the topics and
 //! partitions, the group's id, the transaction and the committer.
 //!
-//! From version 5 on, the broker adds the group to the transaction itself (KIP-890). Older clients have sent
-//! AddOffsetsToTxn before, and the broker only verifies this.
+//! From version 5 on, the broker adds the group to the transaction itself (KIP-890). Older clients send AddOffsetsToTxn
+//! first, and the broker only verifies that they have done so.
 
 use super::call::{Call, Completion, Fault, Reply};
 use super::end_txn::check_id;

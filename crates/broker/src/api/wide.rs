@@ -2,9 +2,9 @@
 //!
 //! Such a request is measured before it is decoded. It is then decoded, executed and answered apart from the threads
 //! that serve connections. A short request with a large response, such as a list of all topics, is executed in the same
-//! way. [`super::response_size`] estimates the response before that. Each poll needs a permit and a share of the memory
-//! budget. Fetches of large sessions also run in this way, even if the request itself is short. Work that is long for
-//! other reasons is in [`fullbore_host::long_work`].
+//! way. [`super::response_size`] estimates the response before that. Each poll of a wide request's future needs a
+//! permit and a share of the memory budget. Fetches of large sessions also run in this way, even if the request itself
+//! is short. Work that is long for other reasons is in [`fullbore_host::long_work`].
 //!
 //! Memory is reserved before a permit is taken, and nothing is awaited while a permit is held. Memory that is kept
 //! between polls is charged to the connection, which admits one request at a time. Commands to the control plane keep

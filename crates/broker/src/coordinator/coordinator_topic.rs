@@ -188,13 +188,14 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images do not change this topic. They are recognised under the read lock, because the write lock would
-        // have to wait while shards are installed.
+        // Most images do not change this topic. Such images are recognised under the read lock, because the write lock
+        // would have to wait while shards are installed.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // The image is read under the lock. An image from before might bring back a topic that was left meanwhile.
+        // The image is read under the lock. An image that was read earlier might bring back a topic that was left
+        // meanwhile.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;

@@ -18,7 +18,7 @@ const MARKERS_MAX: usize = 1024;
 /// How many markers a shard had at some point, such as the start of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
-    /// The leader epoch in which the shard was being written.
+    /// The leader epoch in which this broker wrote the shard at that point.
     leader_epoch: i32,
     count: u64,
 }

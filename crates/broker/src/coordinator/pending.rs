@@ -49,7 +49,7 @@ impl Shard {
 }
 
 impl<T> PendingWrite<T> {
-    /// Returns the shard that is written.
+    /// Returns the shard to which the records are written.
     pub fn shard(&self) -> &Arc<Shard> {
         &self.shard
     }
@@ -90,7 +90,7 @@ impl<T> PendingWrite<T> {
         Ok(result)
     }
 
-    /// Appends this write together with all other waiting writes. Returns its outcome if it is known without waiting.
+    /// Appends this write together with all other waiting writes. Returns the write's outcome if it is known at once.
     ///
     /// # Errors
     /// Returns the write itself if it must wait for replicas, for the disk, or for another thread that appends it. The

@@ -360,7 +360,7 @@ impl<'a> WriteBatch<'a> {
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
-                        // The earlier writes have callbacks that are still to come, and late records depend on them.
+                        // The callbacks of earlier writes have not been called yet, and late records depend on them.
                         self.shard.put_back(Write { records: Records::Late(records), callback }, writes);
                         return;
                     }

@@ -57,9 +57,9 @@ impl InternalTopic {
 
     /// Returns the shard that a key belongs to, if it is serving.
     ///
-    /// # Errors
-    /// Fails with COORDINATOR_LOAD_IN_PROGRESS while the shard is loading, and with NOT_COORDINATOR if another broker
-    /// leads it. Fails with COORDINATOR_NOT_AVAILABLE if its log could not be read, or if it is no longer used.
+    /// # Errors Fails with COORDINATOR_LOAD_IN_PROGRESS while the shard is loading, and with NOT_COORDINATOR if another
+    /// broker leads it. Fails with COORDINATOR_NOT_AVAILABLE if the shard's log could not be read, or if the shard is
+    /// no longer used.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(self.shard(key))
     }

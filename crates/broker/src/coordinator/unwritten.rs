@@ -45,7 +45,7 @@ impl Unwritten {
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
-            // The flag is cleared first, so writes that come from here on are handled in the next round.
+            // The flag is cleared first, so writes that are queued from now on are handled in the next round.
             self.is_any.store(false, Relaxed);
             let following = std::mem::take(&mut *self.following.lock());
             for mut following in following {

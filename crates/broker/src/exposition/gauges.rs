@@ -30,7 +30,7 @@ pub struct Gauges {
     pub partitions_unwritable: usize,
     /// Number of partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// Files beside the logs, with records that a power loss has separated from their logs.
+    /// Number and size of the files that recoveries after a power loss have set aside beside the logs.
     pub set_aside: SetAside,
     /// True if the disk of the data directory is full.
     pub disk_full: bool,

@@ -46,7 +46,7 @@ const EVICTABLE_AFTER_MS: i64 = 120_000;
 const FINAL_EPOCH: i32 = -1;
 /// A fetch with this epoch opens a session.
 const INITIAL_EPOCH: i32 = 0;
-/// A fetch with this id has no session.
+/// A fetch with this session id has no session.
 const NO_SESSION: i32 = 0;
 
 /// Memory that one registration takes, in the session and in the partition's list together.
@@ -350,7 +350,8 @@ impl Sessions {
                 drop(cache);
                 return FetchPlan::once(requested);
             };
-            // The partitions of the evicted session count until it is freed, which must happen outside of the lock.
+            // The partitions of the evicted session count until the session is freed. It must not be freed under the
+            // lock.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();
@@ -429,8 +430,9 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // With `reads_on`, the client continues a partition that it believes to be in the session. If the partition is
-        // not in the list, it has left the session with an error that the client has not read yet.
+        // With `reads_on`, the client continues a partition that it believes to be in the session. A partition that is
+        // not in the list has left the session with an error that the client has not read yet. The request must not add
+        // such a partition again.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }

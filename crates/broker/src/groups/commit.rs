@@ -57,7 +57,7 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// If set, the offset is deleted only if it was committed at this time and no transaction may replace it. With
+    /// If set, the offset is deleted only if it was committed at this time and is not pending in a transaction. With
     /// `None`, any offset is deleted.
     pub committed_ms: Option<i64>,
 }

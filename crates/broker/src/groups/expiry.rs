@@ -28,8 +28,8 @@ impl Groups {
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
-            // Checks again under the lock that orders the group's writes. Meanwhile a member that reads the topic may
-            // have joined.
+            // Checks again under the lock that orders the group's writes, because a member that reads the topic may
+            // have joined since the first check.
             let requested = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
                 tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");

@@ -119,8 +119,8 @@ impl Groups {
                     return self.give_up(entry, inner);
                 };
                 if inner.is_gone {
-                    // A group that is out of service gets no records. Either it was deleted and gets tombstones, or
-                    // another broker serves it.
+                    // The records of a group that is out of service are not written. Either the group was deleted and
+                    // gets tombstones instead, or another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         inner.outbox.refuse_ready();
                     }

@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // This broker may have led the partition before. Writes that completed after that leadership may have
-                // left some state.
+                // If this broker led the partition before, writes that completed after that time may have left state in
+                // memory.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             let snapshots = std::mem::take(&mut found.snapshots);
@@ -41,7 +41,8 @@ impl Coordinator for Groups {
             for (id, snapshot) in snapshots {
                 self.restore(shard, id, &snapshot, &found.take_parts(&snapshot));
             }
-            // A group of a later release may refer to some of these parts in a snapshot that this release cannot read.
+            // If this release cannot read the snapshot of a group, that group may still refer to some of the remaining
+            // parts, so none of them is deleted.
             if all_known {
                 delete_parts(shard, std::mem::take(&mut found.parts));
             }

@@ -76,7 +76,7 @@ pub struct Groups {
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// Number of offsets in commits in flight that will not replace another offset.
+    /// Number of offsets in all commits in flight, without those that will replace another offset.
     offsets_coming: AtomicUsize,
     /// Size of the metadata in all commits in flight.
     metadata_bytes_coming: AtomicUsize,
@@ -368,8 +368,8 @@ impl Groups {
         let requested = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
-            // The deletion is queued before another group with this name can be created. The records of the new group
-            // therefore come after it.
+            // The deletion is queued before another group with this name can be created, so the records of the new
+            // group come after the tombstones.
             let requested = self.forget_group(&entry.shard, id, inner.unwritten_parts(), offsets);
             self.remove(&entry, &mut inner);
             requested

@@ -21,7 +21,7 @@ const STRIPES: usize = 32;
 /// The committed offset of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffsetAndMetadata {
-    /// The next record that the group will read.
+    /// The offset of the next record that the group will read.
     pub offset: i64,
     /// The leader epoch of the record before `offset`, or -1 if the client sent none.
     pub leader_epoch: i32,
@@ -100,8 +100,8 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Lists the groups with pending offsets for each open transaction. No function may lock a stripe while it holds
-    /// this lock.
+    /// Lists the groups with pending offsets for each open transaction. While this lock is held, no stripe must be
+    /// locked.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,
@@ -189,8 +189,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Makes all of `offsets` visible at once. Does nothing if this broker has left their shard. If it leaves the shard
-    /// later, the offsets are removed together with it.
+    /// Makes all of `offsets` visible at once. Does nothing if this broker has left their shard. If the broker leaves
+    /// the shard later, it removes these offsets.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;

@@ -47,7 +47,7 @@ impl Outbox {
         self.change.as_ref()
     }
 
-    /// Takes the change to write it. The effects behind it wait for this write.
+    /// Takes the change, which the caller then writes. The effects behind the change wait for this write.
     pub fn take_change(&mut self) -> Change {
         self.ready.append(&mut self.behind);
         self.change.take().unwrap_or_default()

@@ -357,8 +357,8 @@ async fn groups_go_with_their_topic_and_begin_again() {
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
-/// Many tasks commit on several threads, and some of the commits are dropped before their answer. No task may wait
-/// forever.
+/// Many tasks commit on several threads, and some of the commits are dropped before their answer. Every other commit
+/// must get its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -1,5 +1,5 @@
 //! The part of transactions that concerns groups: which partition of `__consumer_offsets` a transaction needs for a
-//! group, and the markers that end it.
+//! group, and the markers that end the transaction.
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};

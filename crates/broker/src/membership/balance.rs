@@ -1,5 +1,5 @@
-//! Takes leaderships back. A broker should lead the partitions of which it is the first replica, but it loses them when
-//! it restarts (Kafka's `maybeBalancePartitionLeaders`).
+//! Takes leaderships back. A broker should lead the partitions of which it is the first replica, but it loses these
+//! leaderships when it restarts (Kafka's `maybeBalancePartitionLeaders`).
 //!
 //! Only the first replica requests an election, so no two brokers request one for the same partition. The control plane
 //! decides on the newest metadata.

@@ -1,6 +1,6 @@
-//! Watches this broker's disk, and reports to the control plane if it is full, hangs or takes no files. Other brokers
-//! then lead the partitions that they have in sync, and no leader waits for this broker. Another report follows once
-//! the disk works again and has space.
+//! Watches this broker's disk, and reports to the control plane if the disk is full, hangs or takes no files. Other
+//! brokers then lead the partitions that they have in sync, and no leader waits for this broker. Another report follows
+//! once the disk works again and has space.
 //!
 //! [`fullbore_rules::cluster::room`] decides when to report. Requests that a full disk cannot take are refused in
 //! `disk_space`.

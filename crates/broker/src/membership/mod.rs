@@ -209,8 +209,8 @@ impl Membership {
     }
 }
 
-/// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits until heartbeats show
-/// that all other live brokers know the new leaders, but at most [`HANDED_OVER_MAX`].
+/// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits, for at most
+/// [`HANDED_OVER_MAX`], until heartbeats show that all other live brokers know the new leaders.
 pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<HeartbeatAnswer>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -247,7 +247,8 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
 
 /// Fences this broker, so that the others need not wait for its session timeout.
 pub async fn leave(control: &Control) {
-    // If there is no other broker, stay unfenced and lead the partitions as soon as this broker comes back.
+    // If there is no other broker, this broker stays unfenced, so that it leads its partitions as soon as it comes
+    // back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

@@ -31,7 +31,7 @@ pub(super) struct Owed {
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
-    /// The share of a large response in the budget for unread responses.
+    /// The share that a large response takes of the budget for unread responses.
     pub room: Option<Arc<ResponseRoom>>,
 }
 

@@ -1,6 +1,6 @@
 //! Lists the open connections, so that clients can be disconnected even while the threads that serve them hang.
 //!
-//! An entry does not keep its connection open, and is removed together with it.
+//! An entry does not keep its connection open, and is removed when the connection ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -263,7 +263,7 @@ async fn write(
             frames.parts.append(&mut frame.parts);
         }
         {
-            // Nothing is added behind a large response, so it is the last one here.
+            // Nothing is added behind a large response, so a large response is the last one here.
             let room = leaving.last().and_then(|(owed, _): &(Owed, usize)| owed.room.as_deref());
             let progress = Progress { idleness, room };
             let writing = pin!(output::write(stream, &mut frames, &progress, broker.partitions.cold()));
@@ -350,7 +350,8 @@ struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// How many slots are in use. An item uses its slot from before it is queued until it was taken out and finished.
+    /// How many slots are in use. A slot is taken before its item is queued, and freed once the item was taken out and
+    /// finished.
     taken: usize,
     is_closed: bool,
     /// True if the reading half is waiting for a slot.

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// How often the socket is polled for the peer's close while unread bytes are still in front of it.
+/// How often the socket is polled for the peer's close while there are still unread bytes before the close.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that is ready for requests.

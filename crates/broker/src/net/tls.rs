@@ -19,7 +19,7 @@ use tokio::time::timeout;
 /// How long a listener waits before it warns about the same cause again. Failures in between are counted and logged at
 /// debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// How long before a certificate expires the warnings begin.
+/// Time between the first warning about a certificate and its expiry.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long the broker waits before it warns about the same certificate again.
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);

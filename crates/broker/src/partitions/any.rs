@@ -209,7 +209,8 @@ impl AnyPartition {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
             // An older epoch is that of a deleted topic with the same name. A newer epoch may be from the time before
-            // an older copy of the database was accepted. It does no harm, because a diskless log is never truncated.
+            // an older copy of the database was accepted. A newer epoch does no harm, because a diskless log is never
+            // truncated.
             AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
                 Err(ErrorCode::FENCED_LEADER_EPOCH)
             }
@@ -226,7 +227,7 @@ impl AnyPartition {
     }
 }
 
-/// Reads.
+/// Reads of records, offsets and producers.
 impl AnyPartition {
     /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the end that `isolation` allows.
     /// With `at_least_one`, the first batch is returned complete even if it is larger than `max_bytes`. Otherwise the

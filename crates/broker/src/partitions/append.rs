@@ -231,7 +231,7 @@ struct AppendRun<'a> {
     services: &'a AppendServices,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// The results of the batches that were taken or refused so far. The next batch is the one after them.
+    /// The results of the batches that were taken or refused so far. Their number is the index of the next batch.
     results: Vec<BatchResult>,
     failed: ErrorCode,
     /// How many more records with errors the response may list. Limiting each batch is not enough, because a request of

@@ -45,7 +45,7 @@ const IDLE_ROUNDS: u32 = 60;
 /// How many rounds a partition still counts as in use after its last use. These rounds must take longer than the
 /// detection of a failed leader, so that a failover still knows which partitions are in use.
 pub const IN_USE_ROUNDS: u32 = 30;
-/// If few descriptors are left, those of a log are already closed after this many rounds without use.
+/// If few descriptors are left, the descriptors of a log are closed after only this many rounds without use.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Maximum number of directories that one round checks for files that were set aside before the broker's start.
 const DIRECTORIES_PER_ROUND: usize = 2_000;

@@ -349,7 +349,7 @@ impl Partitions {
         self.deletion.gone().await
     }
 
-    /// Waits until another topic can be deleted, because the queues of deletions are not full.
+    /// Waits until the queues of deletions have space for another topic.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {

@@ -63,8 +63,8 @@ impl Registry {
     }
 
     /// Creates or updates the partitions of a topic, without blocking. Partitions that a crash may have damaged, or
-    /// that inherit producer state, are queued to be opened. `before` returns the deleted partition that a new one
-    /// follows. Only one thread at a time may call this.
+    /// that inherit producer state, are queued to be opened. `before` returns the deleted predecessor of a new
+    /// partition. Only one thread at a time may call this.
     pub fn put_topic<'a>(
         &self,
         name: &str,

@@ -108,8 +108,8 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     logs.close();
 }
 
-/// No client reads the partition. A read would forget the ended transactions, so the appends of markers must forget
-/// them.
+/// No client reads the partition. A read would remove ended transactions from memory. Without reads, the appends of
+/// markers must remove them.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

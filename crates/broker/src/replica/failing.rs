@@ -262,8 +262,8 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // Nothing is logged here. The failed opening has logged the cause, and no repair of the files helps. A
-            // replica that has the missing records leads once it is back.
+            // Nothing is logged here, because the failed opening has logged the cause, and no repair of the files
+            // helps. A replica that has the missing records will lead once it is back.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,

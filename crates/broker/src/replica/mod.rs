@@ -69,7 +69,8 @@ pub struct Replica {
     topic_id: Uuid,
     index: i32,
     log_dir: Arc<LogDir>,
-    /// The topic's settings. They are not part of `state`, so that a change of settings does not wait for that lock.
+    /// The topic's settings. They are not part of `state`, so that a change of settings does not wait for the lock of
+    /// `state`.
     config: RwLock<Arc<TopicConfig>>,
     /// The partition's registration in the newest metadata image.
     registered: RwLock<Arc<PartitionRegistration>>,
@@ -109,7 +110,7 @@ pub struct Replica {
 /// The value of [`Replica::deleted_at`] for a partition that is not deleted.
 const NOT_DELETED: u64 = u64::MAX;
 
-/// The deleted partition that a new partition follows under the same name and number.
+/// The deleted predecessor of a new partition, which had the same topic name and partition number.
 #[derive(Debug, Default)]
 pub struct Before {
     /// The deleted partition, if its directory may still have the name.
@@ -241,7 +242,7 @@ impl Replica {
         (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 
-    /// Breaks the log, as a failed write does.
+    /// Puts the log into the state that it has after a failed write.
     #[cfg(test)]
     pub(crate) fn break_down(&self) {
         let mut state = self.lock();

@@ -61,7 +61,7 @@ impl Replica {
         }
     }
 
-    /// Queues the opening of the log. The waiters are woken when it ends.
+    /// Queues the opening of the log. The waiters are woken when the opening ends.
     pub fn request_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
             self.log_dir.opener.request(self);
@@ -283,8 +283,8 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // If the broker was killed right after it created the directory, the log did not yet get the producer tails
-            // of the deleted partition of this name.
+            // The log is blank if the broker was killed right after it created the directory. Such a log lacks the
+            // producer tails of the deleted partition of this name, so it gets them now.
             self.take_over_tails(&mut log);
         }
         // The checkpoints may be past the log end, because this opening has truncated the log, or the broker was killed

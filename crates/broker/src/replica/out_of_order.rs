@@ -1,9 +1,9 @@
 //! Batches that an idempotent producer sends over several connections, and that arrive out of order. They are parked
 //! until the missing batches arrive, and are then appended in sequence.
 //!
-//! The rule, which decides which batch may wait and which one is next, is [`fullbore_rules::sequence::parking`]. The
-//! waiting batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that
-//! come next. Both happen under the same lock, so that no other append comes in between.
+//! The rule in [`fullbore_rules::sequence::parking`] decides which batch may wait and which one is next. The waiting
+//! batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that come
+//! next. Both happen under the same lock, so that no other append comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};

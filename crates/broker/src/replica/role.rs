@@ -63,8 +63,8 @@ impl Replica {
         if !self.has_news.load(SeqCst) {
             return;
         }
-        // Clear the flag before reading the metadata. If newer metadata arrives during the reads, it sets the flag
-        // again, and the next lock applies it.
+        // Clear the flag before reading the metadata. If newer metadata arrives during the reads, the flag is set
+        // again, and the next lock applies that metadata.
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {

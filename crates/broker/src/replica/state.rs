@@ -133,8 +133,8 @@ impl ReplicaState {
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Forgets ended transactions whose markers are below the high watermark, because all in-sync replicas have these
-    /// markers.
+    /// Removes ended transactions from memory if their markers are below the high watermark, because all in-sync
+    /// replicas have these markers.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {

@@ -29,7 +29,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// Applies metadata. If true, this broker leads in it, and otherwise another broker.
+    /// Applies metadata in which this broker leads if the value is true, and another broker otherwise.
     Lead(bool),
     AppendFromLeader,
     TruncateFully,
@@ -46,7 +46,8 @@ enum Step {
     Call(Call),
     /// Changes a byte in the first batch if the log is not open.
     Damage,
-    /// Restarts the broker, after a clean shutdown if true. The topic is then registered as one that may have records.
+    /// Restarts the broker, after a clean shutdown if the value is true, and otherwise after a crash. The topic is then
+    /// registered as one that may have records.
     Restart(bool),
 }
 
@@ -209,8 +210,8 @@ fn while_moved(broker: &Broker, check: impl Fn()) {
     fs::rename(away.path().join("data"), &data).expect("moved back");
 }
 
-/// No partition may be created in another directory at the path of the moved one, because its records would be lost at
-/// the next start.
+/// A partition must not be created in another directory at the path of the moved one, because its records would be lost
+/// at the next start.
 #[test]
 fn moved_data_directory_refuses_new_partitions_until_it_is_back() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

@@ -130,7 +130,8 @@ impl FollowedPartition {
         }
         let (read_on, last_epoch) = match self.pipe.request(number) {
             Some(Ask::FromLogEnd) => (false, self.requested.last_epoch),
-            // The leader has compared the logs in this leader epoch before, so it needs no epoch to compare again.
+            // The leader has already compared the logs in this leader epoch, so it needs no epoch for another
+            // comparison.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };

@@ -1,5 +1,5 @@
-//! Requests ISR changes for the partitions that this broker leads. One task sends all changes that are waiting in one
-//! command, passes each partition the outcome of its change, and then sends the next command.
+//! Requests ISR changes for the partitions that this broker leads. One task sends all waiting changes in one command,
+//! and passes the outcome of each change to its partition. Then it sends the next command.
 //!
 //! Invariant: each requested change gets its outcome. If the outcome is unknown, the change is requested again.
 

@@ -30,7 +30,7 @@ const FETCH: i16 = 18;
 /// How long to wait before the first reconnection. Each further failure doubles this time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. For about a second
-/// after this broker's start, the leader might not know it yet.
+/// after this broker's start, the leader might not know this broker yet.
 const UNHEARD_MAX: u32 = 6;
 /// Larger responses are appended in a slot for long work.
 const LONG_BYTES: usize = 256 * 1024;

@@ -59,7 +59,7 @@ impl Coordinator for Transactions {
 
 impl Transactions {
     /// If commits are flushed, flushes the records that were read from a shard's log. A broker may have been killed
-    /// after it appended a decision but before the flush. The markers of that decision are written next.
+    /// after it appended a decision but before the flush, and the markers of that decision are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());

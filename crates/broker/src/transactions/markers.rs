@@ -31,8 +31,8 @@ const AGAIN_FIRST: Duration = Duration::from_millis(20);
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// How long a marker waits for its replicas before it is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// How long a marker waits for its replicas if another broker has requested it. That broker sends no other marker
-/// meanwhile.
+/// How long a marker that another broker has requested waits for its replicas. The other broker sends no further
+/// markers meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How many markers a task writes before it lets other tasks run.
@@ -120,7 +120,7 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker. After each failure it is tried again, until the transaction has ended in the partition
+    /// Writes one marker. After each failure the write is tried again, until the transaction has ended in the partition
     /// ([`Marked::is_over`]) or the id is out of service.
     async fn mark(
         self: &Arc<Self>,

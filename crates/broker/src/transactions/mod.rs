@@ -245,7 +245,7 @@ impl Transactions {
                 // Partitions of the same topic are adjacent in this list.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // If the transaction is still open, InitProducerId will abort it, and it then has markers to write.
+                // If the transaction is still open, InitProducerId will abort it, and its markers must then be written.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };

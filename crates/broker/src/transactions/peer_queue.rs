@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 /// The items that wait for the next request.
 pub(super) struct PeerQueue<T> {
-    /// The connection to the broker, which may have closed it meanwhile. `None` if the next request must connect first.
+    /// The connection to the broker, which the broker may have closed meanwhile. `None` if the next request must
+    /// connect first.
     pub connection: tokio::sync::Mutex<Option<Connection>>,
     queue: Mutex<Queue<T>>,
 }

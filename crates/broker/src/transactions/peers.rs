@@ -208,8 +208,9 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker goes to another broker instead, because this queue's broker was replaced. A late
-    /// write at the replaced broker might end the next transaction of an older client, which has the same epoch.
+    /// Returns false once this queue's broker was replaced and the marker goes to another broker instead. If the
+    /// replaced broker wrote the marker late, the marker might end the producer's next transaction. With an older
+    /// client, that transaction has the same producer epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

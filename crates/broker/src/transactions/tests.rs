@@ -236,7 +236,8 @@ async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_an
     }
 }
 
-/// Writing the markers of 128 partitions yields several times, so the rest of the request runs in a task of its own.
+/// The future that writes the markers of 128 partitions yields several times, so the rest of the request runs in a task
+/// of its own.
 #[tokio::test]
 async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;

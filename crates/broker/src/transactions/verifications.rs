@@ -6,7 +6,7 @@
 //! response for the whole request. The next question about this producer therefore goes to a separate queue for such
 //! producers, so that others do not have to wait behind it.
 //!
-//! As long as its sender still waits, each question gets an answer: from the response, or because the request failed.
+//! Each question whose sender still waits gets an answer: from the response, or because the request failed.
 
 use super::peer_queue::PeerQueue;
 use super::peers::{MarkerRoute, Peers};

@@ -127,7 +127,7 @@ impl Transactions {
 
     /// Requests that another broker adds the partitions to the transaction. The previous transaction may still have to
     /// end, which can take as long as a PUT. The request is therefore repeated for up to [`DISKLESS_WAIT_MS`]. The
-    /// coordinator lets each request wait only briefly, since others are behind it on the connection.
+    /// coordinator lets each request wait only briefly, since other requests wait behind it on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = self.now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {

@@ -9,8 +9,8 @@ use fullbore_rules::sequence::PastTopics;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
-/// Maximum number of remembered names without a topic. All of them take at most 20 MB in the store, at up to 249 bytes
-/// and four topics for each name.
+/// Maximum number of remembered names that no topic has. A name has up to 249 bytes and up to four deleted topics, so
+/// these names take at most 20 MB in the store.
 const NAMES_MAX: usize = 10_000;
 
 /// The deleted topics by name.

@@ -210,8 +210,9 @@ impl PipelineState {
     /// Applies committed rows to the states of partitions. The second value of each pair in `partitions` is the offset
     /// from which `producers` is complete.
     ///
-    /// If a state ends before that offset, rows are missing, and the state is left unchanged until a refresh. If no
-    /// other broker commits, no refresh would follow, so such a state is dropped.
+    /// If a state ends before that offset, the rows in between are missing, so nothing is applied to the state. If
+    /// other brokers commit, the state stays outdated until its next refresh. Otherwise no refresh would come, so the
+    /// state is dropped and read again when it is needed.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;

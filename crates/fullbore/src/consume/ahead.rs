@@ -31,9 +31,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Looks up these topics through `cluster`. With `with_starts`, also looks up the start offsets of the partitions
-    /// that the connected broker leads. At the same time, `fetching` connects to any broker. Returns without results if
-    /// `stop` is requested.
+    /// Looks up the partitions of `topics` and their leaders through `cluster`. With `with_starts`, also looks up the
+    /// start offsets of those partitions that the queried broker leads. Meanwhile, a thread connects `fetching`, the
+    /// cluster for later fetches, to any broker. If `stop` is requested first, the look-ups have no results.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,

@@ -95,8 +95,8 @@ impl Ghosts {
 
 impl GhostList {
     /// If a range contains `position`, removes the range, because a reader has returned to it. Increases `wanted` by
-    /// the size of the range, but at most to `furthest`. A still larger cache is of no use: a reader that goes forward
-    /// reads the oldest range first, so the distances of its later ranges are smaller.
+    /// the size of the range, but at most to `furthest`. A cache with `furthest` more bytes would still have contained
+    /// all ranges that readers returned to, so a larger one is of no use.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

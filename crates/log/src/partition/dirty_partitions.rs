@@ -38,7 +38,8 @@ struct Marked {
 }
 
 impl DirtyPartitions {
-    /// Marks a slot. The waiter is only woken for records.
+    /// Marks a slot, and wakes the waiter for [`Moved::Records`]. A moved high watermark alone does not wake the
+    /// waiter.
     pub fn mark(&self, place: u32, moved: Moved) {
         let mut state = self.state.lock();
         let at = place as usize;

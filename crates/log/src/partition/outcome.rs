@@ -220,7 +220,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
     }
 }
 
-/// The answer to one copy of a batch, which is still to come.
+/// The receiver of the answer to one copy of a batch. [`AppendAnswer`] sends the answer.
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 

@@ -12,7 +12,8 @@ const OTHER: i32 = 2;
 const EPOCH: i64 = 7;
 
 impl Opened {
-    /// Publishes a changed registration of every partition of the topic. The groups follow it before this returns.
+    /// Publishes a changed registration of every partition of the topic. The groups have followed the change when this
+    /// returns.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.publish(change);
         CoordinatorTopic::adopt(&self.groups);

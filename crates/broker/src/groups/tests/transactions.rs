@@ -158,7 +158,7 @@ async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request(
 }
 
 /// The key of a record contains only the topic's name. A tombstone for the old topic would also delete the offset of
-/// the new one, so none may be written.
+/// the new one, and so must not be written.
 #[tokio::test]
 async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -7,9 +7,9 @@
 //! broker lagged. Then a producer may begin with any sequence if its id was allocated before the new topic was created.
 //! Kafka allows that for all producers.
 //!
-//! The tails of a deleted diskless partition are kept here only for a classic partition that follows it. A diskless
-//! partition finds the tails of its predecessor in the index, even those of a classic predecessor, which the index gets
-//! from here.
+//! The tails of a deleted diskless partition are kept here only in case the next partition of its name is classic. A
+//! diskless partition finds the tails of its predecessor in the index, even those of a classic predecessor, which the
+//! index gets from here.
 //!
 //! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
 //! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
@@ -117,7 +117,7 @@ impl CarriedTails {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Removes and returns the tails of the last partition of this name, for the partition that follows it. `past` is
+    /// Removes and returns the tails of the last partition of this name, for the next partition of the name. `past` is
     /// the last deleted topic with this name, if the metadata still lists one. If this process may lack the tails of
     /// that topic, returns partial tails, with which unknown producers may begin with any sequence.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
@@ -169,10 +169,10 @@ impl CarriedTails {
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the tails of the oldest entry that still has tails. Its name stays, so in the next
-    /// partition of that name the earlier producers may begin with any sequence. If the names alone take more than half
-    /// of [`BYTES_MAX`], or no entry has tails, forgets the oldest entry completely instead. Returns false if there is
-    /// no entry left.
+    /// Frees memory by dropping the tails of the oldest entry that still has tails. The entry's name stays, so in the
+    /// next partition of that name the earlier producers may begin with any sequence. If the names alone take more than
+    /// half of [`BYTES_MAX`], or no entry has tails, forgets the oldest entry completely instead. Returns false if
+    /// there is no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

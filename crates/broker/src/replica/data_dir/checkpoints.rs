@@ -124,8 +124,8 @@ impl Checkpoints {
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so this cannot bring back an entry that was
-                // forgotten.
+                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
+                // back here.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -188,8 +188,8 @@ impl Checkpoints {
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so this cannot bring back an entry that was
-                // forgotten.
+                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
+                // back here.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -263,7 +263,8 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || self.put(RECOVERY_POINTS, &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // No other thread has written meanwhile, but a deletion may have removed the entry.
+        // A deletion may have removed the entry during the write, and must not get it back. So only an existing entry
+        // is lowered.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())

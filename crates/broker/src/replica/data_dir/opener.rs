@@ -107,7 +107,7 @@ impl Opener {
         })
     }
 
-    /// Ends the threads and all waits for openings, and empties the queues.
+    /// Stops the opener: ends its threads, empties its queues, and makes callers stop waiting for openings.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         {

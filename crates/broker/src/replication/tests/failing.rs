@@ -6,7 +6,8 @@ use fullbore_wire::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// A limit that a stopped follower soon exceeds. A running one keeps it, even if the machine is busy.
+/// A maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even if the machine is
+/// busy.
 const SHORT_LAG: &str = "replica.lag.time.max.ms=2000\nreplica.fetch.wait.max.ms=100";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

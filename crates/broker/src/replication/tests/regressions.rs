@@ -16,7 +16,8 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::time::Duration;
 
-/// A limit that a stopped follower soon exceeds. A running one keeps it, even if the machine is busy.
+/// A maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even if the machine is
+/// busy.
 const SHORT_LAG: &str = "replica.lag.time.max.ms=2000\nreplica.fetch.wait.max.ms=100";
 
 /// Returns a batch of one record with a key.

@@ -63,7 +63,8 @@ struct FollowerState {
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// The session epoch of the request that last set the follower's position, which is the end of its log.
+    /// The session epoch of the request that last set the follower's position. The position is the end of the
+    /// follower's log.
     requested_in: i32,
     /// The offset after the last record that was sent to the follower.
     cursor: i64,
@@ -108,7 +109,8 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// As soon as a partition has records. A new high watermark alone causes no answer, but goes out with the next one.
+    /// As soon as a partition has records. A new high watermark alone causes no answer, but is sent with the next
+    /// answer.
     WhenMarked,
 }
 
@@ -194,8 +196,8 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // The partition has left the session, but the follower does not know it yet. It will request the partition
-            // again.
+            // The partition has left the session, but the follower does not know that yet. The follower will request
+            // the partition again.
             return;
         }
         let place = match known.filter(|_| is_followed) {
