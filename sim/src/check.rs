@@ -39,8 +39,8 @@ pub struct Check {
     seen: BTreeMap<i32, (u64, i64)>,
     /// How many records of each broker's log are known to agree with the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// The time since which each broker has had no reason of its own to send its heartbeats late. Only an outage of the
-    /// database may still delay them.
+    /// The time since which each broker has been able to send its heartbeats in time. Only an outage of the database
+    /// may still delay its heartbeats.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }

@@ -5,9 +5,9 @@
 pub enum Fault {
     /// The leader acknowledges acks=all as soon as it has the record itself.
     AcknowledgesBeforeReplication,
-    /// The leader assumes that a follower has records as soon as it has sent them.
+    /// The leader assumes that a follower has the records that the leader has only sent so far.
     CountsWhatWasSent,
-    /// A follower truncates to its high watermark (before KIP-101).
+    /// A follower truncates to its high watermark, as in Kafka before KIP-101.
     TruncatesToHighWatermark,
     /// Fetches, responses and changes of the ISR are accepted whatever their epochs are.
     ComparesNoEpoch,
@@ -17,7 +17,7 @@ pub enum Fault {
     TakesUnknownForFailure,
     /// A broker that lost the end of its log in a power loss reports that it was only killed.
     ElectsLostTail,
-    /// A replica joins the ISR although its broker has registered again since the fetch (KIP-903).
+    /// A replica joins the ISR although its broker has registered again since the fetch, as in Kafka before KIP-903.
     AdmitsOldBrokerEpoch,
     /// Right after an outage of the database, a broker considers others failed because their heartbeats are old.
     JudgesAfterOutage,

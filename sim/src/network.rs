@@ -17,8 +17,7 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// The arrival time of the last message to each end. The first element is for the second end, the other for the
-    /// first.
+    /// When the last message arrives, first that from the first end to the second, then that in the other direction.
     last_us: [i64; 2],
     /// The end that has closed the connection. It receives no more messages.
     closed_by: Option<Node>,

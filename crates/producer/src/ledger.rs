@@ -223,7 +223,7 @@ impl TransactionLedger {
     }
 
     /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true for a
-    /// transaction that may be committed.
+    /// transaction that may already be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {

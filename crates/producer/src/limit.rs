@@ -45,7 +45,7 @@ impl BatchLimit {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Forgets the limit, because the topic was recreated.
+    /// Resets the limit to max.request.size, because the topic was recreated.
     pub(crate) fn reset(&self) {
         let mut refused = self.refused.lock();
         *refused = None;

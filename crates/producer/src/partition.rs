@@ -453,7 +453,7 @@ impl Partition {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// Forgets finished batches after a result and wakes the leader if necessary.
+    /// Removes finished batches after a result, and wakes the task of a new leader if necessary.
     fn resolved(self: &Arc<Self>, state: &mut PartitionQueue, now: Instant) {
         state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {

@@ -98,13 +98,13 @@ impl TransactionScope {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Sets whether the transaction may be committed. The value is true while a request to commit may have been
+    /// Sets whether the transaction may already be committed. The value is true while a request to commit may have been
     /// received, and false again if the coordinator has refused it.
     pub(crate) fn set_possibly_committed(&self, possibly: bool) {
         self.possibly_committed.store(possibly, Ordering::Release);
     }
 
-    /// Returns true if the transaction may be committed.
+    /// Returns true if the transaction may already be committed.
     pub(crate) fn is_possibly_committed(&self) -> bool {
         self.possibly_committed.load(Ordering::Acquire)
     }

@@ -26,8 +26,8 @@ pub struct Outstanding {
 /// Maximum number of waiting commands. Further commands are dropped, and the broker requests them again later.
 const COMMANDS_MAX: usize = 16;
 
-/// Microseconds of simulated time that the failure detector counts as one millisecond. Its second thus takes a tenth of
-/// a second, so that schedules stay short.
+/// Microseconds of simulated time that the failure detector counts as one millisecond. A second of the detector thus
+/// takes a tenth of a simulated second, so that schedules stay short.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -58,8 +58,8 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Notes on the disk that this process joins, and requests the process's registration. Does nothing if the database
-    /// cannot be read.
+    /// Writes to the disk which process joins, and requests the registration of this process. Does nothing if the
+    /// database cannot be read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };

@@ -36,9 +36,10 @@ pub struct Disk {
     known: SeenVersion,
     ended: PreviousShutdown,
     directory: u128,
-    /// The process that was registered when the last process joined, followed by that last process.
+    /// Two processes: the last one that joined, and before it the one that was registered at that time.
     users: Option<[u128; 2]>,
-    /// How many heartbeats were noted on the disk before they were sent. A power loss may undo the last notes.
+    /// How many heartbeats were noted on the disk. Each is noted before it is sent. A power loss may undo the last
+    /// notes.
     noted: u64,
     /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,

@@ -24,7 +24,7 @@ pub enum Asker {
 pub struct InFlight {
     /// The end of the log after the record. `None` if the append failed.
     pub end: Option<usize>,
-    /// True if the append is reported as failed although the record may be written.
+    /// True if the append is reported as failed although the record may have been written.
     pub is_in_doubt: bool,
     /// True if the record must be flushed before it has any effect.
     pub is_flushed: bool,

@@ -1,4 +1,4 @@
-//! Faults planted in the world of transactions. Each breaks it in one way, and the checks must find it.
+//! Faults planted in the world of transactions. Each breaks one rule, and the checks must find the fault.
 
 /// A mistake that other implementations have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,8 @@ pub enum Fault {
     EvictsOpenProducer,
     /// Snapshots of producers leave out their open transactions.
     SnapshotsForgetOpen,
-    /// A batch opens a transaction in its partition although the coordinator has not confirmed it (before KIP-890).
+    /// A batch opens a transaction in its partition although the coordinator has not confirmed the batch, as in Kafka
+    /// before KIP-890.
     AsksNoCoordinator,
     /// The coordinator's confirmation is used although a marker has arrived meanwhile.
     BelievesOldConfirmation,

@@ -1,4 +1,4 @@
-//! Power losses of a standalone broker with `fullbore.transaction.flush`, and how transactions end whose state was
+//! Power losses of a standalone broker with `fullbore.transaction.flush`, and the end of transactions whose state was
 //! lost. Models `transactions/flush.rs` and `transactions/unsettled.rs` of the broker.
 //!
 //! Invariant: everything that a commit depends on is flushed before the client gets the response.
@@ -52,7 +52,7 @@ impl World {
         begins && !next.client_version.supports_epoch_bump()
     }
 
-    /// Returns true if ids must be loaded as if their last records may be lost.
+    /// Returns true if ids must be loaded as if their last records might have been lost.
     pub fn may_lack_ends(&self) -> bool {
         self.is_unsettled && self.fault != Some(Fault::LoadsSure)
     }

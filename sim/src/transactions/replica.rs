@@ -110,8 +110,8 @@ impl Replica {
             self.aborted.clear();
             let mut read = Producers::bounded(PRODUCERS_MAX);
             if let Some(snapshot) = snapshot {
-                // The list of aborted transactions is stored with the log's files, so it reaches back before the
-                // snapshot.
+                // A snapshot does not contain the list of aborted transactions, so the part of the list before the
+                // snapshot is read from the log.
                 let mut before = Replica::default();
                 log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
                 self.aborted = before.aborted;
@@ -250,8 +250,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state already contains. `completed` is the transaction that the entry has
-    /// ended, if there is one. If it was aborted, adds it to the list of aborted transactions.
+    /// Appends an entry that the producer state already contains. If `completed`, the transaction that the entry has
+    /// ended, was aborted, adds `completed` to the list of aborted transactions.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);

@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Sends the leader of a partition to every broker.
+    /// Notifies every broker of the leader of a partition.
     fn publish(&mut self, at: PartitionId) {
         let (epoch, leader) = (self.partitions[at].epoch, self.partitions[at].leader);
         for broker in 0..BROKERS {

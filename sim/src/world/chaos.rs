@@ -133,7 +133,7 @@ impl World {
     }
 
     /// Returns true if every broker has seen a version that a database older by `by` versions lacks. A broker that has
-    /// not would take the older database for the newest.
+    /// seen no such version would take the older database for the newest.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

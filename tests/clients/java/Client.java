@@ -437,7 +437,7 @@ public class Client {
     }
 
     /**
-     * The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So the
+     * The consumer's position is past the end of the new topic, whose records have a later leader epoch. So the
      * consumer finds that the former records are gone, and reads the new ones from the beginning.
      */
     static void readAgain() throws Exception {

@@ -3,9 +3,9 @@
 //
 // Four producers write transactions of five records to six partitions. They commit most of them and abort the others,
 // while each broker is killed with SIGKILL and started again. Afterwards a consumer at read_committed must read each
-// record of a committed transaction once, and no record of an aborted one. If a transaction's end has no response, the
-// consumer must read all of its records or none. It must reach the end of each partition within the transaction timeout
-// and 20 s.
+// record of a committed transaction once, and no record of an aborted one. If a transaction's end gets no response, the
+// consumer must read all records of the transaction or none. The consumer must reach the end of each partition within
+// the transaction timeout and 20 s.
 
 import java.time.Duration;
 import java.util.HashMap;

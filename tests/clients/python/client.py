@@ -222,7 +222,7 @@ def recreate(topic):
 
 @case("a consumer reads on after its topic is recreated with fewer records")
 def read_again():
-    """The consumer's position is behind the end of the new topic, whose records have a later leader epoch. So librdkafka
+    """The consumer's position is past the end of the new topic, whose records have a later leader epoch. So librdkafka
     finds that the former records are gone, and reads the new ones from the beginning."""
     topic = new_topic("read-again")
     send(topic, numbered(10))

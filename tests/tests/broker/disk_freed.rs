@@ -18,7 +18,7 @@ const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
 
-/// A broker that deletes no records by itself, and whose disk is filled by these records and by another file.
+/// A broker whose disk is full of the records of both topics and another file. It deletes no records by itself.
 struct Filled {
     broker: Broker,
     disk: SmallDisk,
@@ -162,7 +162,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
     });
 }
 
-/// Stops the producers when it is dropped, even if the test fails.
+/// A guard that stops the producers when it is dropped, even if the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {

@@ -91,7 +91,7 @@ fn consumer_behind_does_not_wait_at_the_end_of_a_window() {
     let mut client = broker.client();
     for (min_bytes, partition_max_bytes) in [(1 << 20, 1 << 20), (500_000, 1 << 20), (5 << 20, ALL)] {
         let mut offset = 0;
-        // The loop ends when no more bytes remain than the minimum.
+        // The loop ends once at most `min_bytes` bytes are left.
         while (600 - offset) as usize * batch.bytes().len() > min_bytes {
             client.send(&poll(offset, min_bytes, partition_max_bytes, LONG), FETCH);
             let answer = answered(&mut client);

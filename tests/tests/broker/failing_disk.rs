@@ -123,7 +123,7 @@ fn read_only_remount_after_an_error_is_logged_once_a_minute() {
     assert_eq!(produce(&mut broker.client(), BATCHES, b"x"), ErrorCode::NONE);
     disk.fail();
     broker.wait_for_stderr("cannot write high watermarks");
-    // The housekeeping thread tries to write the file in each round of a second.
+    // The housekeeping thread tries to write the file once a second.
     wait_until("several rounds have failed", SOON, || since.elapsed() > Duration::from_secs(6));
     assert_eq!(produce(&mut broker.client(), BATCHES + 1, b"x"), ErrorCode::KAFKA_STORAGE_ERROR);
     assert_seldom(&broker, "cannot write high watermarks", since);

@@ -138,8 +138,8 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     });
     let (mut busy, mut opened, mut requested) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
-        // If the machine has suspended this test meanwhile, the busy connection was idle too and may be closed. The
-        // test then opens another one.
+        // If the machine has suspended this test meanwhile, the busy connection was idle too, and the broker may have
+        // closed it. The test then opens another one.
         if requested.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());
         }
@@ -171,8 +171,8 @@ fn connection_that_waits_for_a_response_is_not_idle() {
 const SLOW_BYTES: usize = 32 << 20;
 /// The number of pieces in which a slow client transfers them.
 const PIECES: usize = 128;
-/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit, which is
-/// longer than a busy machine may suspend the client.
+/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit [`IDLE`].
+/// Even a busy machine does not suspend the client for as long as that limit.
 const PAUSE: Duration = Duration::from_millis(65);
 const IDLE: &str = "connections.max.idle.ms=4000";
 

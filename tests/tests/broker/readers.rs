@@ -119,7 +119,7 @@ fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
     numbers
 }
 
-/// Damages a batch of partition 0 that undamaged batches follow, so that the partition cannot be opened.
+/// Damages a batch of partition 0. Undamaged batches come after it, so the partition cannot be opened.
 fn with_a_damaged_partition() -> Broker {
     let mut broker = written(3);
     let mut client = broker.client();

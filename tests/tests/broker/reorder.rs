@@ -220,7 +220,7 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
 }
 
 /// If a partition has records, the broker accepts any first sequence of an unknown producer. When a later batch
-/// overtakes the producer's first one, the broker must not accept it as the first.
+/// overtakes the producer's first one, the broker must not accept the later batch as the first.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);

@@ -110,7 +110,7 @@ fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_ow
     let is_aside = names.iter().any(|name| name.starts_with("grown-1.") && name.ends_with("-stray"));
     assert!(is_aside && !names.iter().any(|name| name == "grown-1"), "{names:?}");
     cluster.broker(1).wait_for_stderr("set aside directories of partitions");
-    // The follower must learn of the partition only at its start.
+    // The follower is stopped, so that it learns of the new partition only at its next start.
     cluster.broker(1).stop();
     add_again_and_lose_leader(&mut cluster);
 }
@@ -144,7 +144,7 @@ fn topic_is_created_again_after_an_accepted_copy_its_leader_epoch_is_larger() {
     assert!(epoch > known, "{epoch} after {known}");
 }
 
-/// The copy has a retention of one second. After the copy, the retention was removed and records were written.
+/// The copy has a retention of one second. After the copy was made, the retention was removed and records were written.
 #[test]
 fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_set_again() {
     let (mut cluster, _store) = start(1);

@@ -266,7 +266,8 @@ fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
 }
 
-/// The producer moves to another broker before the first one has responded. Its batches must still be written in order.
+/// The producer moves to another broker before its former broker has responded. Its batches must still be written in
+/// order.
 #[test]
 fn producer_moving_with_batches_in_flight_stays_in_order() {
     const IN_FLIGHT: usize = 5;

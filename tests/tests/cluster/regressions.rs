@@ -26,7 +26,7 @@ fn kill_of_the_leader_restores_no_deleted_record() {
 }
 
 /// The topic stores batches without compression, so a request of kilobytes leaves a batch that is larger than any
-/// request. The other partition has the same leader, and so the same connection of the followers.
+/// request. The other partition has the same leader, so followers fetch both partitions over the same connection.
 #[test]
 fn batch_larger_than_any_request_is_replicated_and_stops_no_other_partition() {
     let sets = ["socket.request.max.bytes=2000000", "replica.fetch.response.max.bytes=2000000"];

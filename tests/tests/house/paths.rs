@@ -24,8 +24,8 @@ struct Row {
     functions: Vec<String>,
     /// True for each function that is called by the caller of the function before it.
     are_siblings: Vec<bool>,
-    /// The caller of the row's first function, if that is not the function above. A function of a file that the table
-    /// leaves out may follow, through which the caller calls the row's.
+    /// The caller of the row's first function, if that is not the function above. If the caller calls it through a
+    /// function outside the table, that function is the second element.
     caller: Vec<String>,
     /// How the row's first function is started: task, thread, answer, wake, future or closure. `None` if a row above
     /// calls the function.

@@ -50,7 +50,7 @@ const SPEECH_AND_PERSONS: &[&str] = &[
     "whomever",
 ];
 
-/// Words that may not follow "so". The comment should name the parameter instead.
+/// Words that must not follow "so". The comment should name the parameter instead.
 const SO_MANY: &[&str] = &["many", "much", "long", "often"];
 
 /// First words with which the name of a test lacks a state.

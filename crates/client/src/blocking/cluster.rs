@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// A cluster behind a bootstrap list.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    /// The connection to any broker. The lock lets [`Cluster::handed_over`] take the connection through a shared
-    /// reference.
+    /// The connection for requests that any broker can answer. The lock lets [`Cluster::handed_over`] take the
+    /// connection through a shared reference.
     connection: Mutex<KeptConnection>,
     /// Connections to brokers by address, for requests that only these brokers can answer.
     others: HashMap<String, KeptConnection>,
@@ -123,7 +123,7 @@ impl Cluster {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
-    /// Shares the brokers that either cluster learns from metadata with `other`.
+    /// Shares with `other` all brokers that either cluster learns from metadata.
     #[must_use]
     pub(crate) fn learning_with(self, other: &Cluster) -> Self {
         Cluster { bootstrap: Bootstrap { learned: other.bootstrap.learned.clone(), ..self.bootstrap }, ..self }
@@ -134,8 +134,9 @@ impl Cluster {
         self.bootstrap.learn(response);
     }
 
-    /// Drops the connection to any broker, because the leaders or coordinators that this broker names are of no use.
-    /// The next search tries other brokers first. Has an effect at most once a second, and only if there are others.
+    /// Drops the connection of [`Cluster::any`], because the leaders or coordinators that its broker names are of no
+    /// use. The next search tries other brokers first. Has an effect at most once a second, and only if there are
+    /// others.
     pub(crate) fn doubt(&mut self) {
         if self.bootstrap.knows_others() && self.bootstrap.doubts.lock().doubt(Instant::now()) {
             drop(self.connection.get_mut().take());
@@ -170,21 +171,21 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Returns a cluster of the same brokers that takes over the connection to any broker. This cluster connects again
-    /// at its next request.
+    /// Returns a cluster of the same brokers that takes over the connection of [`Cluster::any`]. This cluster connects
+    /// again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
         Cluster { connection, ..self.detached() }
     }
 
-    /// Removes and returns the connection to any broker, if there is one. Used for requests whose response may be held
-    /// back.
+    /// Removes and returns the connection of [`Cluster::any`], if there is one. Used for requests whose response may be
+    /// held back.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
-    /// Keeps this connection for requests to any broker.
+    /// Keeps this connection for requests that any broker can answer.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
         // If the socket refuses the time limit, the connection is dropped.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
@@ -192,8 +193,8 @@ impl Cluster {
         }
     }
 
-    /// Returns a connection to the broker at `address` that belongs to the caller alone. If the kept connection to any
-    /// broker leads there, takes it. Otherwise connects.
+    /// Returns a connection to the broker at `address` that belongs to the caller alone. If the connection of
+    /// [`Cluster::any`] leads there, takes it. Otherwise connects.
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Connection::connect`] returns one.
@@ -211,8 +212,8 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// Returns the connection to any broker. If there is none, connects to the first broker of the list or the metadata
-    /// that answers.
+    /// Returns the connection for requests that any broker can answer. If there is none, connects to the first broker
+    /// of the list or the metadata that answers.
     ///
     /// # Errors
     /// Returns [`ClientError`] of the last attempt to connect, if all fail.

@@ -26,8 +26,8 @@ impl Doubts {
         self.last = Some(address.to_owned());
     }
 
-    /// Puts the broker that the last search led to in doubt. Returns false if there was another doubt less than
-    /// [`DOUBT_EVERY`] ago. This doubt then does not count.
+    /// Puts the broker that the last search led to in doubt. If the last doubt was less than [`DOUBT_EVERY`] ago,
+    /// returns false and changes nothing.
     pub(super) fn doubt(&mut self, now: Instant) -> bool {
         if self.doubted_at.is_some_and(|at| now.saturating_duration_since(at) < DOUBT_EVERY) {
             return false;

@@ -200,14 +200,14 @@ impl<S: Sink> Cursor<S> {
     }
 
     /// Returns true if this is the place of the cursor's partition. A place in a former topic does not count once
-    /// records of a later topic were read, because it comes from a broker that is behind.
+    /// records of a later topic were read, because only a broker that is behind returns such a place.
     pub(super) fn is_at(&self, place: &PartitionPlace) -> bool {
         let is_former = |topic_id| self.former.iter().any(|former| former.placed.topic_id == topic_id);
         self.partition == place.partition && !(self.is_confirmed && is_former(place.topic_id))
     }
 
     /// Moves to the start of a recreated topic. If no leader knew the present topic, its id came from a broker that is
-    /// behind, and the former topic is read on.
+    /// behind. The read of the former topic then continues.
     fn change_topic(&mut self, topic_id: Uuid) {
         let (placed, offset) = (self.placed, self.offset);
         let present = FormerTopic { placed, offset, refused_at: self.refused_at, start: self.start };

@@ -33,8 +33,8 @@ use crate::blocking::Cluster;
 use run::Run;
 
 /// Reads until the planned number of records, the end of every partition, or a timeout without records. Calls `observe`
-/// every few milliseconds, and ends the run once `observe` returns false. The run takes over the connection of
-/// `cluster` to any broker, and may fetch on it.
+/// every few milliseconds, and ends the run once `observe` returns false. The run takes over the connection that
+/// [`Cluster::any`] returns, and may fetch on it.
 ///
 /// # Errors
 /// Returns an error that no retry can repair, such as a record that the sink refused, or an offset that does not exist.

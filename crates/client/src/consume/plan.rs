@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 pub struct ConsumePlan {
     /// The settings of the fetches.
     pub fetch: FetchSettings,
-    /// The run ends after this number of records. The whole response that reaches it is still read.
+    /// The run ends after this number of records. The response that reaches this number is still read to its end.
     pub records: u64,
     /// The run ends if no record comes for this time.
     pub timeout: Duration,

@@ -74,7 +74,7 @@ impl Scout {
     }
 
     /// Notes that a partition has not been read for this time. After [`DOUBT_AFTER`], the next look-up goes to another
-    /// broker if possible, because the leader that this one names may be old.
+    /// broker if possible, because the present one may name an old leader.
     pub(super) fn doubt_after(&mut self, unread_for: Duration) {
         self.doubts |= unread_for >= DOUBT_AFTER;
     }

@@ -1,5 +1,5 @@
-//! Keeps the fetches of a fetcher that are in flight, in the order of their responses, and the session in which the
-//! leader reads ahead.
+//! Keeps the unanswered fetches of a fetcher, in the order of their responses, and the session in which the leader
+//! reads ahead.
 //!
 //! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
 //! that several may be in flight. The first response shows whether the leader reads ahead. Any other leader gets

@@ -32,7 +32,7 @@ impl RoundTrips {
     }
 
     /// Returns the time that a request may take, or zero before the first answer. Of requests that may wait for other
-    /// members only the fastest counts, because the others may show the length of a rebalance.
+    /// members only the fastest counts, because a slower one may have waited for a whole rebalance.
     pub(super) fn slowest(&self) -> Duration {
         let waiting = Some(self.fastest_waiting.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX);
         Duration::from_micros(self.slowest.load(Ordering::Relaxed).max(waiting.unwrap_or(0)))

@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many requests to any broker there are for each that goes to a broker without a connection first. Otherwise the
-/// only connected broker would answer all of them, even if it is cut off from the controller and its metadata stay old.
+/// Of this many requests that any broker can answer, one first goes to a broker without a connection. Otherwise a
+/// single connected broker would answer all of them, even if it is cut off from the controller and has old metadata.
 const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.

@@ -35,7 +35,7 @@ pub enum TransactionError {
         waited: Duration,
         /// The last problem, or empty.
         why: String,
-        /// True if the records of the transaction may be committed.
+        /// True if the records of the transaction may already be committed.
         possibly_committed: bool,
     },
     /// A coordinator refused the request.
@@ -47,7 +47,7 @@ pub enum TransactionError {
         code: ErrorCode,
         /// The broker's message, or empty.
         message: String,
-        /// True if the records of the transaction may be committed.
+        /// True if the records of the transaction may already be committed.
         possibly_committed: bool,
     },
     /// A record of the transaction was not written.
@@ -65,7 +65,7 @@ pub enum TransactionError {
     /// The producer was closed before the transaction ended.
     #[error("the producer was closed before the transaction had ended")]
     Closed {
-        /// True if the records of the transaction may be committed.
+        /// True if the records of the transaction may already be committed.
         possibly_committed: bool,
     },
 }

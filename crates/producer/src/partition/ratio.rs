@@ -7,7 +7,7 @@
 const EXPANSION_MAX: f64 = 4.0;
 /// A safety margin, by which the estimate exceeds the observed ratio.
 const MARGIN: f64 = 1.1;
-/// How fast the estimate falls: by this part of the difference with each batch.
+/// With each batch of a lower ratio, the estimate falls by this part of its difference from that ratio.
 const FALL: f64 = 0.25;
 
 /// An upper estimate of how many bytes on the wire one uncompressed byte takes.

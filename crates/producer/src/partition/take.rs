@@ -8,8 +8,8 @@ use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The round trip from which batches are spaced. On a shorter path, waiting for an acknowledgement costs less than a
-/// timer.
+/// The minimum round trip at which batches are spaced. On a shorter path, waiting for an acknowledgement costs less
+/// than a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
 /// How long a producer may be without an acknowledgement before the broker is taken to have forgotten it. Kafka's
@@ -36,9 +36,9 @@ impl Partition {
     }
 
     /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
-    /// would be spread over twice as many connections. A full connection has twice the bandwidth-delay product in
-    /// flight, so its present batches are enough for two. Twice the connections only help if the window also has room
-    /// for further batches. Otherwise the window would limit the rate.
+    /// would be spread over twice as many connections. The batches in flight on a full connection, twice its
+    /// bandwidth-delay product, are enough for two connections. Twice the connections only help if the window also has
+    /// room for further batches. Otherwise the window would limit the rate.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_more() {

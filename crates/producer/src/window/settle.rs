@@ -89,7 +89,7 @@ impl<B> Window<B> {
     }
 
     /// Returns true if the broker has refused the next expected batch as out of order, and also every waiting batch
-    /// that may be written. Batches that were certainly not written give no evidence.
+    /// that may have been written. Batches that were certainly not written give no evidence.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
         // With nothing in flight, the front is a waiting batch, if there is a front.
@@ -101,10 +101,10 @@ impl<B> Window<B> {
     }
 
     /// Settles as unresolved those batches that may be in the log although all are out of order. This is necessary if
-    /// the window has given up a batch that may be written. That batch may be the newest one, and without a retry of
-    /// the newest batch nothing proves that no batch was written. That batch may also arrive late, and late copies of
-    /// later batches would then be appended. The same is necessary for a fenced producer, which gets no more responses
-    /// for its batches.
+    /// the window has given up a batch that may have been written. That batch may be the newest one, and without a
+    /// retry of the newest batch nothing proves that no batch was written. That batch may also arrive late, and late
+    /// copies of later batches would then be appended. The same is necessary for a fenced producer, which gets no more
+    /// responses for its batches.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;

@@ -291,8 +291,8 @@ async fn producer_idle_or_blocked_its_task_does_not_spin() {
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // A busy task makes many passes at any time. On a loaded machine, the task may handle the last responses late,
-        // so it is watched several times, but not until the pause ends.
+        // A task that spins makes many passes in every interval. On a loaded machine, a correct task may still handle
+        // the last responses in the first intervals, so several are checked, all within the pause.
         let mut turned = u64::MAX;
         for _ in 0..25 {
             let before = turns(&producer);

@@ -89,7 +89,8 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
     }
 }
 
-/// The records of both halves have one outcome. If one half may be written, the outcome must not be a certain loss.
+/// The records of both halves have one outcome. If one half may have been written, the outcome must not be that both
+/// are certainly lost.
 #[tokio::test]
 async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_refused() {
     let fake = Fake::start(1, 1).await;

@@ -14,7 +14,8 @@ pub enum PreviousShutdown {
     Killed,
     /// The machine has booted since then, so writes that were not flushed may be gone.
     Lost,
-    /// The process used another directory, or a newer state of this one. Any record that it wrote may be missing here.
+    /// The process used another directory, or a newer state of this one. Any record of that process may be missing
+    /// here.
     Elsewhere,
 }
 

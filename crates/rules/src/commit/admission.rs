@@ -2,8 +2,8 @@
 //!
 //! Admission fixes the order of the batches, and the commit to the index confirms it. A batch is checked against the
 //! committed state that this broker knows, and against the pending batches. The known state may be stale, because the
-//! producer may have written through another broker. A batch may be accepted by a stale state, but is never refused by
-//! one. So the caller reads the committed state again before a refusal, and at a producer's first batch.
+//! producer may have written through another broker. A stale state is enough to accept a batch, but not to refuse one.
+//! So the caller reads the committed state again before a refusal, and at a producer's first batch.
 //!
 //! This module stores no bytes of batches, and no function here waits.
 //!
@@ -30,7 +30,7 @@ pub type BatchNumber = u64;
 pub enum Admission {
     /// The batch is accepted. The caller puts it into an object, and then calls [`PartitionAdmission::admitted`].
     Admit,
-    /// A copy of the batch is pending, and this one gets the same outcome.
+    /// An earlier copy of the batch, with this number, is pending. The new copy gets the same outcome.
     Shares(BatchNumber),
     /// The batch is already committed. The caller repeats the first response.
     Duplicate {
@@ -233,12 +233,12 @@ impl PartitionAdmission {
         self.refused.of_early(stamp, now)
     }
 
-    /// Forgets batches whose refusal is long ago.
+    /// Removes refused batches whose clients have timed out since the refusal (see [`RefusedBatches::forget_old`]).
     pub fn forget_old(&mut self, now: Duration) {
         self.refused.forget_old(now);
     }
 
-    /// Forgets all refused batches.
+    /// Removes all refused batches.
     pub fn forget_refused(&mut self) {
         self.refused.clear();
     }
@@ -313,8 +313,8 @@ mod tests {
         deleted.producers.tails()
     }
 
-    /// The missing batches were refused while the topic did not exist. A later batch must not wait for them, because it
-    /// takes one of the five places for batches in flight.
+    /// The missing batches were refused while the topic did not exist. A later batch must not wait for them, because a
+    /// waiting batch takes one of the five places for batches in flight.
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);

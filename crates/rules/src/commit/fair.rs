@@ -48,7 +48,7 @@ impl<K: Eq + Hash> FairClock<K> {
         }
     }
 
-    /// Forgets all producers. The caller must not have any waiting units.
+    /// Removes all producers and resets the virtual time. The caller must not have any waiting units.
     pub fn reset(&mut self) {
         *self = FairClock::default();
     }

@@ -108,7 +108,7 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if another marker with transaction version 1 was appended after this one was queued. The queued
+    /// Returns true if another marker with transaction version 1 was appended after `marker` was queued. The queued
     /// marker may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, confirmation, .. } = marker;
@@ -184,7 +184,7 @@ impl PartitionState {
         self.bytes += i64::from(batch.size);
     }
 
-    /// Forgets producers that have been silent for `expiration_ms` and have no open transaction.
+    /// Removes producers that have been silent for `expiration_ms` and have no open transaction.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         let PartitionState { producers, expired_to, .. } = self;
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));

@@ -18,7 +18,7 @@ const OPENS_WITH: usize = 2;
 const SLOW: Duration = Duration::from_secs(2);
 /// Uploads are quick if they take less time than this.
 const QUICK: Duration = Duration::from_secs(1);
-/// A step down is kept if at least this share of the former rate remains, in tenths.
+/// A step down is kept if at least this many tenths of the former rate remain.
 const KEPT_TENTHS: u64 = 9;
 /// How many rounds the window waits after it has undone a step, before it tries another one in the same direction. The
 /// number doubles with each step that is undone. A step that is kept resets it.

@@ -71,8 +71,8 @@ pub enum RoleChange {
         /// The offset at which the log ends.
         start_offset: i64,
     },
-    /// The broker follows. It no longer fetches from the leader of an earlier epoch. If there is no leader, it waits
-    /// for one.
+    /// The broker is a follower. It no longer fetches from the leader of an earlier epoch. If there is no leader, it
+    /// waits for one.
     Follow {
         /// The leader epoch.
         epoch: i32,

@@ -187,8 +187,8 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader misses the epoch of another leader, under which the third broker has truncated its log. The first leader
-/// still knows a longer log end of the third broker, which must not count.
+/// A leader does not learn of the epoch of another leader, under which the third broker has truncated its log. The
+/// first leader still remembers a later log end of the third broker, which must not count.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

@@ -154,7 +154,7 @@ impl ProducerTails {
         self.unknown_below = self.unknown_below.max(bound);
     }
 
-    /// Forgets the known producers when `expiration_ms` have passed since the state was taken over. From then on they
+    /// Removes the known producers when `expiration_ms` have passed since the state was taken over. From then on they
     /// count as unknown ones.
     pub(super) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         if self.by_producer.is_empty() {

@@ -108,7 +108,7 @@ pub enum LastBatch {
 }
 
 impl LastBatch {
-    /// Returns true if a batch of the producer that ends at `last_offset` is this one.
+    /// Returns true if this is the batch of the producer that ends at `last_offset`.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,
@@ -302,7 +302,7 @@ impl Producers {
         self.evict();
     }
 
-    /// Forgets the producers that have been idle for `expiration_ms` (`producer.id.expiration.ms`). Returns how many
+    /// Removes the producers that have been idle for `expiration_ms` (`producer.id.expiration.ms`). Returns how many
     /// there were.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) -> usize {
         let mut count = 0;
@@ -310,7 +310,7 @@ impl Producers {
         count
     }
 
-    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each forgotten
+    /// Removes idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each removed
     /// producer.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
@@ -370,8 +370,8 @@ impl Producers {
         })
     }
 
-    /// Returns the largest window that a producer may still rely on. While a window is about to shrink, it is larger
-    /// than the one that was last granted. [`Producers::restore`] and the replay need this number after a restart.
+    /// Returns the largest window that a producer may still rely on. While a window is about to shrink, this is larger
+    /// than the window that was last granted. [`Producers::restore`] and the replay need this number after a restart.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }

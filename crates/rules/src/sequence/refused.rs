@@ -83,7 +83,7 @@ impl RefusedBatches {
         }
     }
 
-    /// Notes that a producer has written `stamp`. Forgets the producer's refused batch, unless that batch comes after
+    /// Notes that a producer has written `stamp`. Removes the producer's refused batch, unless that batch comes after
     /// `stamp`.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {
@@ -112,18 +112,18 @@ impl RefusedBatches {
         self.before(stamp, now).map_or(SequenceRefusal::OutOfOrderSequence, SequenceRefusal::behind)
     }
 
-    /// Returns the error of the refused batch before this one, if there is one.
+    /// Returns the error of the refused batch before `stamp`, if there is one.
     fn before(&self, stamp: &Stamp, now: Duration) -> Option<ErrorCode> {
         let kept = self.by_producer.get(&stamp.producer_id)?;
         (kept.until > now && kept.is_before(stamp)).then_some(kept.code)
     }
 
-    /// Forgets the batches that were refused [`KEPT`] ago or earlier.
+    /// Removes the batches that were refused [`KEPT`] ago or earlier.
     pub fn forget_old(&mut self, now: Duration) {
         self.by_producer.retain(|_, kept| kept.until > now);
     }
 
-    /// Forgets all refused batches.
+    /// Removes all refused batches.
     pub fn clear(&mut self) {
         self.by_producer.clear();
     }

@@ -194,8 +194,8 @@ impl ProducerTails {
         bound.into_iter().chain(tails)
     }
 
-    /// Restores an entry that was taken over from a deleted partition. If there are already `limit` of them, records
-    /// instead that this one may be missing.
+    /// Restores an entry that was taken over from a deleted partition. If there are already `limit` of them, notes
+    /// instead that the state of this producer may be missing.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);

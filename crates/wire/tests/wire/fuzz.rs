@@ -95,7 +95,7 @@ fn marker(dice: &mut Dice) -> BytesMut {
     batch
 }
 
-/// Changes a bit in every other batch before the checksum is computed, so the checksum does not reveal it.
+/// Changes a bit in every other batch before the checksum is computed, so the checksum does not reveal the change.
 fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     if dice.below(2) == 0 {
         let at = 21 + dice.below(batch.len() - 21);

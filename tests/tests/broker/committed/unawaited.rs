@@ -59,7 +59,7 @@ fn a_commit_is_written_although_its_client_disconnects() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // The broker must write the commit by itself: this wait only fetches the offset, which makes no broker write.
+        // The broker must write the commit by itself. This wait only fetches the offset, and a fetch causes no write.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }

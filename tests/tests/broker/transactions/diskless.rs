@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const CLASSIC: &str = "classic";
 /// A setting that makes each PUT as slow as one to S3.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
-/// How long a coordinator at least delays a request that must wait for a marker in a diskless topic.
+/// Minimum time for which a coordinator delays a request that must wait for a marker in a diskless topic.
 const DELAY_MIN: Duration = Duration::from_millis(900);
 
 /// Starts a broker with a diskless topic of `partitions` partitions.
@@ -183,7 +183,8 @@ fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
         let version = producer.protocol.end_txn().min(4);
         let requested = Instant::now();
         let mut begun = client.init_transactional(&producer.transactional_id, 60_000, None, version);
-        // On a slow machine, the marker may come when the coordinator has ended the delay.
+        // On a slow machine, the coordinator may end the delay before the marker is written. The request is then
+        // repeated.
         while begun.error_code == ErrorCode::CONCURRENT_TRANSACTIONS && requested.elapsed() < SOON {
             assert!(requested.elapsed() >= DELAY_MIN, "refused at once");
             begun = client.init_transactional(&producer.transactional_id, 60_000, None, version);

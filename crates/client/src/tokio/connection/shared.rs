@@ -23,8 +23,8 @@ pub(super) struct ConnectionState {
     idle_max: Duration,
     pub(super) response_bytes_max: usize,
     pub(super) due: Mutex<Due<Handler>>,
-    /// When the last request that has no response was written. The write counts as traffic. For any other request, only
-    /// the response counts.
+    /// When the last request without a response (acks=0) was written. The write counts as traffic. For any other
+    /// request, only the response counts.
     pub(super) unanswered_at: Mutex<Option<Instant>>,
     pub(super) closed: AtomicBool,
     pub(super) close: Notify,

@@ -334,7 +334,7 @@ impl Sweep {
         }
         let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
         for axis in &mut axes {
-            // A setting may also choose one value of an axis of a table, which then keeps its layout.
+            // A setting may also choose one value of an axis of a table. The table then keeps its layout.
             if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
                 axis.values = vec![value.clone()];
             }

@@ -167,8 +167,8 @@ impl Classic {
 
     /// Replaces a static member that joins without a member id. From then on, requests with the old id are fenced.
     ///
-    /// If a snapshot of the stable group is still unsaved, it shows the new id. That is right even if a rebalance
-    /// follows: when the client repeats its JoinGroup after a crash, the rebalance follows again.
+    /// If a snapshot of the stable group is still unsaved, it shows the new id, even if this replacement starts a
+    /// rebalance. After a crash of the broker, the client repeats its JoinGroup, which then starts the rebalance again.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.detach(old_id) else { return };

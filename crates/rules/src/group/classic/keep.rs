@@ -21,7 +21,7 @@ pub(super) enum Unsaved {
     Nothing,
     /// The snapshot will show the group as it is when the snapshot is taken. The group is stable or empty.
     Newest,
-    /// The snapshot of the last stable or empty state, which has ended before it was taken.
+    /// The snapshot of the last stable or empty state. The group left this state before the caller took the snapshot.
     Former(Snapshot),
 }
 

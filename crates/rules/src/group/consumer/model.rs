@@ -1,8 +1,8 @@
 //! A model of a group whose members join, leave, die, change their subscriptions, and lose requests and responses.
 //!
-//! A client *reads* a partition from the response that assigns it until it sends a heartbeat without it, or until the
-//! client is fenced. After every step, no two clients may read the same partition. When nothing changes any more, the
-//! clients together must read all subscribed partitions, in even shares.
+//! A client *reads* a partition from the response that assigns it until the client sends a heartbeat without the
+//! partition, or is fenced. After every step, no two clients may read the same partition. When nothing changes any
+//! more, the clients together must read all subscribed partitions, in even shares.
 //!
 //! The model leaves out a heartbeat that is processed after a later one of the same member. A client has only one
 //! heartbeat in flight, and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the

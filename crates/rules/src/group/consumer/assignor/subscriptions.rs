@@ -3,7 +3,7 @@
 /// The index of a member in its group.
 pub type MemberIndex = u32;
 
-/// Takes the place of the owner of a partition that no member owns.
+/// The value in [`Owners`] for a partition that no member owns.
 pub const NO_MEMBER: MemberIndex = MemberIndex::MAX;
 
 /// The owner of each partition, by topic.
