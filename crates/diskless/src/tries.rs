@@ -410,7 +410,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // A producer waits this long for its answers.
+                // A producer would spend this time waiting for its answers.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

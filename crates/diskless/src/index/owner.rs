@@ -254,8 +254,8 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Records failed DELETEs without waiting; see [`IndexStore::delete_failed`]. If this cannot be recorded,
-    /// [`IndexOwner::unused`] returns the objects again after a day.
+    /// Notes in the index which DELETEs have failed, without waiting; see [`IndexStore::delete_failed`]. If this cannot
+    /// be noted, [`IndexOwner::unused`] returns the objects again after a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.request(IndexRequest::DeleteFailed(ids));
     }
@@ -292,8 +292,8 @@ impl IndexOwner {
         self.request(IndexRequest::Delete(topic_id, known, deleted));
     }
 
-    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats this
-    /// until it succeeds.
+    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats the
+    /// change until it succeeds.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.request(IndexRequest::RetainBatches(partitions, window));
     }
