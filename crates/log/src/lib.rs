@@ -87,7 +87,7 @@ pub struct Log {
     recent: Recent,
     /// Written bytes that the page cache does not know about yet.
     written: Written,
-    /// Counts how often segments were replaced, since a file name then stands for a different segment.
+    /// Counts replacements of segments, after which the name of a file may stand for a different segment.
     generation: Arc<AtomicU64>,
     /// How many rounds of housekeeping have passed since the log was last used.
     idle_rounds: u32,

@@ -179,8 +179,8 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns the producer and the size of the request that is next in the queue. This request is the oldest of the
-    /// producers that hold the least. Returns `None` if the queue is empty.
+    /// Returns the producer and the size of the next request in the queue; `None` if the queue is empty. Among the
+    /// requests of the producers that hold the least memory, the oldest is next.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
