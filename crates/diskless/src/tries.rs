@@ -29,7 +29,7 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). While the system sends them, no progress is
 /// visible.
 pub const BUFFERED_MAX: u64 = 4 << 20;
-/// Minimum number of bytes that the system is expected to send from that buffer each second.
+/// Minimum number of bytes that the system is expected to send from its send buffer each second.
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// How often to check for credit if a second try is due but there is none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);

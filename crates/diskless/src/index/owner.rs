@@ -102,7 +102,7 @@ pub struct IndexOwner {
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// The slots for queued requests that move log starts.
     moves: Arc<Semaphore>,
-    /// Gets true if the thread has panicked.
+    /// Receives true if the thread panics.
     panicked: watch::Receiver<bool>,
     clock: Arc<AppendClock>,
     /// Notified after each request, for tests that run without the thread.

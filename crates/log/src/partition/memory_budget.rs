@@ -17,7 +17,7 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// A producer, as far as memory and uploads are shared.
+/// Identifies a producer when memory and uploads are shared among producers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
     /// An idempotent producer, over all its connections.
