@@ -39,7 +39,7 @@ impl TopicConfig {
         Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
     }
 
-    /// Returns an error if two settings contradict each other, to refuse a request that sets one of them.
+    /// Returns the error for a request that makes two settings contradict each other; `None` if none do.
     pub fn contradiction(&self) -> Option<ConfigError> {
         let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {

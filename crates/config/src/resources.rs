@@ -109,7 +109,7 @@ pub struct ClientMetricsConfig {
     /// Prefixes of the metrics' names. `*` stands for every metric, and an empty list for none.
     pub metrics: Vec<String>,
     pub interval_ms: i32,
-    /// The criteria that a client must meet, all of them. A pattern must match the whole value.
+    /// The criteria, all of which a client must meet. A pattern must match the whole value.
     pub patterns: Vec<(ClientTrait, Regex)>,
 }
 
@@ -234,7 +234,7 @@ where
         .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
-/// Checks that dynamic settings are within this broker's limits, as they were when the broker started.
+/// Checks that dynamic settings are within the limits that this broker had at its start.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if a value is outside its limits.

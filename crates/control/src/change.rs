@@ -52,8 +52,8 @@ pub struct CopyAcceptance {
 }
 
 impl CopyAcceptance {
-    /// How long retention and compaction delete no records after an acceptance. The settings of topics may be older
-    /// than the records, so operators have this time to set them again.
+    /// How long retention and compaction delete no records after an acceptance. The copy may have outdated settings of
+    /// topics, so operators have this time to set them again.
     pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
 
     /// Returns the time before which retention and compaction delete no records, in ms since 1970.

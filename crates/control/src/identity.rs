@@ -222,9 +222,9 @@ impl UsedDirectory {
         self.content.marks(is_same_boot)
     }
 
-    /// Writes to the file that the process `joining` is about to replace the registered process `former`. `former` is
-    /// `None` if this directory is an older copy, or if another directory is registered. The file then keeps its
-    /// registered process.
+    /// Writes the registered process `former` to the file, and the process `joining`, which is about to replace it.
+    /// `former` is `None` if this directory is an older copy, or if another directory is registered. The file then
+    /// keeps its registered process.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.
@@ -238,9 +238,9 @@ impl UsedDirectory {
         self.directory.join(FILE)
     }
 
-    /// Overwrites the lines after the file's first lines, which have the ids and never change. Does so in place,
-    /// because a full disk has no space for a second file. Also rewrites the metadata version and the heartbeat number,
-    /// since a file of an earlier Fullbore has no line for that number.
+    /// Overwrites all lines after the first ones, which have the ids and never change. Does so in place, because a full
+    /// disk has no space for a second file. Also rewrites the metadata version and the heartbeat number, since a file
+    /// of an earlier Fullbore has no line for that number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.content.seen, self.content.noted), user_lines(users));

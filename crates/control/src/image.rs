@@ -231,8 +231,8 @@ impl Image {
         self.accepted_copy
     }
 
-    /// Returns true if a topic was both created and deleted after `before`. A reader that compares the two images would
-    /// miss that topic.
+    /// Returns true if a topic was both created and deleted after the image `before`. A comparison of the two images
+    /// does not show such a topic.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();

@@ -26,7 +26,7 @@ impl Control {
     /// each partition, in the order of the request.
     ///
     /// If the store fails, the remaining elections are refused without another attempt. If the caller stops waiting,
-    /// they are not held.
+    /// the remaining elections are not held.
     pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let count = requested.partition_count();
         let (mut pieces, mut requested) = (Pieces::of_request(), requested.split());
@@ -79,7 +79,7 @@ impl Control {
     }
 }
 
-/// Returns true if the store could not be used. No decision on an election has one of these codes.
+/// Returns true if the code shows that the store could not be used. Other refusals of elections have other codes.
 fn is_of_store(refusal: &Refusal) -> bool {
     matches!(refusal.code, ErrorCode::REQUEST_TIMED_OUT | ErrorCode::KAFKA_STORAGE_ERROR)
 }

@@ -35,7 +35,7 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Begins with a piece that a slow store commits in time, because a request ends with the first refused piece.
+    /// Begins with a small piece, which even a slow store commits in time. A request ends with its first refused piece.
     pub fn of_request() -> Self {
         Self { registrations: FIRST_OF_REQUEST }
     }

@@ -36,7 +36,7 @@ pub struct WeakQueue {
 }
 
 /// The version up to which callers want the writer to read other brokers' commits. `u64::MAX` stands for all commits,
-/// and 0 for no request. The writer sets it to 0 when it begins to read.
+/// and 0 for no request. The writer sets the value to 0 when it begins to read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// An entry of the queue.
@@ -102,7 +102,7 @@ impl Queue {
         WeakQueue { sender: self.sender.downgrade(), wanted: Arc::clone(&self.wanted) }
     }
 
-    /// Returns the number of free slots.
+    /// Returns the number of free slots in the queue.
     #[cfg(test)]
     pub fn places(&self) -> usize {
         self.sender.capacity()
@@ -124,7 +124,7 @@ impl WeakQueue {
     }
 }
 
-/// Requests a read up to `version`. Requests that arrive before the read begins are combined into one read.
+/// Requests a read of other brokers' commits up to `version`. Requests before the read begins are combined into one.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     // If the queue is full, this request can be dropped. Before the writer decides the queued commands, it reads all

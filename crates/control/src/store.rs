@@ -41,7 +41,7 @@ pub trait Store: Send + 'static {
         Ok(None)
     }
 
-    /// Returns the newest number of the data directory that this process of the broker has sent with a heartbeat.
+    /// Returns the newest of the data directory's numbers that this process of the broker has sent with a heartbeat.
     /// Returns 0 if it has sent none.
     fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
         Ok(0)

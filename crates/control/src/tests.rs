@@ -202,8 +202,8 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns three values of the setting that are in force: for brokers, for a topic without an override, and for a topic
-/// with one.
+/// Returns the value of the setting that is in force for brokers, for a topic without an override, and for a topic with
+/// one.
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;

@@ -8,7 +8,7 @@ pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
-/// The reason why a call failed. Nothing was changed in the store, unless this comes from [`CommitError::Unknown`].
+/// The reason why a call failed. The store is unchanged, unless this error was a [`CommitError::Unknown`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]

@@ -12,12 +12,12 @@ use std::time::Duration;
 use fullbore_host::clock::SteadyClock;
 use fullbore_host::files::now_ms;
 
-/// Maximum difference of the two clocks, in ms. A larger difference is logged.
+/// Maximum difference between the machine's clock and the database's clock, in ms. A larger difference is logged.
 const APART_MAX_MS: i64 = 60_000;
 /// The value of `database_ahead_ms` until the database has answered for the first time.
 const UNKNOWN: i64 = i64::MIN;
 
-/// The clock of appends. Between two answers of the database, it continues from the last one with a steady clock.
+/// The clock of appends. Between two answers of the database, a steady clock continues from the last answer.
 #[derive(Debug)]
 pub struct AppendClock {
     steady: SteadyClock,

@@ -51,7 +51,7 @@ impl Assembly {
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The length field counts all bytes of the batch except the first 12. It is the same in both forms.
+        // The length field counts all bytes of the batch but the first 12, in an object as in a response.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);

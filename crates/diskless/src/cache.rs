@@ -308,8 +308,8 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // The first pair has the same bytes across two blocks and in one block. The second pair has two ranges of the
-        // same size, in one block and in two blocks. Only ranges in two blocks are copied.
+        // In the first line, both ranges have the same size, but the first one crosses a block boundary. In the second
+        // line, the two ranges are in one block, and then in two blocks. Only ranges in two blocks are copied.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

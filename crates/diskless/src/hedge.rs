@@ -38,7 +38,7 @@ pub struct Hedging {
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
     credit: u32,
-    /// Seconds without progress that began before this time have already earned their credit.
+    /// Seconds without progress have already earned their credit up to this time.
     credited_at: Duration,
 }
 

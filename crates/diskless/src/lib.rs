@@ -331,7 +331,8 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // The index does not know a larger window that was set before it returned the ids, so pass it on now.
+            // If a larger window was set before the index returned the ids, the index does not know it yet, so pass it
+            // on now.
             let now = partitions.first().map_or(0, |first| first.view.window());
             if now > window {
                 retain(now);
@@ -464,8 +465,8 @@ impl Diskless {
         &self.health
     }
 
-    /// Records whether the metadata leaves this broker out, so that clients use other brokers. A broker that is left
-    /// out refuses the batches that wait for a silent store, because another broker may accept them.
+    /// Sets whether the metadata leaves this broker out and sends clients to other brokers. A broker that is left out
+    /// refuses the batches that wait for a silent store, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.view.wake());

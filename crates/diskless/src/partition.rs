@@ -232,7 +232,7 @@ impl DisklessPartition {
         }
     }
 
-    /// Requests the search, fetch or refresh that a read needs by calling `request`, and returns `None`. If `failed`
+    /// Calls `request`, which requests the search, fetch or refresh that a read needs, and returns `None`. If `failed`
     /// has the error of an earlier request, returns this error instead.
     fn request(
         &self,

@@ -341,9 +341,9 @@ impl PartitionView {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. This is the log end for the epoch of the records. An earlier epoch belongs to a
-    /// deleted topic of the same name and ends at the log start, so a client reads the new topic from there. The end
-    /// of a later epoch is -1.
+    /// Returns the end of a leader epoch. The current epoch ends at the log end. An earlier epoch belongs to a deleted
+    /// topic of the same name and ends at the log start, so a client reads the new topic from there. The end of a later
+    /// epoch is -1.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch.cmp(&self.leader_epoch()) {
             _ if leader_epoch < 0 => EpochEnd { leader_epoch: -1, end_offset: -1 },

@@ -419,7 +419,7 @@ impl Reader {
         {
             let mut under_way = self.shared.under_way.lock();
             // A request continues even if the client that caused it is gone, so the number of clients does not limit
-            // the requests. This check does.
+            // the requests. Limit them here.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -519,8 +519,8 @@ impl ReaderShared {
     /// Finds the window of a partition that begins at `offset` and adds it to the windows. Returns `None` if the index
     /// has no extent there.
     ///
-    /// Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX` batches. Does not wait until a
-    /// GET may be sent. The window needs no GET if its bytes are in memory, or are already being fetched for another
+    /// Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX` batches. Does not wait for a
+    /// slot for a GET, because the window may need none: its bytes may be in memory, or on their way for another
     /// partition.
     async fn find_ahead(
         &self,

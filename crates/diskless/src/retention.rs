@@ -149,7 +149,7 @@ mod tests {
         let mut store = SqliteIndex::open(directory.path()).expect("opened");
         let row = store.create("topic", Uuid([1; 16]), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        // These are more extents than one query returns.
+        // The partition gets more extents than one query returns.
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
         let objects = store.register(times.len(), 0).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {

@@ -199,7 +199,7 @@ async fn answer_to_a_commit_overtakes_an_older_refresh_the_commit_is_not_missed(
     broker.put(ONE, 1);
     broker.carry_out().await;
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
-    // The index answers here, but the caller polls for the answer only later.
+    // The index answers now, but the caller polls for the answer only later.
     let mut refreshing = Box::pin(refreshed(partition));
     assert!(tokio::time::timeout(Duration::ZERO, &mut refreshing).await.is_err());
     broker.carry_out().await;

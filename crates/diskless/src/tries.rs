@@ -29,7 +29,7 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). While the system sends them, no progress is
 /// visible.
 pub const BUFFERED_MAX: u64 = 4 << 20;
-/// Minimum number of bytes that the system is expected to send from that buffer each second.
+/// Minimum number of bytes that the system is expected to send from its send buffer each second.
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// How often to check for credit if a second try is due but there is none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
@@ -410,7 +410,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // A producer waits this long for its answers.
+                // A producer would spend this time waiting for its answers.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A clock that runs at its own pace from the system's time on. Copies of it agree.
+/// A clock that starts at the system's time and then runs at its own pace. All copies show the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock {
     started: Instant,

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// The log target of lines that report changes, with the client if one made the change.
+/// The log target of lines that report changes. If a client made a change, the line names that client.
 pub const CHANGES: &str = "fullbore::changes";
 
 /// Maximum size of a file of settings, of a password or of certificates, in bytes.

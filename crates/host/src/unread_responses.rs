@@ -132,8 +132,8 @@ impl UnreadResponses {
 }
 
 impl ResponseRoom {
-    /// Reserves room for a response of at most about this size. Waits until earlier requests have got theirs and there
-    /// is enough. A response that is too small to count needs no room.
+    /// Reserves room for a response of at most about `bytes` bytes. Waits until earlier requests have got their room
+    /// and there is enough for this one. A response that is too small to count needs no room.
     ///
     /// # Errors
     /// Returns [`NoRoom`] after [`WAIT_MAX`].

@@ -20,7 +20,7 @@ use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
 
-/// How far the transaction that a batch would open here has been verified (KIP-890).
+/// The verification of the transaction that a batch would open in this partition (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// Nothing was verified. If the batch would open a transaction, it is refused with [`AppendError::Unverified`].

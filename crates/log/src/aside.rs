@@ -1,4 +1,4 @@
-//! Sets records aside that follow a hole left by a power loss. The files with these records stay next to the log so
+//! Sets aside the records that follow a hole left by a power loss. The files with these records stay next to the log so
 //! that an operator can examine them. Their names are not those of segments, so a restarted broker ignores these files.
 //!
 //! The decision to set records aside is made in [`super::recovery`], which also cuts the log. The files are removed

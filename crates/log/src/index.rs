@@ -94,8 +94,8 @@ impl<E: Entry> Index<E> {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// Creates the index for a file of `bytes` bytes. Returns `None` if such a file has not a whole number of entries,
-    /// or too many.
+    /// Creates the index for a file of `bytes` bytes. Returns `None` if these are not a whole number of entries, or too
+    /// many.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })

@@ -85,9 +85,9 @@ pub struct Log {
     /// How many bytes of batches were appended since the newest producer snapshot.
     after_snapshot: u64,
     recent: Recent,
-    /// Written bytes that the page cache does not know about yet.
+    /// Written bytes that have not been handed over to the page cache yet.
     written: Written,
-    /// Counts how often segments were replaced, since a file name then stands for a different segment.
+    /// Counts replacements of segments, after which the name of a file may stand for a different segment.
     generation: Arc<AtomicU64>,
     /// How many rounds of housekeeping have passed since the log was last used.
     idle_rounds: u32,

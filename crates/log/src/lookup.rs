@@ -47,7 +47,7 @@ pub struct OffsetLookup {
     limit_offset: Option<i64>,
     /// The last remembered position within the byte limit at which a batch ends, and the offset of the next batch.
     soft_end: Option<(u64, i64)>,
-    /// The last index entry within the byte limit, counted from the first batch. `None` if the entry is not in memory.
+    /// The last index entry within the byte limit, counted from the entry of the read's start. `None` if not in memory.
     near_end: Option<OffsetEntry>,
     /// The offset after the segment, or the read's limit if the position of the limit is known.
     pub end_offset: i64,
@@ -402,7 +402,7 @@ mod tests {
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        // This is more than the index entries in memory can cover.
+        // Append more batches than the index entries in memory can cover.
         let batches = 1500;
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");

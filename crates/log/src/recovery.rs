@@ -172,9 +172,9 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next one. Then
-    /// a file is missing, or was cut off after a batch. If segments have gaps inside, the log was compacted in the
-    /// past, and is accepted.
+    /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next one. In
+    /// that case, a file is missing, or was cut off after a batch. If segments have gaps inside, the log was compacted
+    /// in the past, and is accepted.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);

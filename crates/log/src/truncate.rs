@@ -398,7 +398,7 @@ mod tests {
             let found = Log::open(&directory.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
-        // The log of a leader cannot have gaps, so the same log must be refused there.
+        // A leader's log cannot have gaps, so a leader must refuse the same log.
         Log::open(&directory.path().into(), killed, 0, &config).expect_err("refused");
     }
 

@@ -27,7 +27,8 @@ impl OnlyCompletePartitions {
         OnlyCompletePartitions { id, count: 0, first: None }
     }
 
-    /// Counts partitions from `first` on with this ISR and ELR, if the broker is their only member.
+    /// Counts `count` partitions with this ISR and ELR if the broker is the only member of both. `first` is the number
+    /// of the first of these partitions.
     pub fn add(&mut self, topic: &str, first: i32, count: usize, isr: &[i32], elr: &[i32]) {
         let mut complete = isr.iter().chain(elr).peekable();
         if complete.peek().is_some() && complete.all(|other| *other == self.id) {

@@ -1,7 +1,7 @@
 //! Names of deleted topics. A new topic of such a name must take the deleted ones into account.
 //!
-//! A name is remembered as long as a topic has it. After that, only the [`NAMES_MAX`] names deleted last are
-//! remembered. Copies share all unchanged parts.
+//! A name is remembered as long as a topic has it. Of the names without a topic, only the [`NAMES_MAX`] whose topics
+//! were deleted last are remembered. Copies share all unchanged parts.
 //!
 //! Invariant: `idle` has exactly those names of `by_name` that no existing topic has.
 

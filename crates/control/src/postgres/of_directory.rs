@@ -48,7 +48,7 @@ pub struct RegisteredDirectory {
     pub process: Uuid,
     /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub heartbeat_age: Option<Duration>,
-    /// The newest number of the directory that the process has sent with a heartbeat; 0 if it has sent none.
+    /// The newest of the directory's numbers that the process has sent with a heartbeat; 0 if it has sent none.
     pub reported: u64,
 }
 

@@ -24,7 +24,7 @@ use fullbore_db::postgres::statements::as_typed;
 
 /// Maximum number of versions that a broker reads one by one. If it is further behind, it reads the whole state.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// Maximum size of the changes in these versions, in bytes. If there are more, the broker reads the whole state.
+/// Maximum size of changes that are read version by version, in bytes. Beyond it, the whole state is read.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;

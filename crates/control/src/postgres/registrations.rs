@@ -68,7 +68,7 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Splits the rows that contain the start or end of a stretch, so that each row is either inside or outside.
+    /// Splits the rows that contain the start or end of a stretch, so that none is only partly within a stretch.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);

@@ -205,7 +205,8 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // There is one unanswered request and one failed connection. If each command waited, they would take 6,000 s.
+    // The broker waits for only one unanswered request and one failed connection attempt. If each command waited, the
+    // commands would take 6,000 s.
     assert!(started.elapsed() < HANGS, "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();

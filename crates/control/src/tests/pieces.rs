@@ -96,7 +96,7 @@ fn let_join(control: &Control, id: i32) {
     assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
 }
 
-/// In one transaction, all partitions would take six seconds here, but the time limit is three seconds.
+/// In one transaction, the failover of all partitions would take six seconds, but the time limit is three seconds.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
@@ -141,7 +141,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// A third of the partitions need an election. In one transaction, these would take six seconds here, but the time
+/// A third of the partitions need an election. In one transaction, the elections would take six seconds, but the time
 /// limit is four seconds.
 #[test]
 fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transactions() {

@@ -138,7 +138,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     for _ in 0..20 {
         assert!(is_away(&owner.transact(|draft| draft.topics(&create_command("u")))));
     }
-    // If each attempt took as long as a call may, they would take 100 s.
+    // If each attempt took as long as a call may, the attempts would take 100 s.
     assert!(started.elapsed() < Duration::from_secs(40), "{:?}", started.elapsed());
     let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);

@@ -395,8 +395,8 @@ fn store_restored_from_an_older_copy_is_not_followed() {
     }
 }
 
-/// Deletes a topic whose leader epoch has risen, and creates it again. Returns the images of a writer that follows, and
-/// of one that starts afterwards.
+/// Deletes a topic whose leader epoch has risen, and creates it again. Returns the images of a writer that follows
+/// these changes, and of one that starts afterwards.
 fn made_again<S: Store>(open: impl Fn() -> S) -> [String; 2] {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");

@@ -1,7 +1,7 @@
 //! An index without a thread, for tests that answer its requests themselves. A request then takes no virtual time, and
 //! a schedule runs the same way every time.
 //!
-//! Invariant: requests are carried out one at a time and in order, as the thread does.
+//! Invariant: requests are carried out one at a time and in order, as by the index thread.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -192,8 +192,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the partitions of a commit that are not in memory, a few at a time, except the first few. The commit reads
-    /// those in its first round trip. Returns the producer rows that were read.
+    /// Reads the partitions of a commit that are not in memory, a few at a time. Leaves out the first few, because the
+    /// commit reads them in its own first round trip. Returns the producer rows that were read.
     fn read_rest(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();

@@ -147,14 +147,14 @@ impl NotedChanges {
         let noted = self.shared.noted.lock();
         let is_skipped = |(broker_id, found): (&i32, &i64)| {
             let known = noted.counts.get(broker_id).copied().unwrap_or(0);
-            // Accepting a copy raises its counts by `CHANGES_SKIPPED`. The rise is smaller here if the copy lacks
-            // changes.
+            // Accepting a copy raises each of its counts by `CHANGES_SKIPPED`. If the copy lacks changes that were
+            // counted here, its count exceeds the known one by less than that.
             found.saturating_sub(known) > CHANGES_SKIPPED / 2
         };
         noted.has_read && found.iter().any(is_skipped)
     }
 
-    /// Records counts that were found in the index. The file gets the counts of other brokers within a second.
+    /// Raises the counts to those that were found in the index. The file gets other brokers' counts within a second.
     pub fn raise(&self, found: &ChangeCounts) {
         let mut noted = self.shared.noted.lock();
         let before = noted.next;

@@ -102,7 +102,7 @@ pub struct IndexOwner {
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// The slots for queued requests that move log starts.
     moves: Arc<Semaphore>,
-    /// Gets true if the thread has panicked.
+    /// Receives true if the thread panics.
     panicked: watch::Receiver<bool>,
     clock: Arc<AppendClock>,
     /// Notified after each request, for tests that run without the thread.
@@ -254,8 +254,8 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Records failed DELETEs without waiting; see [`IndexStore::delete_failed`]. If this cannot be recorded,
-    /// [`IndexOwner::unused`] returns the objects again after a day.
+    /// Notes in the index which DELETEs have failed, without waiting; see [`IndexStore::delete_failed`]. If this cannot
+    /// be noted, [`IndexOwner::unused`] returns the objects again after a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.request(IndexRequest::DeleteFailed(ids));
     }
@@ -292,8 +292,8 @@ impl IndexOwner {
         self.request(IndexRequest::Delete(topic_id, known, deleted));
     }
 
-    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats this
-    /// until it succeeds.
+    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats the
+    /// change until it succeeds.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.request(IndexRequest::RetainBatches(partitions, window));
     }

@@ -18,8 +18,8 @@ use fullbore_db::StoreError;
 /// to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time limit for the deletion of a topic to copy the rows of producers that wrote only to earlier partitions of the
-/// name. Producers whose rows are not copied by then count as forgotten.
+/// For this long, the deletion of a topic copies rows of producers that wrote only to earlier partitions of the name.
+/// Producers whose rows are not copied by then count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.

@@ -281,7 +281,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
         opened.back_end.producer_rows(id)
     };
     let first = opened.partitions[0];
-    // These are more rows than one step removes.
+    // Write more rows than one step removes.
     for sequence in 0..300 {
         let object = opened.object();
         opened.commit(object, &[batch(first, 0, sequence * 10)]);
@@ -477,7 +477,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's only row is in the deleted partition. When it expires, the new partition must record that.
+/// The producer's only row is in the deleted partition. When the row expires, the new partition must note that.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);

@@ -69,7 +69,7 @@ pub trait IndexStore: Send {
     /// Returns a [`CommitError`] if no partition was created or the outcome is unknown.
     fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
+    /// Enters deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
     /// Partitions of the topic that already exist are skipped.
     ///
     /// # Errors

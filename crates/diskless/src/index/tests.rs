@@ -231,7 +231,8 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// Committed batches must count as duplicates. After a refusal, the producer would write them to the next topic.
+/// Batches that were committed before the deletion must count as duplicates. If they were refused, the producer would
+/// write them again, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {

@@ -38,7 +38,7 @@ pub struct KeptCredentials {
 struct LastCredentials {
     credentials: Arc<AwsCredential>,
     answered: Instant,
-    /// When a service that fails may be requested again.
+    /// When the next request to the service may be sent after a failure. `None` if the last request succeeded.
     next: Option<Instant>,
 }
 

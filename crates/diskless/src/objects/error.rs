@@ -78,7 +78,7 @@ impl ObjectError {
         matches!(self, Unavailable(_) | Unverified(_) | Full(_) | Short { .. })
     }
 
-    /// Converts the error of a PUT. Not found means that the bucket or the directory is missing, which counts as a
+    /// Converts the error of a PUT. `NotFound` means that the bucket or the directory is missing, which counts as a
     /// refusal.
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};

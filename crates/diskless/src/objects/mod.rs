@@ -255,8 +255,8 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// Reads a range of an object, and reports to `progress` as bytes arrive. If the object ends within the range, only
-    /// its part is returned.
+    /// Reads a range of an object, and reports to `progress` as bytes arrive. If the object ends within the range,
+    /// returns the bytes up to the end of the object.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.

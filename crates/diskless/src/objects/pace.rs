@@ -367,8 +367,8 @@ mod tests {
         let store = Narrow::taking(20.0);
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
-        // The pauses are random. In trials, at least 61 requests were accepted. If the rate grew by only 5 % and 0.5 a
-        // second, only 30 requests would be accepted.
+        // The pauses are random. In trials, at least 61 requests were accepted. If the rate grew by only 5 % and 0.5
+        // requests per second each second, only 30 requests would be accepted.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());

@@ -103,8 +103,8 @@ impl BodyProgress {
         last.at = last.began;
     }
 
-    /// Returns the time at which the last [`STEP`] bytes had moved. If fewer have moved, this is the start of the
-    /// request. Also returns how many bytes have moved in total.
+    /// Returns the time at which the last complete [`STEP`] had moved, or the start of the request before the first
+    /// one. Also returns how many bytes have moved in total.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

@@ -565,7 +565,7 @@ async fn answers_without_end_are_not_read_whole() {
 async fn put_is_answered_before_it_was_sent_it_has_failed() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // The body does not fit into the buffers of the sockets, so the answer comes before it is sent.
+    // The sockets cannot buffer the whole body, so the answer comes before all of it is sent.
     let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];
     s3.next("PUT", S3Fault::Early);
     let refused = objects.put(1, large(), BodyProgress::default()).await.expect_err("not all of it was sent");

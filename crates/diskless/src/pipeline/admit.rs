@@ -376,7 +376,7 @@ impl PipelineState {
         }
         match self.opening(number, &candidate.stamp) {
             // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
-            // next one, so the state must be refreshed first.
+            // next transaction, so the state must be refreshed first.
             Opening::Open { confirmation: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.confirmation.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),

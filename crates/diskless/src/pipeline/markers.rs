@@ -161,8 +161,8 @@ impl Shared {
         };
         state.unanswered.insert(batch_number, unanswered);
         state.markers.push(number, marker, batch_number);
-        // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
-        // of the marker's epoch.
+        // After `i32::MAX` comes sequence 0, which is the first one of the marker's epoch. This call therefore releases
+        // the parked batches from sequence 0 on.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

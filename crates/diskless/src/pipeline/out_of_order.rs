@@ -41,7 +41,7 @@ impl Pipeline {
     /// Parks a batch whose predecessors have not arrived yet, together with its memory.
     ///
     /// # Errors
-    /// Fails with an out-of-order error if the batch may not wait, or has already waited too long. In the second case,
+    /// Fails with an out-of-order error if the batch cannot wait, or has already waited too long. In the second case,
     /// fails with `UnknownProducer` if its producer is forgotten. Fails with `Gone` if the broker stops.
     pub(super) fn park_early(
         &self,
@@ -133,8 +133,8 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Queues those
-    /// that are ready, and returns those that already have an outcome.
+    /// Checks the parked batches of these producers again after other batches of the same producers were committed.
+    /// Queues those that are ready, and returns those that already have an outcome.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -187,7 +187,7 @@ impl Shared {
 
     /// Answers released batches. The caller must not hold the lock.
     pub(super) fn answer_released(&self, released: Vec<Released>) {
-        // Wake the driver, because released batches are in an object that it must close when it is due.
+        // Wake the driver. The released batches are in an object, which the driver must close when it is due.
         self.changed.notify_one();
         for (early, outcome) in released {
             match outcome {

@@ -320,8 +320,8 @@ impl CommitQueue {
 
     /// Begins the next commit and returns its objects, or none if a commit is already under way.
     ///
-    /// Objects at the head of the queue whose uploads have failed are removed. The outcomes of their batches are
-    /// returned, and those of the later batches that are dead as a consequence.
+    /// Removes the objects at the head of the queue whose uploads have failed. Also returns the outcomes of their
+    /// batches, and of the later batches that are dead as a consequence.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(BatchNumber, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -508,8 +508,8 @@ impl Gathering {
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes and returns the batches of the next object, all of them if they fit. Otherwise takes them in order, up
-    /// to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes, which only the last batch may exceed.
+    /// Removes and returns the batches of the next object. Takes all batches if they fit. Otherwise takes them in
+    /// order, up to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes. Only the last batch may exceed `bytes_max`.
     fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {

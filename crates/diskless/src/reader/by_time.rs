@@ -122,7 +122,7 @@ impl Reader {
         // was deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // If transactions are open, the record may be past the end, so all extents must be read.
+        // With an open transaction, the consumer might not see this record yet, so all extents must be read.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

@@ -95,7 +95,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch in the log, with the numbers of its producer and of the batch from its records.
+/// A batch in the log. Its records contain the number of its producer and its own number.
 struct Found<'a> {
     producer: usize,
     number: usize,

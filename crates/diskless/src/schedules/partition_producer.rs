@@ -309,8 +309,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // An earlier attempt may have gone to a deleted topic, which does not matter. The refusal is right
-                    // only if a batch before this one is in a deleted topic.
+                    // An earlier attempt to send this batch may have gone to a deleted topic, which does not matter.
+                    // The refusal is right only if a batch before this one is in a deleted topic.
                     if !is_behind_hole {
                         world.wrong(|| format!("{} is next, and is out of order", name()));
                     }

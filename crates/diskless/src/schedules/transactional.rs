@@ -66,7 +66,7 @@ pub struct Transactional {
 /// The outcome of a batch.
 enum Written {
     Acknowledged,
-    /// The batch was not acknowledged but may be written. The transaction must be aborted.
+    /// The batch was not acknowledged, but may be in the log. The transaction must be aborted.
     No,
 }
 
@@ -172,7 +172,7 @@ async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -
     Some(partition)
 }
 
-/// Sends a batch until it is known to be written or is refused for good. Sometimes the client gives up earlier.
+/// Sends a batch, with retries, until it is acknowledged or refused for good. Sometimes the client gives up earlier.
 async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
     let world = &brokers[0].world;
     let bytes = client.lock().batch(of.epoch, number);
@@ -277,7 +277,7 @@ fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> Awaite
     awaited
 }
 
-/// Writes the marker of the last transaction until it is known to be there or its partition is gone.
+/// Writes the marker of the last transaction, with retries, until it is acknowledged or its partition is gone.
 async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     let world = &brokers[0].world;
     let (marker, topic) = {
@@ -293,8 +293,8 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // Sometimes the coordinator gives up soon and writes the marker again. In that case, both markers may be
-            // written.
+            // Sometimes the coordinator gives up soon and writes the marker again. In that case, the log may get both
+            // markers.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.report(|| format!("{marker:?}: {written:?}"));

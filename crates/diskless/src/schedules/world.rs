@@ -158,7 +158,7 @@ pub struct World {
     /// The offset before which records of a partition may be deleted, according to the requests so far.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
-    /// True if events are printed, then a digest of all events, then how many there were.
+    /// True if events are printed; a digest of all events; the number of events.
     reported: Mutex<(bool, u64, u64)>,
 }
 

@@ -400,7 +400,7 @@ impl DiskSpace {
         self.free() < FREE_MIN
     }
 
-    /// Releases one part in `share` of what is left of the reserve.
+    /// Releases 1/`share` of the remaining reserve.
     fn release(&self, share: u64) {
         let mut whole = self.whole.write();
         *whole = false;

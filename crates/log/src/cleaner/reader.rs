@@ -116,8 +116,7 @@ mod tests {
             let cold = DirectReads::default();
             let mut reader = BatchReader::open(&path, 0, size as u64, HEADER_LEN, &cold).expect("opened");
             let mut reads = Vec::new();
-            // Only the header is in the file, so the compaction ends before the second read, which would be of the
-            // rest.
+            // Only the header is in the file, so the compaction ends before the second read, which would get the rest.
             let outcome = reader.next(&mut |bytes| {
                 reads.push(bytes);
                 if reads.len() == 1 { Ok(()) } else { Err(CleanError::Stopping) }

@@ -1,8 +1,8 @@
-//! Reads of files that the disk has refused. The threads that read do not know the partition, for example while a
-//! response is sent, so the broker collects the failures here.
+//! Collects reads of files that the disk has refused, because the threads that read do not know the partition. This is
+//! so while a response is sent, for example.
 //!
-//! Invariant: at most [`KEPT_MAX`] failures are kept. Further ones are dropped. If their cause persists, they are noted
-//! when a later read fails.
+//! Invariant: at most [`KEPT_MAX`] failures are kept, and further ones are dropped. If the cause of a dropped failure
+//! persists, a later read fails as well and is noted.
 
 use parking_lot::Mutex;
 use std::fs::File;

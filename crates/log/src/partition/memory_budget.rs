@@ -17,7 +17,7 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// A producer, as far as memory and uploads are shared.
+/// Identifies a producer when memory and uploads are shared among producers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
     /// An idempotent producer, over all its connections.
@@ -179,8 +179,8 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns the producer and the size of the request that is next in the queue. This request is the oldest of the
-    /// producers that hold the least. Returns `None` if the queue is empty.
+    /// Returns the producer and the size of the next request in the queue; `None` if the queue is empty. Among the
+    /// requests of the producers that hold the least memory, the oldest is next.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;

@@ -163,7 +163,7 @@ impl AppendTicket {
         AppendTicket(Stage::Committing(answer.0, left_out))
     }
 
-    /// Returns true if the batch is in the leader's log. If it is not, the bytes of the request are no longer needed.
+    /// Returns true if the batch is in the leader's log. Otherwise it was copied, and the request's bytes can be freed.
     pub fn is_written(&self) -> bool {
         matches!(self.0, Stage::Written(_))
     }
@@ -342,8 +342,8 @@ pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the result of [`Acknowledges::acknowledgement`] may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns the progress of the records before `end_offset` that the leader of `leader_epoch` has appended. The
-    /// records are done once all in-sync replicas have them.
+    /// Returns how far the records before `end_offset` are replicated, which the leader of `leader_epoch` has appended.
+    /// The replication is complete once all in-sync replicas have them.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
     /// Returns true once the broker is stopping. No caller waits after that.

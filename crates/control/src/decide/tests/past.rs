@@ -179,7 +179,7 @@ fn first_leader_epoch_leaves_room_for_elections_after_any_number_of_versions() {
     assert_eq!(image.first_leader_epoch("t"), i32::MAX / 2);
 }
 
-/// Epochs below the first one may have been used for the same partitions, in versions that the copy lacks.
+/// In versions that the copy lacks, the same partitions may have used lower epochs than `first_leader_epoch`.
 #[test]
 fn partitions_created_after_an_accepted_copy_begin_above_the_skipped_epochs() {
     let mut image = one_broker(1);

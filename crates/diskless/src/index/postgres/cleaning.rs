@@ -63,8 +63,8 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // Objects that were deleted a day ago are picked first, so that this query cannot pick an object that one of the
-    // others has just marked as deleted.
+    // Objects that were deleted a day ago are picked first. Their query therefore cannot pick an object that one of the
+    // other three queries has just marked as deleted.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),

@@ -64,7 +64,7 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker of which the index lacks changes that the data directory has counted. The index is then an older
+/// Returns a broker if the data directory has counted more changes of it than the index has. The index is then an older
 /// copy. Returns `None` if nothing is missing or the index does not answer.
 ///
 /// This check must run before the broker registers. A registration in an older copy would create a version of the

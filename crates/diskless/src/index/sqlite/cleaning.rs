@@ -193,9 +193,9 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Records that producers of a partition have expired. `largest` is the largest of their ids. If the partition is
-/// deleted, the existing partition of its name gets the record. A deleted partition that has no producer rows left is
-/// then forgotten.
+/// Notes in the row of a partition that some of its producers have expired. `largest` is the largest of their ids. If
+/// the partition is deleted, the row of the existing partition of its name gets the note. A deleted partition without
+/// producer rows is then forgotten.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)
