@@ -155,8 +155,8 @@ impl Coordinator {
         self.trouble.clone()
     }
 
-    /// Returns the member's next step after a response or an error. Drops the connection to a coordinator that cannot
-    /// be reached.
+    /// Returns the member's next step after a response or an error. Drops the connection if the coordinator must be
+    /// looked up again.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {
