@@ -316,7 +316,7 @@ pub(crate) mod tests {
         for (plan, reported) in [
             (plan(&[], &["a"], 1), "--over NAME=VALUE"),
             (plan(&["acks=1", "acks=all"], &["a"], 1), "acks is in --over twice"),
-            (plan(&[&wide[0], &wide[1]], &["a"], 1), "1040 points (40 x 26 x 1); at most 1000"),
+            (plan(&[&wide[0], &wide[1]], &["a"], 1), "1040 points (40 x 26 x 1), the limit is 1000"),
             (plan(&["acks=1"], &["a"], 0), "--repeats 0: must be from 1 to 100"),
         ] {
             let refusal = plan.check().expect_err(reported).to_string();
