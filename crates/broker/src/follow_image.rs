@@ -107,8 +107,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Stores partial producer tails, if they are needed, before the deletion. If the topic was ever written, the
-        // deletion replaces these tails by the state of its producers.
+        // If this broker might not know all producers, it notes this before the deletion (as partial tails). If the
+        // topic was ever written, the deletion then stores the state of its producers instead.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

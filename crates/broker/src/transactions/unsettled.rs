@@ -40,8 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// How many times the note was set, and for how many of these all transactions have been resolved. Locked while the
-    /// file changes.
+    /// How many times it was noted that transactions may have lost their state, and for how many of these times all
+    /// transactions have been resolved. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when the note is set.
     changed: Notify,
@@ -54,7 +54,8 @@ pub struct Unsettled {
 }
 
 impl Unsettled {
-    /// Checks a data directory that is about to be used again. If its logs may be truncated, the note is set.
+    /// Checks a data directory that is about to be used again. If its logs may be truncated, notes that transactions
+    /// may have lost their state.
     pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
@@ -95,8 +96,8 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Sets the note in memory if `__transaction_state` does not exist (`is_there` is false) when the broker starts
-    /// after a kill. The topic may have been deleted right before the kill.
+    /// Notes, only in memory, that transactions may have lost their state if `__transaction_state` does not exist after
+    /// a kill (`is_there` is false). The topic may have been deleted right before the kill.
     ///
     /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
     /// of one of the topic's partitions may be gone.

@@ -1,5 +1,5 @@
-//! Remembers the last sequences of the producers of deleted partitions ([`ProducerTails`]), for the next partitions of
-//! the same names.
+//! Remembers the last sequences of the producers of deleted partitions (their *tails*, [`ProducerTails`]), for the next
+//! partitions of the same names.
 //!
 //! If a topic is deleted and recreated while a client produces, the client continues its sequence. An empty partition
 //! would refuse that sequence, because earlier batches might still be on their way. The tails contain the sequence with

@@ -349,8 +349,8 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // The list of unrecovered partitions is written before the marker. So the marker counts only if that list
-            // can be read.
+            // A clean shutdown writes the list of unrecovered partitions before its marker. If the list cannot be read,
+            // the marker does not count.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
             // If the file does not exist, no flush was ever noted, and so no record counts as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
@@ -366,10 +366,10 @@ impl Entries {
     }
 
     /// Checks at the broker's start whether the machine was booted since the last run. If it was booted, and the last
-    /// run crashed, a power loss may have damaged every partition, so all of them are marked. The list of marked
-    /// partitions is written before the id of the new boot. If the broker is killed between the two writes, the next
-    /// start marks the partitions again. If the recovery points cannot be read, no partition keeps the mark
-    /// [`REBOOTED`].
+    /// run crashed, a power loss may have damaged every partition, so all of them are marked [`REBOOTED`]. If the
+    /// recovery points cannot be read, marked partitions get the mark [`KILLED`] instead. The list of marked partitions
+    /// is written before the id of the new boot. If the broker is killed between the two writes, the next start marks
+    /// the partitions again.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
