@@ -351,7 +351,7 @@ impl Log {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the leader epochs and the log start from the epoch file. That file always belongs to this log, while the
+    /// Loads the leader epochs and the log start from the epoch file. The epoch file always belongs to this log. The
     /// log start in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
     /// If the epoch file cannot be used, the epochs come from the batches, and the log start from the checkpoint. This
