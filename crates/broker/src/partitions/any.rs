@@ -156,8 +156,7 @@ impl AnyPartition {
         partitions.iter().for_each(AnyPartition::request_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // The wait for the creation of a new log has no limit. It is short, because a new log has nothing to
-            // recover.
+            // The wait for a new log to be created has no limit, but is short, because there is nothing to recover.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {

@@ -113,7 +113,7 @@ pub struct RequestTransaction<'a> {
 
 /// A batch of a request.
 pub struct RequestBatch<'a> {
-    /// The partition of the batch. The refusal of the batch if the partition does not exist or the client must not
+    /// The partition of the batch, or the refusal of the batch if the partition does not exist or the client must not
     /// write to it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// The records as they were received.

@@ -253,8 +253,8 @@ impl Partitions {
         self.registry.put_topic(name, id, partitions, config, origin, before);
     }
 
-    /// Returns a function that finds the producer tails of the deleted classic partition with this name and the given
-    /// number.
+    /// Returns a function that finds the last sequences of the producers (*tails*) of the deleted classic partition
+    /// with this name and the given number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {

@@ -91,7 +91,8 @@ pub struct Replica {
     lacks_committed: AtomicBool,
     /// A deleted partition of the same name whose directory may still have that name.
     name_holder: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log while this process ran, or has left producer tails.
+    /// True if a deleted partition of this name had a log while this process ran, or has left the last sequences of its
+    /// producers.
     pub(crate) is_preceded: bool,
     /// The last deleted topic that had a partition with this name and number, if the metadata still lists that topic.
     past: Option<Box<PastTopic>>,
@@ -129,8 +130,8 @@ impl Replica {
         Before { replica: name_holder, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // A partition without a hint is new and has no directory. Any checkpoints under its name belong to a deleted
-        // partition.
+        // A partition without a recovery hint is new and has no directory. Any checkpoints under its name belong to a
+        // deleted partition.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());

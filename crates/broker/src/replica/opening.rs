@@ -361,8 +361,8 @@ impl Replica {
     }
 
     /// Creates the log of a new partition at once if the deleted partition of its name has left the last sequences of
-    /// its producers (*tails*). They are then on the disk before the first record. Returns false if the log could not
-    /// be created.
+    /// its producers (*tails*). The tails are then on the disk before the first record. Returns false if the log could
+    /// not be created.
     fn keep_tails(&self) -> bool {
         self.retire_name_holders();
         if !self.log_dir.carried_tails.has(&self.key()) {
@@ -446,8 +446,8 @@ pub(super) fn unique_now() -> u128 {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
-    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits producer
-    /// tails, but its log could not be created.
+    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits the last
+    /// sequences of producers, but its log could not be created.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {

@@ -43,11 +43,11 @@ pub struct Unsettled {
     /// How many times it was noted that transactions may have lost their state, and for how many of these times all
     /// transactions have been resolved. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when the note is set.
+    /// Notified when it is noted that transactions may have lost their state.
     changed: Notify,
     /// True if the previous process did not stop cleanly.
     is_unclean: bool,
-    /// True if an id was fenced or a transaction aborted since the note was set.
+    /// True if an id was fenced or a transaction aborted since it was noted that state may be lost.
     pub(super) has_found: AtomicBool,
     /// True if transactions without an id must be searched for, although no state of an id is lost.
     must_search: AtomicBool,
@@ -77,13 +77,14 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns how many times the note was set. `None` if all transactions have been resolved since the last time.
+    /// Returns how many times it was noted that transactions may have lost their state. `None` if all transactions have
+    /// been resolved since the last time.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
     }
 
-    /// Sets the note in memory and on the disk, because transactions may have lost their state.
+    /// Notes in memory and on the disk that transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
         let directory = self.file.parent().unwrap_or(Path::new("."));
@@ -115,8 +116,8 @@ impl Unsettled {
         self.must_search.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that all transactions are resolved for the first `seen` times that the note was set. If it was not set
-    /// again since, the file is removed.
+    /// Notes that all transactions are resolved for the first `seen` times that a possible loss of state was noted. If
+    /// none was noted since, the file is removed.
     ///
     /// # Errors
     /// Returns the error of the file system. The file stays in this case.

@@ -4,9 +4,9 @@
 //! so the sizes are compared with the minimum first ([`Depth`]). A fetch holds no records in memory. It returns ranges
 //! of log files, or references to the diskless cache.
 //!
-//! A consumer with a rack gets no records of a diskless partition from a broker of another rack. It is redirected to a
-//! broker of its own rack (KIP-392). The first partition with data returns at least one whole batch, so that a consumer
-//! always makes progress (KIP-74).
+//! A consumer of a diskless partition is redirected to a broker of its own rack, if there is one (KIP-392). The
+//! response then has no records of the partition. The first partition with data returns at least one whole batch, so
+//! that a consumer always makes progress (KIP-74).
 
 mod answer;
 mod rack;

@@ -263,8 +263,8 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || self.put(RECOVERY_POINTS, &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // A deletion may have removed the entry during the write, and must not get it back. So only an existing entry
-        // is lowered.
+        // Only an existing entry is lowered. If a deletion has removed the entry during the write, it must not come
+        // back.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
