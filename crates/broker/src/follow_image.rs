@@ -65,8 +65,8 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
 }
 
 /// Returns true if an older copy of the database was accepted since this broker last ran. Also returns true for some
-/// time after the acceptance, because the previous start may have failed. `seen` is the newest version of the metadata
-/// that this broker has seen before.
+/// time after the acceptance, even if this broker has run since, because that start may have failed. `seen` is the
+/// newest version of the metadata that this broker has seen before.
 pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
     image.accepted_copy().is_some_and(|accepted| {
         seen.is_some_and(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()

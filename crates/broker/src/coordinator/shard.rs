@@ -163,7 +163,7 @@ impl Shard {
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // In a later epoch than the next, another broker may have led in between, and may have written records that
+            // If the epoch is later than the next one, another broker may have led in between and written records that
             // this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);

@@ -339,8 +339,8 @@ impl AnyPartition {
     }
 
     /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
-    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot of
-    /// `long`, or from the store.
+    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot for
+    /// long work (`long`), or from the store.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log, the index or the store cannot be read.

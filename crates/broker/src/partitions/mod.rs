@@ -4,8 +4,8 @@
 //! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
 //! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker counts only for
-//! logs that are complete on the disk, because all other logs are in the list of unrecovered partitions.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker does not count for
+//! logs that are incomplete on the disk. Such logs are in the list of unrecovered partitions.
 
 mod any;
 pub mod append;

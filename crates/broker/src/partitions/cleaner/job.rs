@@ -439,9 +439,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch, and returns which data is left of the transaction that it ends. A control batch without
-/// records was emptied earlier because no data was left. A control batch that is not a marker must stay, so its data
-/// counts as left.
+/// Notes a control batch, and returns which data is left of the transaction that it ends. An earlier cleaning has
+/// emptied a control batch without records, because no data was left. For a control batch that is not a marker, returns
+/// that data is left, because the batch must stay.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),

@@ -124,8 +124,8 @@ impl Checkpoints {
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
-                // back here.
+                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
+                // still remove this entry.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -188,8 +188,8 @@ impl Checkpoints {
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
-                // back here.
+                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
+                // still remove this entry.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);

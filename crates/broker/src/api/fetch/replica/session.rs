@@ -1,9 +1,9 @@
 //! The session of one follower at its leader. The session knows which partitions the follower follows, up to which
 //! offsets their records were sent, and which high watermarks are still to be sent.
 //!
-//! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
-//! changed. The replica keeps the follower's position ([`Replica::followed_from`]), and the session keeps how far
-//! records were sent.
+//! Each partition has a slot in the session. A partition that changes marks its slot as dirty ([`DirtyPartitions`]), so
+//! an answer only looks at partitions that have changed. The replica keeps the follower's position
+//! ([`Replica::followed_from`]), and the session keeps how far records were sent.
 //!
 //! Lock order: `state` before any partition. A partition marks its slot without taking `state`.
 
