@@ -207,7 +207,7 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
     let text = format!("{cluster_id} {}", random_id());
     let mut put = put_if_absent(of, key, &text).await?;
     // Some stores accept the condition of a PUT but ignore it. The first PUT may then have replaced another broker's
-    // marker. Only if a second PUT is refused, the store has checked the condition.
+    // marker. The store is known to check the condition only if it refuses a second PUT.
     if put == ConditionalPut::Written && put_if_absent(of, key, &text).await? == ConditionalPut::Refused {
         return store_of(&text, cluster_id);
     }
