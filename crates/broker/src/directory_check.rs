@@ -1,5 +1,5 @@
-//! Checks, before a broker starts, if its data directory and the database of its cluster belong together. Each finding
-//! is printed as one line.
+//! Checks, before a broker starts, whether its data directory and the database of its cluster belong together. Each
+//! finding is printed as one line.
 //!
 //! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if the
 //! broker would not start, or would lose records.

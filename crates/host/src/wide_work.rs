@@ -67,7 +67,7 @@ struct TakenMemory {
 }
 
 impl TakenMemory {
-    /// Adds the memory of a poll. Returns true if freed memory must be returned now.
+    /// Adds `bytes`, the memory that a poll has used. Returns true if freed memory must now be returned to the system.
     fn is_return_due(&mut self, bytes: usize, now: Instant) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         let is_early = self.returned.is_some_and(|returned| now < returned + TRIM_INTERVAL);

@@ -351,13 +351,12 @@ impl Log {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the leader epochs and the log start. The epochs come from their file, or from the batches if the file
-    /// cannot be used. The checkpoint's log start is less reliable. That log start may belong to a deleted topic with
-    /// the same name, and would then hide records. The file of epochs always belongs to this log.
+    /// Loads the leader epochs and the log start from the epoch file. The epoch file always belongs to this log. The
+    /// log start in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
-    /// A client learns of a log start within a segment only after the checkpoint has it. If the file of epochs has a
-    /// larger log start than the checkpoint, either the file is damaged, or a DeleteRecords was not answered. The file
-    /// is then not used.
+    /// If the epoch file cannot be used, the epochs come from the batches, and the log start from the checkpoint. This
+    /// is also the case if the file's log start is within a segment and larger than the checkpoint's. Then the file is
+    /// damaged, or a DeleteRecords was not answered, because its answer waits until the checkpoint has the log start.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),

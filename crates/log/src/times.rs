@@ -203,9 +203,9 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
-/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not decompress any more,
-/// the timestamp in the header is used.
+/// Returns the first record in a batch whose offset is at least `floor` and whose timestamp is at least `timestamp`;
+/// `None` if there is none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not
+/// decompress any more, the timestamp in the header is used.
 pub fn first_record_at(
     bytes: &[u8],
     timestamp: i64,
@@ -223,8 +223,8 @@ pub fn first_record_at(
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
-/// Returns the largest timestamp of the records in a batch from the floor on; `None` if there are no such records.
-/// `batch_max` is max.message.bytes. If the records cannot be read, the timestamp in the header is used.
+/// Returns the largest timestamp of those records in a batch whose offset is at least `floor`; `None` if there are
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, the timestamp in the header is used.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

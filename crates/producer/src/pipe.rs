@@ -115,8 +115,8 @@ struct ProbeRtt {
     /// Since when no more than `window` has been in flight.
     drained_at: Option<Instant>,
     min_rtt: Duration,
-    /// The value of `delivered` at the first response of the measured round. The probe ends with the response to a
-    /// request that was sent later than that.
+    /// The value of `delivered` (acknowledged bytes) at the first measured response. The probe ends with the response
+    /// to a request that was sent after that first response.
     ends_at: Option<u64>,
 }
 

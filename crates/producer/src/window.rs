@@ -410,8 +410,8 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if a round has a batch to send that may already have been written, or that waits for others in
-    /// flight. Until that batch leaves, failures of the round's earlier batches mean nothing.
+    /// Returns true if a round has a next batch, and batches are in flight or that batch may already have been written.
+    /// Until the next batch is sent, a failure of the round's earlier batches starts no pause.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)

@@ -1,5 +1,5 @@
-//! Parked out-of-order batches at their limits (counts, bytes and time), and when something ends: hostile clients,
-//! deleted topics, stopped and killed brokers, and full disks.
+//! Tests of parked out-of-order batches: their limits (count, bytes and time), hostile clients, deleted topics, stopped
+//! and killed brokers, and full disks.
 
 use crate::disk_full::{SmallDisk, ballast};
 use crate::reorder::{

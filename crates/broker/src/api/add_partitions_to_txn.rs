@@ -66,8 +66,9 @@ async fn of_several(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // The coordinator epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may
-    // have taken over. A shard that is still loading counts as epoch 0, which is below its real epoch.
+    // The response must not have a larger coordinator epoch than that of the shard that adds the partitions. So the
+    // epoch is read before, since a newer shard may take over meanwhile. A shard that is still loading counts as epoch
+    // 0.
     let coordinator_epoch = services.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results =
         timeout(Duration::from_millis(BATCH_ANSWER_MS), added(services, hosted, transaction, version)).await;

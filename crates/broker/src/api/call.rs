@@ -213,8 +213,8 @@ pub(super) fn code_and_message(outcome: Result<(), Refusal>) -> (ErrorCode, Opti
     }
 }
 
-/// Returns an error message for a response. Messages may contain long names from a request, and a string has at most
-/// 32,767 bytes. So a message is cut after [`WORDS_BYTES_MAX`] bytes, unless it is a constant.
+/// Returns an error message for a response. A message that is not a constant is cut after [`WORDS_BYTES_MAX`] bytes.
+/// Such a message may contain long names from a request, and a string in a response has at most 32,767 bytes.
 pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
     match message.into() {
         Cow::Borrowed(message) => Text::from_static(message),

@@ -81,8 +81,8 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest image is read only now. With an older one, topics that the group has already seen could disappear
-        // again.
+        // The newest metadata image is read only now. With an older image, topics that the group has already seen could
+        // disappear again.
         let image = services.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });

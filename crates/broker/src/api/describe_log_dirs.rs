@@ -167,8 +167,8 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     match partition {
         AnyPartition::Classic(log) => {
-            // The lag and the flag of a future directory keep their defaults, because a log is never behind its own
-            // high watermark, and no log moves.
+            // `offset_lag` and `is_future_key` keep their defaults. A log is never behind its own high watermark, and
+            // no log moves to another directory.
             let aside = log.set_aside();
             Ok(DescribeLogDirsPartition {
                 partition_index,

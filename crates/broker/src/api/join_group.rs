@@ -59,8 +59,8 @@ async fn join(
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest image is read only now. With an older one, topics that the group has already seen could disappear
-        // again.
+        // The newest metadata image is read only now. With an older image, topics that the group has already seen could
+        // disappear again.
         let image = services.metadata.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });

@@ -1,12 +1,11 @@
 //! Estimates responses that are much larger than their requests: lists of everything, and entries that are much longer
-//! than their names. Making such a response takes many times the memory of its encoded form. Both sizes are therefore
-//! estimated.
+//! than their names. Making such a response takes many times the memory of its encoded form, so the memory and the
+//! encoded size are both estimated.
 //!
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
-//! request. The estimates are made before the response, so they may be too high, for example if a filter applies. A
-//! name that a request repeats counts once, as the response has it once.
-//! Invariant: the estimates are never much too low, and `tests/wide_memory.rs` compares them with the allocator's
-//! count.
+//! request. An estimate may be too high, for example because a filter of the request leaves out most entries. A name
+//! that a request repeats counts once, as the response has it once. Invariant: the estimates are never much too low,
+//! and `tests/wide_memory.rs` compares them with the allocator's count.
 
 use super::call::{Call, once};
 use super::wide::ENTRY_BYTES;

@@ -1,5 +1,6 @@
-//! The internal topic that stores a coordinator's state. It is created when it is first used. This broker loads the
-//! shards whose partitions it begins to lead, and leaves those that it no longer leads.
+//! The internal topic that stores a coordinator's state. The topic is created when it is first used. Each of its
+//! partitions stores one *shard* of the state. This broker loads a shard when it begins to lead the partition, and
+//! leaves the shard when another broker leads.
 //!
 //! A request reaches the state of a key only while the key's shard is serving. A shard begins to serve once everything
 //! in its log has been installed.

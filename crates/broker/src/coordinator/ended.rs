@@ -4,9 +4,9 @@
 //! between that verification and the write, the write must be refused. Otherwise the write would open a transaction
 //! that no marker ends.
 //!
-//! With transaction version 2, a marker has the next epoch, in which the producer may already write before the marker
-//! comes. So the marker ends only transactions of earlier epochs. The last [`MARKERS_MAX`] markers are remembered. If
-//! more markers have come since a verification, the verified transaction counts as ended.
+//! With transaction version 2, a marker has the producer's next epoch. The producer may already write in that epoch
+//! before the marker comes, so the marker ends only transactions of earlier epochs. The last [`MARKERS_MAX`] markers
+//! are remembered. If more than that have come since a verification, the verified transaction counts as ended.
 
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;

@@ -13,8 +13,8 @@ use std::io;
 
 /// Maximum size of one read. A larger batch is read as a whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Maximum number of lookups of a chunk. Each further one is needed because the segment was removed before the chunk
-/// could be read, for example by compaction on a full disk.
+/// Maximum number of lookups of a chunk. A lookup is repeated if the segment was removed before the chunk could be
+/// read, for example by compaction on a full disk.
 const LOOKUPS_MAX: usize = 8;
 
 /// The reason why a partition cannot be read.

@@ -1,9 +1,9 @@
 //! A partition of an internal topic, as its coordinator writes it: a queue of writes with their callbacks.
 //!
-//! A caller appends all waiting writes, also those that others queued. If another thread is already appending, the
-//! caller leaves its write to that thread, which checks the queue again after it has unlocked the writer. So usually no
-//! thread has to be woken, and writes that come at the same time share a batch. After [`ROUNDS_MAX`] rounds another
-//! thread continues.
+//! A caller appends all waiting writes, also those that others queued, so writes that come at the same time share a
+//! batch. If another thread is already appending, the caller leaves its write to that thread, which checks the queue
+//! again after it has unlocked the writer. A thread that has appended the queue [`ROUNDS_MAX`] times leaves further
+//! writes to another thread.
 //!
 //! Writes are appended, and their callbacks called, in the order in which they were queued.
 
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 const BATCH_BYTES: usize = 512 << 10;
 /// Once this many writes wait, the caller that queues the last one appends them all, if the log is open.
 const WAITING_MAX: usize = 512;
-/// Maximum number of rounds in which a caller appends writes that others have queued meanwhile. After that, another
+/// How many times a caller appends the queue at most, if others queue further writes meanwhile. After that, another
 /// thread continues.
 const ROUNDS_MAX: usize = 4;
 
@@ -163,7 +163,7 @@ impl Shard {
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // In a later epoch than the next, another broker may have led in between, and may have written records that
+            // If the epoch is later than the next one, another broker may have led in between and written records that
             // this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);

@@ -25,7 +25,8 @@ impl Unreplicated {
     }
 
     /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
-    /// them in the order of the writes. When no write is left, the task calls `then` of the call that started the task.
+    /// them in the order of the writes. When no write waits any more, the task calls the `then` with which it was
+    /// started.
     pub fn notify_in_order(
         self: &Arc<Self>,
         written: AppendResult,

@@ -40,8 +40,9 @@ impl Unwritten {
 
     /// Runs the futures that follow responses and appends the queued writes, forever.
     ///
-    /// The connection's task polls this future after its requests and responses. So this future only appends writes
-    /// that would otherwise wait while the task sleeps, and [`Unwritten::note`] does not have to wake the task.
+    /// The connection's task polls this future last, after its requests and responses. The future appends the writes
+    /// that are still queued then, before the task sleeps. [`Unwritten::note`] therefore does not have to wake the
+    /// task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

@@ -9,8 +9,8 @@
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to search the map of
 //! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one pending
-//! fetch of the session is registered with these partitions, and that fetch always reads the present list. As in Kafka,
-//! a fetch is refused once its session has planned a later one.
+//! fetch of the session is registered with these partitions, which wake it when they have news. That fetch always reads
+//! the present list. As in Kafka, a fetch is refused once its session has planned a later one.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
 //! ends of the records that it contains. The client can therefore send further fetches before it has read the

@@ -185,8 +185,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata counts, not only its growth. If another commit in flight replaces the same
-                // offset, the bytes of that offset are freed only once.
+                // All of the metadata counts, not only what exceeds the replaced offset. Otherwise two commits in
+                // flight could both count on the bytes of the same replaced offset, which are freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);

@@ -83,16 +83,17 @@ impl EntryState {
 
     /// Puts back the records whose write has failed.
     ///
-    /// The records may include tombstones of members that came and went while nothing could be written. If these are
-    /// too many, all records of the group are written anew, under a new id.
+    /// The records may include tombstones of members that came and went while nothing could be written. If there are
+    /// too many of these, all records of the group are written again. Those of its members and regular expressions
+    /// (*parts*) then get a new id.
     pub fn put_back(&mut self, change: Change) {
         self.unwritten = change;
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {
             return;
         }
         if self.group.protocol() == Protocol::Classic {
-            // A classic group has no parts. The parts of its former members stay in the log until the next load deletes
-            // them.
+            // A classic group has only one record. The records of its former members (*parts*) stay in the log until
+            // the next load deletes them.
             return self.unwritten.parts.clear();
         }
         self.outbox.clear_change();

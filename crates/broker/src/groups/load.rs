@@ -41,8 +41,8 @@ impl Coordinator for Groups {
             for (id, snapshot) in snapshots {
                 self.restore(shard, id, &snapshot, &found.take_parts(&snapshot));
             }
-            // If this release cannot read the snapshot of a group, that group may still refer to some of the remaining
-            // parts, so none of them is deleted.
+            // `parts` are records of members and regular expressions that no group refers to. If a group's own record
+            // could not be read, it may refer to some of them, so none of them is deleted.
             if all_known {
                 delete_parts(shard, std::mem::take(&mut found.parts));
             }
@@ -206,8 +206,8 @@ impl Groups {
     }
 }
 
-/// Writes tombstones for parts of groups that no longer exist. There are such parts if the write of their tombstones
-/// has failed, or if a group's code has panicked.
+/// Writes tombstones for the records of members and regular expressions (*parts*) of groups that no longer exist. There
+/// are such records if the write of their tombstones has failed, or if a group's code has panicked.
 fn delete_parts(shard: &Arc<Shard>, parts: HashMap<Uuid, Parts>) {
     if !parts.is_empty() {
         let keys = parts.into_values().flat_map(Parts::into_keys);

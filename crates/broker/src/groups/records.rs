@@ -13,8 +13,8 @@ use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 /// The type in the key of a group's own record, "Fb" in ASCII. The key continues with the group's id in UTF-8. The
 /// value is the version of the layout in 64 bits, followed by the state.
 const SNAPSHOT: i16 = 0x4662;
-/// The type in the key of a part of a group, "Fp" in ASCII. The key continues with the id of the group's parts, the
-/// kind in 8 bits, and the number in 64 bits.
+/// The type in the key of a part of a group (a member, an assignment or a regular expression), "Fp" in ASCII. The key
+/// continues with the id of the group's parts, the kind in 8 bits, and the number in 64 bits.
 const PART: i16 = 0x4670;
 /// Length of a part's key after its type.
 const PART_KEY_BYTES: usize = 25;

@@ -59,8 +59,8 @@ impl Comeback {
     }
 }
 
-/// Returns true if a partition has no leader, and this broker may be able to lead it. The broker is then in the ISR, in
-/// the ELR, or among the replicas whose logs may lack records at the end.
+/// Returns true if a partition has no leader, and this broker may be able to lead it. That is the case if this broker
+/// is in the ISR, in the ELR, or among the replicas whose logs may lack records at the end.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

@@ -8,7 +8,7 @@
 //! membership.
 //!
 //! Invariant: safety does not depend on this module. A broker that is considered failed by mistake loses no records. It
-//! only leads nothing for a while.
+//! only loses its leaderships for a while.
 
 mod backoff;
 pub mod balance;

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 
 use fullbore_control::{HeartbeatAnswer, Image, RegisteredBroker};
 
-/// How long the probe of a port may take. A probe delays this broker's next check. After a long gap between checks,
-/// this broker must not consider any other broker failed (see [`FailureDetector::may_judge`]).
+/// How long the probe of a port may take. The limit is short, because a probe delays this broker's next check. After a
+/// long gap between checks, this broker must not consider any other broker failed (see [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
 /// With a short session timeout, a probe may only take the timeout divided by this number.
 const PROBE_SHARE: u32 = 8;

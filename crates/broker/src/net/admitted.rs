@@ -43,8 +43,8 @@ pub(super) struct UnreadCounter<'a> {
 }
 
 impl UnreadCounter<'_> {
-    /// Counts an encoded response until the result is dropped. `room` was reserved for the response, and is freed if
-    /// the response is short.
+    /// Counts an encoded response until the result is dropped. The memory `room`, which was reserved for the response,
+    /// is freed if the response is short.
     ///
     /// Fetches do not count. Their records are ranges of files or have a budget of their own, and a slow consumer must
     /// not lose its connection.

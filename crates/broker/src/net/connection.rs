@@ -34,7 +34,8 @@ const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 /// How long a connection may admit received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
 /// The memory that is held for a request until its response is sent counts this many times in
-/// `fullbore.connection.bytes.max`. Produce and Fetch count once. Clients need few other requests in flight.
+/// `fullbore.connection.bytes.max`. Produce and Fetch count once. Of all other requests, a client needs only a few in
+/// flight.
 const ANSWER_WEIGHT: usize = 16;
 /// Responses that are ready are gathered into one write up to this size.
 const GATHERED_BYTES: usize = 64 * 1024;

@@ -30,7 +30,8 @@ const SLICES_MAX: usize = 64;
 /// Maximum number of bytes of logs that one write copies. If a frame has no more than this, all of its ranges are
 /// copied.
 const COPY_MAX: usize = 64 * 1024;
-/// In a larger frame, only ranges up to this size are copied. For longer ones, sendfile is cheaper than the copy.
+/// Maximum size of a range that is copied, if a frame has more than [`COPY_MAX`] bytes of logs. For a longer range,
+/// sendfile is cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Maximum number of bytes in one sendfile call, so that the thread can serve other connections in between.
 const SENDFILE_MAX: usize = 1024 * 1024;

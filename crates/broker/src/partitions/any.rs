@@ -81,10 +81,9 @@ impl AnyPartition {
 
     /// Refuses a use that would have to wait for the recovery of a log.
     ///
-    /// # Errors
-    /// Returns NOT_LEADER_OR_FOLLOWER, after which every client retries, while the log is being opened. Returns
-    /// KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread, and if a diskless
-    /// partition is deleted.
+    /// # Errors Returns NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client retries after this
+    /// error. Returns KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread,
+    /// and if a diskless partition is deleted.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -157,7 +156,7 @@ impl AnyPartition {
         partitions.iter().for_each(AnyPartition::request_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // A new log has nothing to recover and is created soon, so that wait has no limit.
+            // The wait for a new log to be created has no limit, but is short, because there is nothing to recover.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {
@@ -208,9 +207,9 @@ impl AnyPartition {
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
-            // An older epoch is that of a deleted topic with the same name. A newer epoch may be from the time before
-            // an older copy of the database was accepted. A newer epoch does no harm, because a diskless log is never
-            // truncated.
+            // Only an older epoch is refused, which is that of a deleted topic with the same name. A newer epoch does
+            // no harm, because a diskless log is never truncated. The client may have a newer one if an older copy of
+            // the database was accepted.
             AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
                 Err(ErrorCode::FENCED_LEADER_EPOCH)
             }
@@ -264,7 +263,7 @@ impl AnyPartition {
     /// to count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
-            // A classic read only names ranges of files, so it is as cheap as a count.
+            // A read of a classic partition returns ranges of files instead of records, so it is as cheap as a count.
             AnyPartition::Classic(_) => None,
             AnyPartition::Diskless(partition) => partition.count(isolation, offset, enough),
         }
@@ -340,8 +339,8 @@ impl AnyPartition {
     }
 
     /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
-    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot of
-    /// `long`, or from the store.
+    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot for
+    /// long work (`long`), or from the store.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log, the index or the store cannot be read.

@@ -113,7 +113,7 @@ pub struct RequestTransaction<'a> {
 
 /// A batch of a request.
 pub struct RequestBatch<'a> {
-    /// The partition of the batch. The refusal of the batch if the partition does not exist or the client must not
+    /// The partition of the batch, or the refusal of the batch if the partition does not exist or the client must not
     /// write to it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// The records as they were received.
@@ -386,8 +386,9 @@ impl<'a> AppendRun<'a> {
         let requested: Vec<_> =
             next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // Another broker may have written the marker that ends the producer's previous transaction in the same
-            // epoch. After this refresh, the log end that this broker knows is past that marker.
+            // A marker after the log end that this broker knows counts as the end of the verified transaction. Another
+            // broker may have written the marker of the producer's previous transaction, so the log end is refreshed
+            // before the verification.
             let partitions: Vec<_> = requested.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {

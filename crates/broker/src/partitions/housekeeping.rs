@@ -228,7 +228,7 @@ impl Housekeeping {
 
     /// Notes failed reads in the partitions that the files belong to. The threads that read these files did not know
     /// the partitions. Compares only the names of directories, because a failed file has its real path, while the path
-    /// of the data directory may have links.
+    /// of the data directory may contain symbolic links.
     fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
         for failed in self.log_dir().cold.failed().take() {
             let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };

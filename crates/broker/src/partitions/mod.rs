@@ -4,8 +4,8 @@
 //! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
 //! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker counts only for
-//! logs that are complete on the disk, because all other logs are in the list of unrecovered partitions.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker does not count for
+//! logs that are incomplete on the disk. Such logs are in the list of unrecovered partitions.
 
 mod any;
 pub mod append;
@@ -253,14 +253,14 @@ impl Partitions {
         self.registry.put_topic(name, id, partitions, config, origin, before);
     }
 
-    /// Returns a function that finds the producer tails of the deleted classic partition with this name and the given
-    /// number.
+    /// Returns a function that finds the last sequences of the producers (*tails*) of the deleted classic partition
+    /// with this name and the given number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.name_holder_of(&name, index) {
-                // The log of the deleted partition may still be open. The partition leaves its tails when it is
-                // retired.
+                // While the deleted partition's log is open, its producers' last batches (*tails*) are not stored yet.
+                // Retiring the partition closes the log and stores the tails.
                 deleted.retire();
             }
             log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
@@ -317,10 +317,10 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of a diskless topic with `count` partitions. For each partition whose producers this broker
-    /// might not all know, it stores [`ProducerTails::partial`]. With partial tails, the next topic of the same name
-    /// lets an unknown producer begin with any sequence. A broker that does not serve diskless topics knows no
-    /// producers. A broker that serves them might lack the tails of an earlier topic of the name.
+    /// Handles the deletion of a diskless topic with `count` partitions. A broker that does not serve diskless topics
+    /// knows no producers of a partition. A broker that serves them might not know the producers of an earlier topic of
+    /// the same name. In both cases, it stores [`ProducerTails::partial`] for the partition. The next topic of that
+    /// name then lets an unknown producer begin with any sequence.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -543,7 +543,7 @@ impl Partitions {
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         if is_any_broken {
-            // The marker is not written, because the broken log may lack records.
+            // The clean-shutdown marker is not written, because the broken log may lack records.
             return finished;
         }
         let marker = dir.join(CLEAN_SHUTDOWN);

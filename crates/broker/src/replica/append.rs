@@ -57,8 +57,8 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // The coordinator's record that the transaction has ended may reach the disk before the marker. After a power
-        // loss the coordinator would not write the marker again. So the marker is flushed.
+        // A commit marker is flushed, because the coordinator's record that the transaction is complete might reach the
+        // disk before the marker. After a power loss, the coordinator would then not write the marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();

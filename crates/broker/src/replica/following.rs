@@ -146,8 +146,9 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // A log start within a segment is stored only in the checkpoint. The next fetch reports the new log start, and
-        // the leader then confirms the deletion to its client. So the checkpoint must be written before that fetch.
+        // After a restart, a log start within a segment counts only if the checkpoint has it. The next fetch reports
+        // the new log start, and the leader then confirms the deletion to its client. So the checkpoint must be written
+        // before that fetch.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;

@@ -91,7 +91,8 @@ pub struct Replica {
     lacks_committed: AtomicBool,
     /// A deleted partition of the same name whose directory may still have that name.
     name_holder: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log while this process ran, or has left producer tails.
+    /// True if a deleted partition of this name had a log while this process ran, or has left the last sequences of its
+    /// producers.
     pub(crate) is_preceded: bool,
     /// The last deleted topic that had a partition with this name and number, if the metadata still lists that topic.
     past: Option<Box<PastTopic>>,
@@ -113,7 +114,7 @@ const NOT_DELETED: u64 = u64::MAX;
 /// The deleted predecessor of a new partition, which had the same topic name and partition number.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// The deleted partition, if its directory may still have the name.
+    /// The deleted partition, if its directory might not have been renamed yet.
     pub replica: Option<Arc<Replica>>,
     /// The last deleted topic that had a partition with that name and number, if the metadata still lists the topic.
     pub topic: Option<PastTopic>,
@@ -129,8 +130,8 @@ impl Replica {
         Before { replica: name_holder, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // A partition without a hint is new and has no directory. Any checkpoints under its name belong to a deleted
-        // partition.
+        // A partition without a recovery hint is new and has no directory. Any checkpoints under its name belong to a
+        // deleted partition.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());
@@ -228,9 +229,10 @@ impl Replica {
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
-    /// A log that is broken or not open is `EndMissing` if it certainly lacks records at its end, and otherwise
-    /// `Unsure`. In both cases the broker also leaves the ELR, because a replica in the ELR may become leader.
+    /// Returns how complete the log is if this broker must resign from the partition, and `None` if it need not. An
+    /// open log that is not broken is `Whole`. Any other log is `EndMissing` if it certainly lacks records at its end,
+    /// and otherwise `Unsure`. With such a log the broker also leaves the ELR, because a replica in the ELR may become
+    /// leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

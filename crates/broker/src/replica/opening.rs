@@ -174,7 +174,7 @@ impl Replica {
 
     /// Opens or creates the log without holding the lock. If the log is damaged, it stays refused. After any other
     /// error, for example a lack of file descriptors, the next call tries again. Fails if the partition is being
-    /// deleted, because a deletion waits for openings only once.
+    /// deleted, because the deletion would not wait for an opening that begins now.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
@@ -283,8 +283,8 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // The log is blank if the broker was killed right after it created the directory. Such a log lacks the
-            // producer tails of the deleted partition of this name, so it gets them now.
+            // The log is blank if the broker was killed right after it created the directory. Such a log lacks the last
+            // sequences of the deleted partition's producers (*tails*), so it gets them now.
             self.take_over_tails(&mut log);
         }
         // The checkpoints may be past the log end, because this opening has truncated the log, or the broker was killed
@@ -360,8 +360,9 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition at once if the deleted partition of its name has left producer tails. The
-    /// tails are then on the disk before the first record. Returns false if the log could not be created.
+    /// Creates the log of a new partition at once if the deleted partition of its name has left the last sequences of
+    /// its producers (*tails*). The tails are then on the disk before the first record. Returns false if the log could
+    /// not be created.
     fn keep_tails(&self) -> bool {
         self.retire_name_holders();
         if !self.log_dir.carried_tails.has(&self.key()) {
@@ -445,8 +446,8 @@ pub(super) fn unique_now() -> u128 {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
-    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits producer
-    /// tails, but its log could not be created.
+    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits the last
+    /// sequences of producers, but its log could not be created.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {

@@ -17,8 +17,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// Maximum number of plans for the same part of a read. A new plan is needed if retention or compaction removes a file
-/// that the last plan used.
+/// How many times the same part of a read is planned at most. The part is planned again if retention or compaction
+/// removes a file that the last plan used.
 const PLANS_MAX: usize = 8;
 
 /// After a failed read, a trial read covers at most this many bytes. If the first batch is larger, it is read

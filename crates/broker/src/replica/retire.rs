@@ -64,8 +64,9 @@ impl Replica {
         let are_stops_unknown = match given_away {
             // This process has not read the log, so the log's producers are unknown.
             Ok(Name::Free { had_directory: true }) => !was_open,
-            // This partition has no log, so it has not taken over its predecessor's tails. If this process lacks these
-            // tails, the next partition must get partial tails.
+            // This partition has no log, so it has not taken over the last sequences of its predecessor's producers
+            // (*tails*). If this process lacks them too, the next partition gets partial tails, which admit unknown
+            // producers.
             Ok(Name::Free { had_directory: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }

@@ -8,8 +8,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{DecompressionAllowance, LargestPlan, TimePlan};
 
-/// Maximum number of plans for the same part of a search. A new plan is needed if retention or compaction removes the
-/// segment that the last plan used.
+/// How many times the same part of a search is planned at most. The part is planned again if retention or compaction
+/// removes the segment that the last plan used.
 const PLANS_MAX: usize = 8;
 
 impl Replica {

@@ -64,8 +64,8 @@ impl LeaderFetchers {
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
         // Replicas in sync have fetchers of their own, so that those out of sync cannot delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // The number depends on the topic's id and not only on the partition. So topics with one partition are spread
-        // over all fetchers.
+        // The fetcher's number depends on the topic's id and not only on the partition's index. Otherwise all topics
+        // with one partition would have the same fetcher.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;

@@ -80,7 +80,7 @@ pub struct Transactions {
     /// The memory budget for ids and for the partitions of all transactions.
     room: TransactionsRoom,
     clock: SteadyClock,
-    /// Limits how often an id beyond the limit is logged.
+    /// The rate limit of the log line about ids that are refused because there are too many.
     uncounted: LogRateLimit,
     /// Limits how often it is logged that transactions have used up the budget.
     crowded: LogRateLimit,

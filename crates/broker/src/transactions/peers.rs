@@ -109,8 +109,8 @@ impl Peers {
     }
 
     /// Waits until the broker of `route` no longer leads the classic partition, according to the metadata of this
-    /// broker. A broker that hangs sends no response, but its partitions get other leaders. A diskless partition has no
-    /// leader, so this waits until the broker is fenced.
+    /// broker. For a diskless partition, which has no leader, waits until that broker is fenced. A broker that hangs
+    /// sends no response, but its partitions get other leaders.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;

@@ -5,9 +5,9 @@
 //! written. So if a transaction is open both before and after a pass over all ids, and no id has it, then its state is
 //! lost.
 //!
-//! In a cluster, a pass counts only if a broker answers for each partition of `__transaction_state`, in the leader
-//! epoch of the newest metadata or a later one. A coordinator that was replaced does not know the transactions of its
-//! successor. Nothing is aborted before every coordinator has answered.
+//! In a cluster, a coordinator that was replaced does not know the transactions of its successor. A pass therefore
+//! counts only if a coordinator has answered for each partition of `__transaction_state`, in the leader epoch of the
+//! newest metadata or a later one.
 
 use super::Transactions;
 use super::peers::MarkerRoute;

@@ -40,21 +40,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// How many times the note was set, and for how many of these all transactions have been resolved. Locked while the
-    /// file changes.
+    /// How many times it was noted that transactions may have lost their state, and for how many of these times all
+    /// transactions have been resolved. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when the note is set.
+    /// Notified when it is noted that transactions may have lost their state.
     changed: Notify,
     /// True if the previous process did not stop cleanly.
     is_unclean: bool,
-    /// True if an id was fenced or a transaction aborted since the note was set.
+    /// True if an id was fenced or a transaction aborted since it was noted that state may be lost.
     pub(super) has_found: AtomicBool,
     /// True if transactions without an id must be searched for, although no state of an id is lost.
     must_search: AtomicBool,
 }
 
 impl Unsettled {
-    /// Checks a data directory that is about to be used again. If its logs may be truncated, the note is set.
+    /// Checks a data directory that is about to be used again. If its logs may be truncated, notes that transactions
+    /// may have lost their state.
     pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
@@ -76,13 +77,14 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns how many times the note was set. `None` if all transactions have been resolved since the last time.
+    /// Returns how many times it was noted that transactions may have lost their state. `None` if all transactions have
+    /// been resolved since the last time.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
     }
 
-    /// Sets the note in memory and on the disk, because transactions may have lost their state.
+    /// Notes in memory and on the disk that transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
         let directory = self.file.parent().unwrap_or(Path::new("."));
@@ -95,8 +97,8 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Sets the note in memory if `__transaction_state` does not exist (`is_there` is false) when the broker starts
-    /// after a kill. The topic may have been deleted right before the kill.
+    /// Notes, only in memory, that transactions may have lost their state if `__transaction_state` does not exist after
+    /// a kill (`is_there` is false). The topic may have been deleted right before the kill.
     ///
     /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
     /// of one of the topic's partitions may be gone.
@@ -114,8 +116,8 @@ impl Unsettled {
         self.must_search.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that all transactions are resolved for the first `seen` times that the note was set. If it was not set
-    /// again since, the file is removed.
+    /// Notes that all transactions are resolved for the first `seen` times that a possible loss of state was noted. If
+    /// none was noted since, the file is removed.
     ///
     /// # Errors
     /// Returns the error of the file system. The file stays in this case.

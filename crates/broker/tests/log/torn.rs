@@ -130,7 +130,8 @@ fn flushed_and_damaged() -> (Directory, Vec<u8>) {
     (directory, bytes)
 }
 
-/// A clean stop has flushed the batch. The damage is only found after a later crash, so it cannot be a torn write.
+/// A clean stop has flushed the batch, and nothing was written since. So the damage that the broker finds after a crash
+/// cannot be a torn write, and the log must be refused.
 #[test]
 fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut directory, bytes) = flushed_and_damaged();

@@ -45,7 +45,8 @@ fn a_new_partition_is_read_from_its_first_remaining_record() {
         let begun = cursors(&mut cluster, || Telling(0, reports.clone()));
         create_partitions(&mut cluster, &"t".into(), 2, None).expect("created");
         let address = broker.address.clone();
-        // The run finds the partition before its records are written and deleted, and starts to read after that.
+        // The run finds the new partition before records are written to it and deleted, but starts to read only
+        // afterwards.
         let begin = move |place: PartitionPlace| {
             write_and_delete(&address);
             let sink = Telling(place.partition, reports.clone());

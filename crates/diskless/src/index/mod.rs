@@ -437,8 +437,8 @@ impl<S: IndexStore> Index<S> {
             state.window = state.window.max(window);
         }
         for row in producers {
-            // The rows of a deleted partition may still exist for the next partition of its name. Their batches go into
-            // `deleted`.
+            // The producer rows of a deleted partition stay in the index for the next partition of the same name. The
+            // batches of these rows go into `deleted`.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for batch in &row.batches.batches {

@@ -79,8 +79,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // Producer 7 has written to the last topic, and producer 8 has not. A broker that has read all rows and one that
-    // has just started must both know the last sequence of producer 8.
+    // Producer 7 has written to the newest topic, but producer 8 only to the first one. Both a broker that has read all
+    // rows and one that has just started must know producer 8's last sequence.
     let left =
         |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();

@@ -170,9 +170,10 @@ pub trait IndexStore: Send {
     /// - objects that have been unused for `for_ms` milliseconds;
     /// - objects that were registered an hour ago and not committed;
     /// - objects whose DELETE failed [`DELETE_AGAIN_MS`] ago;
-    /// - objects that were marked a day ago, because a late upload may have written them again.
+    /// - objects that were marked a day ago. A late upload may have written such an object again.
     ///
-    /// A marked object can no longer be committed. It is returned each day until the caller forgets it.
+    /// A marked object can no longer be committed. Calls return it again each day, until [`IndexStore::forget`] removes
+    /// it from the index.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if no object was marked or the outcome is unknown.

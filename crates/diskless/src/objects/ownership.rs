@@ -206,8 +206,8 @@ async fn has_objects(of: &ClusterStore<'_>) -> Result<bool, ObjectError> {
 async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let text = format!("{cluster_id} {}", random_id());
     let mut put = put_if_absent(of, key, &text).await?;
-    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has
-    // not replaced another broker's marker.
+    // Some stores accept the condition of a PUT but ignore it. The first PUT may then have replaced another broker's
+    // marker. The store is known to check the condition only if it refuses a second PUT.
     if put == ConditionalPut::Written && put_if_absent(of, key, &text).await? == ConditionalPut::Refused {
         return store_of(&text, cluster_id);
     }

@@ -60,7 +60,7 @@ pub enum Fault {
     SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers abort the transactions that were committed, and commit the aborted ones.
+    /// The coordinator writes abort markers for committed transactions, and commit markers for aborted ones.
     MarksOtherwise,
     /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,

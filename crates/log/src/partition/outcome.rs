@@ -163,7 +163,8 @@ impl AppendTicket {
         AppendTicket(Stage::Committing(answer.0, left_out))
     }
 
-    /// Returns true if the batch is in the leader's log. Otherwise it was copied, and the request's bytes can be freed.
+    /// Returns true if the batch is in the leader's log. Returns false if it is pending. The partition then has a copy
+    /// of the batch, so the caller can free the bytes of the request.
     pub fn is_written(&self) -> bool {
         matches!(self.0, Stage::Written(_))
     }

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Acknowledgements keep coming if the pauses between them are at most two round trips, or this time if it is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Detects a window that binds.
+/// Detects that a producer's window limits throughput (*binds*).
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,

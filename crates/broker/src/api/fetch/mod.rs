@@ -4,8 +4,9 @@
 //! so the sizes are compared with the minimum first ([`Depth`]). A fetch holds no records in memory. It returns ranges
 //! of log files, or references to the diskless cache.
 //!
-//! A consumer with a rack is redirected to a broker of its rack for diskless partitions, without records (KIP-392). The
-//! first partition with data returns at least one whole batch, so that a consumer always makes progress (KIP-74).
+//! A consumer of a diskless partition is redirected to a broker of its own rack, if there is one (KIP-392). The
+//! response then has no records of the partition. The first partition with data returns at least one whole batch, so
+//! that a consumer always makes progress (KIP-74).
 
 mod answer;
 mod rack;
@@ -406,10 +407,11 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts the `bytes` that a partition returns; `room` is the most that it may return.
+    /// Counts the `bytes` that a partition returns. `room` is the most that it may return. `is_cut` is true if the
+    /// partition has more records than fit into `room`.
     ///
-    /// If records were cut for lack of space, at least `room` bytes count, as in Kafka, because a longer wait brings no
-    /// more. In a session that reads ahead, cut records reach the minimum at once, since the next answer has the rest.
+    /// If the records are cut, a longer wait brings no more of them, so at least `room` bytes count, as in Kafka. In a
+    /// session that reads ahead, the fetch is then answered at once, since the next answer has the rest.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,

@@ -121,9 +121,8 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions that have records in `part` of a segment, even if their markers come later. A
-    /// transaction takes 32 bytes of the result, but its marker takes 78 bytes of the log. So the result is smaller
-    /// than half of a segment.
+    /// Returns the aborted transactions that may have records in `part` of a segment, even if their markers come later.
+    /// A transaction takes 32 bytes of memory, less than half of the 78 bytes of its marker in the log.
     fn aborted(
         &self,
         found: &Found,
@@ -294,8 +293,8 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The aborted transaction that ends with the last batch that was read, if some of the transaction's data is left.
-    /// `None` if that batch is not such a marker.
+    /// The aborted transaction that the last batch ends. `None` if that batch is not an abort marker, or if no data of
+    /// the transaction is left.
     ended: Option<AbortedTransaction>,
     /// The last batch without its records, if it was not written to the output. The flag is true if the batch had no
     /// records before this cleaning either.
@@ -440,9 +439,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch, and returns which data is left of the transaction that it ends. A control batch without
-/// records was emptied earlier because no data was left. A control batch that is not a marker must stay, so its data
-/// counts as left.
+/// Notes a control batch, and returns which data is left of the transaction that it ends. An earlier cleaning has
+/// emptied a control batch without records, because no data was left. For a control batch that is not a marker, returns
+/// that data is left, because the batch must stay.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),

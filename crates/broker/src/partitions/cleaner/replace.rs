@@ -50,7 +50,7 @@ pub fn replace(
     settle(partition, &bases)?;
     step();
     match sync_dir(dir) {
-        // The error is a passing one, so the next flush of the partition syncs the directory with the new names.
+        // The error is temporary, so the sync of the directory is repeated by the next flush of the partition.
         Err(error) if is_momentary(&error) => note_new_names(partition),
         result => result.map_err(CleanError::Unsettled)?,
     }

@@ -1,5 +1,5 @@
-//! Remembers the last sequences of the producers of deleted partitions ([`ProducerTails`]), for the next partitions of
-//! the same names.
+//! Remembers the last sequences of the producers of deleted partitions (their *tails*, [`ProducerTails`]), for the next
+//! partitions of the same names.
 //!
 //! If a topic is deleted and recreated while a client produces, the client continues its sequence. An empty partition
 //! would refuse that sequence, because earlier batches might still be on their way. The tails contain the sequence with
@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Maximum size of all tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions, for
-/// 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
+/// Maximum size of all producer tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions,
+/// for 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
 /// Estimated memory for a partition without its producers, in bytes. Twice the length of the topic's name is added.
 const OF_PARTITION: usize = 256;
@@ -82,14 +82,14 @@ struct LeftTails {
 }
 
 impl CarriedTails {
-    /// Stores the tails of a classic partition that was deleted in the image of version `deleted_at`. Does nothing if
-    /// there are tails of a later partition with the same name, because a partition may be retired long after its
-    /// deletion.
+    /// Stores the last sequences of the producers (*tails*) of a classic partition that was deleted in the image of
+    /// version `deleted_at`. A partition may be retired long after its deletion. If there already are tails of a later
+    /// partition with the same name, does nothing.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
 
-    /// Stores the tails of a diskless partition that is deleted in the newest image.
+    /// Stores the last sequences of the producers of a diskless partition that is deleted in the newest image.
     pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails) {
         self.put(LeftTails { key, topic_id, tails, deleted_at: self.epoch(), are_indexed: true });
     }
@@ -117,9 +117,10 @@ impl CarriedTails {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Removes and returns the tails of the last partition of this name, for the next partition of the name. `past` is
-    /// the last deleted topic with this name, if the metadata still lists one. If this process may lack the tails of
-    /// that topic, returns partial tails, with which unknown producers may begin with any sequence.
+    /// Removes and returns the last sequences of the producers (*tails*) of the latest deleted partition with this
+    /// name, for the next partition of the name. `past` is the latest deleted topic with this name, if the metadata
+    /// still lists one. If this process may lack the tails of that topic, returns partial tails, with which unknown
+    /// producers may begin with any sequence.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -127,8 +128,8 @@ impl CarriedTails {
         unknown.map_or(taken, |past| ProducerTails::partial().of_ids_below(past.producer_ids_below))
     }
 
-    /// Returns the tails of the last partition of this name without removing them. Returns no tails if that partition
-    /// was diskless.
+    /// Returns the tails like [`CarriedTails::take`], but does not remove them. Returns no tails if the deleted
+    /// partition was diskless.
     pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let left = self.left.lock();
         let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
@@ -139,13 +140,13 @@ impl CarriedTails {
         last.map(|last| last.tails.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if this process may lack the tails of the last partition of this name. `past` is the topic of that
-    /// partition.
+    /// Returns true if this process may lack the producers' last sequences (*tails*) of the latest deleted partition
+    /// with this name. `past` is the topic of that partition.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
 
-    /// Returns true if a partition of this name has left tails.
+    /// Returns true if there are producer tails of a deleted partition with this name.
     pub fn has(&self, key: &TopicPartition) -> bool {
         self.left.lock().by_key.contains_key(key)
     }
@@ -169,10 +170,10 @@ impl CarriedTails {
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the tails of the oldest entry that still has tails. The entry's name stays, so in the
-    /// next partition of that name the earlier producers may begin with any sequence. If the names alone take more than
-    /// half of [`BYTES_MAX`], or no entry has tails, forgets the oldest entry completely instead. Returns false if
-    /// there is no entry left.
+    /// Frees memory by dropping the producers' last sequences (*tails*) of the oldest entry that still has them. The
+    /// entry's name stays, so that earlier producers may begin with any sequence in the next partition of that name. If
+    /// the names alone take more than half of [`BYTES_MAX`], or no entry has tails, removes the oldest entry completely
+    /// instead. Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

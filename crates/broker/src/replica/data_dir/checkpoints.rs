@@ -124,8 +124,8 @@ impl Checkpoints {
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
-                // back here.
+                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
+                // still remove this entry.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -188,8 +188,8 @@ impl Checkpoints {
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so the entry of a deleted partition cannot come
-                // back here.
+                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
+                // still remove this entry.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -263,8 +263,8 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || self.put(RECOVERY_POINTS, &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // A deletion may have removed the entry during the write, and must not get it back. So only an existing entry
-        // is lowered.
+        // Only an existing entry is lowered. If a deletion has removed the entry during the write, it must not come
+        // back.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
@@ -349,8 +349,8 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // The list of unrecovered partitions is written before the marker. So the marker counts only if that list
-            // can be read.
+            // A clean shutdown writes the list of unrecovered partitions before its marker. If the list cannot be read,
+            // the marker does not count.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
             // If the file does not exist, no flush was ever noted, and so no record counts as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
@@ -366,10 +366,10 @@ impl Entries {
     }
 
     /// Checks at the broker's start whether the machine was booted since the last run. If it was booted, and the last
-    /// run crashed, a power loss may have damaged every partition, so all of them are marked. The list of marked
-    /// partitions is written before the id of the new boot. If the broker is killed between the two writes, the next
-    /// start marks the partitions again. If the recovery points cannot be read, no partition keeps the mark
-    /// [`REBOOTED`].
+    /// run crashed, a power loss may have damaged every partition, so all of them are marked [`REBOOTED`]. If the
+    /// recovery points cannot be read, marked partitions get the mark [`KILLED`] instead. The list of marked partitions
+    /// is written before the id of the new boot. If the broker is killed between the two writes, the next start marks
+    /// the partitions again.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

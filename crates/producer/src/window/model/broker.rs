@@ -1,8 +1,9 @@
-//! The brokers of the model: one partition's log with the broker's own rules, and the faults of brokers.
+//! The brokers of the model: the log of one partition, which uses the product's rules for producers, and the faults of
+//! brokers.
 //!
-//! Two nodes share the log, as replicas that are always in sync. Each remembers producers by its own setting. Each
-//! append is checked at once. A record must be in the log once, in the order of sending, and not if it was reported as
-//! certainly not written.
+//! Two nodes share the log, as replicas that are always in sync. Each node retains its own number of batches of each
+//! producer. Every append is checked at once: no record may be in the log twice, or before a record that was sent
+//! earlier. A record that was reported as certainly not written must not be in the log.
 
 use super::{Breach, Bug};
 use fullbore_rules::sequence::parking::Parking;

@@ -2,8 +2,8 @@
 //!
 //! These fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
 //! registration, so that no other client can move a high watermark. A connection has one session ([`session`]). Several
-//! of its fetches wait here and are answered one after another. Urgent entries are sent at once, and records when
-//! [`fullbore_rules::replica::spacing`] allows it.
+//! of its fetches wait here and are answered one after another. Urgent entries, such as errors, are sent at once, and
+//! records when [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! The follower's position in a fetch counts as soon as the fetch is admitted, even before earlier fetches are
 //! answered.

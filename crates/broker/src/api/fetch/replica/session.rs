@@ -1,9 +1,9 @@
 //! The session of one follower at its leader. The session knows which partitions the follower follows, up to which
 //! offsets their records were sent, and which high watermarks are still to be sent.
 //!
-//! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
-//! changed. The replica keeps the follower's position ([`Replica::followed_from`]), and the session keeps how far
-//! records were sent.
+//! Each partition has a slot in the session. A partition that changes marks its slot as dirty ([`DirtyPartitions`]), so
+//! an answer only looks at partitions that have changed. The replica keeps the follower's position
+//! ([`Replica::followed_from`]), and the session keeps how far records were sent.
 //!
 //! Lock order: `state` before any partition. A partition marks its slot without taking `state`.
 
@@ -456,7 +456,8 @@ impl SessionState {
     /// Returns an entry with the high watermark and the log start, or `None` if the follower already has both.
     fn news_of(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
-        // The limit of 0 bytes means that no records are read. They are read when the slot is ready.
+        // With the limit of 0 bytes, only the offsets are read. The records are read when their partition is in
+        // `ready`.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
