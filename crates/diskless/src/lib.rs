@@ -397,8 +397,9 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the last sequences of the partition's producers. The result is partial if other brokers commit as well,
-    /// or if the pipeline has not read the partition's state yet.
+    /// Returns the last sequences of the partition's producers. The result counts as incomplete
+    /// ([`ProducerTails::partial`]) if other brokers commit as well, or if the pipeline has not read the partition's
+    /// state yet.
     fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
         let known = self.services.pipeline.known(number, |known| known.producers.tails());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)

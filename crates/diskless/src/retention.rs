@@ -2,9 +2,10 @@
 //!
 //! The schedule is in `housekeeping`, and the move of the log start in `partition`.
 //!
-//! The index removes the extents before the log start later and in small steps. Until then, the size of a partition
-//! includes them. The search by size therefore begins at the first extent in the index and not at the log start.
-//! Invariant: the bytes of an extent move the log start only once, no matter how often brokers check the partition.
+//! After a move of the log start, the index removes the extents before it later and in small steps. Until then, the
+//! size of a partition includes these extents, so the search by size also begins at the first extent in the index and
+//! not at the log start. Invariant: the bytes of an extent move the log start only once, no matter how often brokers
+//! check the partition.
 
 use std::ops::Range;
 
