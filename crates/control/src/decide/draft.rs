@@ -308,8 +308,8 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Updates the partitions of topics whose `min.insync.replicas` has decreased since the image `before`. Returns
-    /// true if a partition has changed.
+    /// Clears ELR and `lost` of the partitions whose ISR is now large enough, because `min.insync.replicas` of their
+    /// topic has decreased since the image `before`. Returns true if a partition has changed.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
         let has_any = !changes.is_empty();

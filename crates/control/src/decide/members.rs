@@ -205,7 +205,8 @@ pub fn report_log_ends(
     Ok(changes)
 }
 
-/// Returns the changes of partitions whose topics have a smaller `min.insync.replicas` than in the image `before`.
+/// Returns changes that clear ELR and `lost` of the partitions whose ISR is now large enough, because
+/// `min.insync.replicas` of their topic is smaller than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {
