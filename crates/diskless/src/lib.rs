@@ -379,8 +379,8 @@ impl Diskless {
             partition.view.retire();
             let key = || (partition.view.topic().to_owned(), partition.view.index());
             let Some(number) = partition.view.number() else {
-                // The index has not returned the id yet, for example just after the start. The producers are unknown
-                // then.
+                // The index has not returned the partition's internal id yet, for example just after the start. The
+                // partition's producers are then unknown.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };

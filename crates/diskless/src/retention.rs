@@ -44,8 +44,9 @@ async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // If a record was dated in the future, the search still finds all extents after it, even when the record is
-    // deleted. Each extent is therefore checked by its own records.
+    // The search compares `since_ms` with the largest timestamp up to each extent. A record dated in the future raises
+    // that timestamp for all later extents, even after its deletion. Each extent is therefore checked by its own
+    // records.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };
