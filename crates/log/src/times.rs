@@ -159,9 +159,9 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the first record in the batch that is at or after `self.floor` and has
-    /// `timestamp` or later; `None` if there is none. Once the search may decompress no more, returns the values in the
-    /// batch's header instead.
+    /// Returns offset and timestamp of the first record in the batch whose offset is at least `self.floor` and whose
+    /// timestamp is at least `timestamp`; `None` if there is none. Once the search may decompress no more, returns the
+    /// values in the batch's header instead.
     fn first_record(
         &self,
         header: &Header,
@@ -204,9 +204,9 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record in a batch that is at or after offset `floor` and has `timestamp` or later; `None` if there
-/// is none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not decompress any
-/// more, the timestamp in the header is used.
+/// Returns the first record in a batch whose offset is at least `floor` and whose timestamp is at least `timestamp`;
+/// `None` if there is none. `batch_max` is max.message.bytes. If the records cannot be read, or the search must not
+/// decompress any more, the timestamp in the header is used.
 pub fn first_record_at(
     bytes: &[u8],
     timestamp: i64,
