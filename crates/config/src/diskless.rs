@@ -37,8 +37,8 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// How many bytes of objects are cached for consumers. Half of the bytes is for objects that this broker has
-    /// uploaded. The rest is for fetched objects, and is more than half if reading ahead needs more.
+    /// How many bytes of objects are cached for consumers: half for objects that this broker has uploaded, and half for
+    /// fetched ones. If reading ahead needs more than the second half, that half is enlarged.
     pub cache_bytes: usize,
     /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,

@@ -42,18 +42,18 @@ pub struct Version {
 /// The newest acceptance of an older copy of the database (`fullbore admin accept-copy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyAcceptance {
-    /// The version from which brokers continued. All versions that the copy lacks are below it.
+    /// The version from which brokers continued. All versions that the older copy lacks are below it.
     pub version: u64,
     /// The leader epoch from which classic partitions continued, and in which later partitions begin at the earliest.
-    /// All epochs that the copy lacks are below it.
+    /// All epochs that the older copy lacks are below it.
     pub first_leader_epoch: i32,
     /// The time of the acceptance by the database's clock, in ms since 1970.
     pub at_ms: i64,
 }
 
 impl CopyAcceptance {
-    /// How long retention and compaction delete no records after an acceptance. The copy may have outdated settings of
-    /// topics, so operators have this time to set them again.
+    /// How long retention and compaction delete no records after an older copy of the database was accepted. The copy
+    /// may have outdated settings of topics, so operators have this time to set them again.
     pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
 
     /// Returns the time before which retention and compaction delete no records, in ms since 1970.

@@ -35,7 +35,8 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Begins with a small piece, which even a slow store commits in time. A request ends with its first refused piece.
+    /// Begins with a small piece, which even a slow store commits in time, because a refused piece would end the
+    /// request.
     pub fn of_request() -> Self {
         Self { registrations: FIRST_OF_REQUEST }
     }

@@ -41,8 +41,8 @@ pub trait Store: Send + 'static {
         Ok(None)
     }
 
-    /// Returns the newest of the data directory's numbers that this process of the broker has sent with a heartbeat.
-    /// Returns 0 if it has sent none.
+    /// Returns the newest heartbeat number that this process of the broker has sent, or 0 if it has sent none. Each
+    /// number is written to the data directory before it is sent.
     fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
         Ok(0)
     }

@@ -283,9 +283,8 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     assert_eq!(open(directory.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
-/// After a topic is created, new producers must get ids that are newer than the topic. The partitions of a recreated
-/// topic accept any first sequence number from a producer with an older id. Such a producer may have written to the
-/// deleted topic of that name.
+/// After a topic is created, new producers must get ids that are newer than the topic. A producer with an older id may
+/// have written to a deleted topic of the same name, so the new topic would accept any first sequence number from it.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -300,8 +299,8 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     }
 }
 
-/// A broker that is killed with -9 leaves its files as they are on disk at that moment. The test copies the files while
-/// the broker runs. A broker that starts with the copy must assign a new id.
+/// A broker that is killed with -9 leaves its files as they are at that moment. The test copies the files of a running
+/// broker instead. A broker that starts with the copy must assign an id that was not assigned before.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let directory = tempfile::tempdir().expect("tempdir");

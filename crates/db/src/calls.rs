@@ -48,8 +48,8 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastHeartbeats {
-    /// How long after its last answer to a heartbeat the database still counts as available. 0 while this broker sends
-    /// no heartbeats.
+    /// The time in ms for which the database counts as available after each answered heartbeat. 0 while this broker
+    /// sends no heartbeats.
     patience_ms: AtomicU64,
     /// When the last heartbeat was answered, in ms since `started`.
     answered_ms: AtomicU64,
@@ -129,8 +129,8 @@ impl CountedCalls {
         self.calls.heartbeats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
-    /// Records that a heartbeat was answered. `newest` is the newest version in the database, which is at least as new
-    /// as this broker's.
+    /// Records that a heartbeat was answered. `newest` is the newest metadata version in the database, which is never
+    /// older than this broker's.
     pub fn heartbeat_answered(&self, newest: u64) {
         self.calls.heartbeats.newest.store(newest, Ordering::Relaxed);
         self.calls.heartbeat_answered();

@@ -16,8 +16,8 @@ pub fn failed(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Converts the error of a failed commit. After an I/O error the outcome is unknown. SQLite has undone the commit, but
-/// after a restart it may be complete on the disk.
+/// Converts the error of a failed commit. After an I/O error the outcome is unknown. SQLite has undone the commit in
+/// memory, but its log on the disk may be complete. A restarted broker then finds the change committed.
 pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) if !is_full(error) => CommitError::Unknown(error.to_string()),

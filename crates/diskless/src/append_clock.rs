@@ -1,8 +1,8 @@
 //! The clock that dates the records and producers that this broker appends. This clock is the later of two clocks: that
 //! of the machine, and that of the database which the brokers of a cluster share.
 //!
-//! Each broker compares the age of records with the earlier of the two clocks. If a broker whose clock is behind dated
-//! records by its own clock alone, the others would delete them at once.
+//! Each broker computes the age of records from the earlier of the two clocks. Suppose the clock of one broker is far
+//! behind. If that broker dated records by its own clock alone, other brokers would delete these records at once.
 //!
 //! A broker with SQLite has only the machine's clock. Invariant: the clock is never behind the machine's.
 

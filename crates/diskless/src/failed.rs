@@ -39,8 +39,8 @@ struct FailedRead {
 
 impl FailedReads {
     /// Checks whether a GET of `range` may be sent now. Returns true if a GET of the object, or of one of these blocks,
-    /// failed recently. The caller should then make a single attempt, and other readers get the last error until
-    /// [`PAUSE`] has passed.
+    /// failed recently, but the pause after it is over. The caller should then make a single attempt, because a new
+    /// [`PAUSE`] has begun, in which other readers get the last error.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last GET if the next one is not due yet.

@@ -149,8 +149,9 @@ impl Cleaner {
         }
     }
 
-    /// Deletes objects from the store. The index then forgets the objects whose second DELETE succeeded, and records
-    /// those whose DELETE failed. Returns false if no DELETE succeeded.
+    /// Sends one DELETE for each object to the store. The GC deletes every object twice, and the index forgets an
+    /// object after its second DELETE. The index also records the objects whose DELETE failed. Returns false if no
+    /// DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());

@@ -379,8 +379,8 @@ impl Diskless {
             partition.view.retire();
             let key = || (partition.view.topic().to_owned(), partition.view.index());
             let Some(number) = partition.view.number() else {
-                // The index has not returned the id yet, for example just after the start. The producers are unknown
-                // then.
+                // The index has not returned the partition's internal id yet, for example just after the start. The
+                // partition's producers are then unknown.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
@@ -397,8 +397,9 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the last sequences of the partition's producers. The result is partial if other brokers commit as well,
-    /// or if the pipeline has not read the partition's state yet.
+    /// Returns the last sequences of the partition's producers. The result counts as incomplete
+    /// ([`ProducerTails::partial`]) if other brokers commit as well, or if the pipeline has not read the partition's
+    /// state yet.
     fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
         let known = self.services.pipeline.known(number, |known| known.producers.tails());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)

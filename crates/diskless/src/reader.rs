@@ -55,7 +55,7 @@ const WRONG_MAX: u32 = 3;
 
 /// The result of looking for batches in memory.
 pub enum Found {
-    /// The batches from the requested offset on, and the offset after them. There are none if the first batch is larger
+    /// The batches from the requested offset on, and the offset after them. Has no batches if the first one is larger
     /// than the limit.
     Records(Records, i64),
     /// The batch with the requested offset is not in memory.

@@ -2,9 +2,10 @@
 //!
 //! The schedule is in `housekeeping`, and the move of the log start in `partition`.
 //!
-//! The index removes the extents before the log start later and in small steps. Until then, the size of a partition
-//! includes them. The search by size therefore begins at the first extent in the index and not at the log start.
-//! Invariant: the bytes of an extent move the log start only once, no matter how often brokers check the partition.
+//! After a move of the log start, the index removes the extents before it later and in small steps. Until then, the
+//! size of a partition includes these extents, so the search by size also begins at the first extent in the index and
+//! not at the log start. Invariant: the bytes of an extent move the log start only once, no matter how often brokers
+//! check the partition.
 
 use std::ops::Range;
 
@@ -43,8 +44,9 @@ async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // If a record was dated in the future, the search still finds all extents after it, even when the record is
-    // deleted. Each extent is therefore checked by its own records.
+    // The search compares `since_ms` with the largest timestamp up to each extent. A record dated in the future raises
+    // that timestamp for all later extents, even after its deletion. Each extent is therefore checked by its own
+    // records.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };

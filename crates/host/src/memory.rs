@@ -61,8 +61,8 @@ pub fn give_back() {
 }
 
 impl KeptBytes {
-    /// Notes that a poll has found `kept` freed bytes. Returns true if this poll and the poll before have both found
-    /// more than `floor` plus [`KEPT_MAX`] bytes.
+    /// Notes that a poll has found `kept` freed bytes. Returns true if this poll and the previous one have both found
+    /// more than [`KEPT_MAX`] bytes above `floor`, the number of bytes that cannot be returned.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);

@@ -157,9 +157,9 @@ impl ResponseRoom {
         timeout(WAIT_MAX, reserved).await.map_err(|_| NoRoom)
     }
 
-    /// Replaces the reserved room by the size of the response, which has been made. While all responses exceed the
-    /// limit, ends the connections of clients that do not read. While all responses exceed twice the limit, ends the
-    /// slowest clients' connections as well.
+    /// Replaces the reserved room by the actual size of the finished response. While all responses together exceed the
+    /// limit, ends the connections of clients that do not read. While they exceed twice the limit, ends the slowest
+    /// clients' connections as well.
     pub fn hold(&self, bytes: usize, connection: Box<dyn Connection>) {
         self.all.table.lock().hold(self.number, bytes, connection, Instant::now());
         self.all.freed.notify_waiters();

@@ -144,7 +144,8 @@ impl WideWork {
                 drop(room);
                 return output;
             }
-            // Nothing may be awaited before `woken`. The future's wake could end that wait, and would then be lost.
+            // Await nothing else before `woken`, because another wait could use up the wake that the future has
+            // requested.
             self.taken.lock().bytes += permits as usize;
             drop(room);
             woken().await;

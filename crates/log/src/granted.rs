@@ -1,8 +1,9 @@
-//! Stores the largest idempotence window that any producer of a partition may still rely on. The value is in a file
-//! next to the log.
+//! Stores the largest idempotence window (number of remembered batches) that any producer of a partition may still rely
+//! on. The value is in a file next to the log.
 //!
-//! The windows themselves are restored from the newest producer snapshot and the batches after it. The setting may have
-//! become smaller since then, so the replay of these batches needs the largest window.
+//! The windows themselves are restored from the newest producer snapshot and the batches after it. The topic's setting
+//! may have become smaller since these batches were written. Their replay therefore uses the stored value if that is
+//! larger than the setting.
 //!
 //! Invariant: the file's value is at least the size of every producer's window, unless the machine loses power. If
 //! there is no file, the value is [`WINDOW_MIN`].

@@ -47,7 +47,8 @@ pub struct OffsetLookup {
     limit_offset: Option<i64>,
     /// The last remembered position within the byte limit at which a batch ends, and the offset of the next batch.
     soft_end: Option<(u64, i64)>,
-    /// The last index entry within the byte limit, counted from the entry of the read's start. `None` if not in memory.
+    /// The last index entry within the byte limit, which counts from the index entry of the read's start. `None` if not
+    /// in memory.
     near_end: Option<OffsetEntry>,
     /// The offset after the segment, or the read's limit if the position of the limit is known.
     pub end_offset: i64,

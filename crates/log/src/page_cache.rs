@@ -27,10 +27,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Once a stretch of a file has this size, the log hands it over to [`PageCache`].
+/// Once a written part of a file (a *stretch*) has this size, the log hands it over to [`PageCache`].
 const STRETCH: u64 = 4 << 20;
-/// Minimum size of a stretch. Shorter stretches are left to the system, because files that are closed soon after each
-/// write have too many of them.
+/// Minimum size of a written part of a file (a *stretch*) that is handed over. Shorter ones are left to the system,
+/// because files that are closed soon after each write have too many of them.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Maximum number of stretches that are remembered.
 const STRETCHES_MAX: usize = 64 << 10;
@@ -182,8 +182,8 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct PageCacheQueue {
     growth: Growth,
-    /// Stretches that were written since the page cache was kept from growing, and are still in it, oldest first.
-    /// `kept_bytes` is their total size.
+    /// The stretches (parts of files) that were written since the page cache was kept from growing, and are still in
+    /// it, oldest first. `kept_bytes` is their total size.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
@@ -192,7 +192,7 @@ struct PageCacheQueue {
     stopping: bool,
 }
 
-/// A job for the thread: advice to the system about a stretch.
+/// A job for the thread: advice to the system about a written part of a file.
 #[derive(Debug)]
 enum PageCacheJob {
     /// Begin to write the pages to the disk.
@@ -283,7 +283,8 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages just stay.
             PageCacheJob::LetGo(_) => {
-                // Add the ghost before the pages are dropped, so that a reader that comes at once finds it.
+                // Add the range to the list of dropped ranges before its pages are dropped, so that a reader that comes
+                // at once finds it there.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }

@@ -67,8 +67,9 @@ impl Log {
         Retired { paths, result: retired.and(kept).and(snapshot) }
     }
 
-    /// Takes a producer snapshot if the newest one is before the end of the `count` oldest segments, because a restart
-    /// could not replay their batches. On a full disk, the segments are retired without it.
+    /// Takes a producer snapshot if the newest one is before the end of the `count` oldest segments. These are about to
+    /// be retired, and a restarted broker cannot replay their batches. On a full disk, the segments are retired without
+    /// it.
     fn keep_producers(&mut self, count: usize) -> io::Result<()> {
         if count == 0 || self.segments[count].base_offset <= self.snapshot_offset {
             return Ok(());

@@ -98,8 +98,8 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// The transactions that were aborted by a marker in this segment. If there are none, there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Facts that lookups have learnt about the chunks in the file of `aborted`. Set once the file has a complete
-    /// chunk.
+    /// The lowest first offset in each chunk of the file of `aborted`, as far as lookups have read it. Set once the
+    /// file has a complete chunk.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// The largest timestamp. `None` if the segment is empty, or if the timestamp has not been looked up yet.
     largest: Option<Largest>,
@@ -445,9 +445,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// Returns an offset from which a scan will find the first batch whose largest timestamp is at least `timestamp`.
-    /// The offset is relative to the base offset. The time index gives this offset, which is 0 if the index does not
-    /// help.
+    /// Returns an offset, relative to the base offset, from which a scan finds the first batch whose largest timestamp
+    /// is at least `timestamp`. Takes the offset from the time index, or returns 0 if the index does not help.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;

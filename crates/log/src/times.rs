@@ -159,8 +159,9 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
-    /// or later; `None` if there is none. Once the allowance is used up, returns the values in the header instead.
+    /// Returns offset and timestamp of the first record in the batch whose offset is at least `self.floor` and whose
+    /// timestamp is at least `timestamp`; `None` if there is none. Once the search may decompress no more, returns the
+    /// values in the batch's header instead.
     fn first_record(
         &self,
         header: &Header,
@@ -174,8 +175,8 @@ impl TimePlan {
         Ok(first_record(&self.bytes(header, cold)?, timestamp, self.floor, self.decompressed_max, allowance))
     }
 
-    /// Returns the largest timestamp from the floor on; `None` if there are no records. Only the batch that contains
-    /// the floor is decompressed.
+    /// Returns the largest timestamp of the records from offset `self.floor` on; `None` if there are no records. Only
+    /// the batch that contains this offset is decompressed.
     pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {

@@ -44,8 +44,8 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // The broker epoch is the number of the version that this commit creates. It is therefore larger than every earlier
-    // epoch of any broker.
+    // The broker epoch is the number of the version that this commit creates. Version numbers only grow, so this epoch
+    // is larger than every earlier epoch of any broker.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -205,7 +205,8 @@ pub fn report_log_ends(
     Ok(changes)
 }
 
-/// Returns the changes of partitions whose topics have a smaller `min.insync.replicas` than in the image `before`.
+/// Returns changes that clear ELR and `lost` of the partitions whose ISR is now large enough, because
+/// `min.insync.replicas` of their topic is smaller than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

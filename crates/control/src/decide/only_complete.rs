@@ -1,5 +1,5 @@
-//! Finds the partitions of which one broker has the only complete replica. Such a broker must not start with a new data
-//! directory, because its own directory also looks new while its volume is not mounted.
+//! Finds the partitions of which one broker has the only complete replica. Such a broker must not start with an empty
+//! data directory, because the volume with the replica might just not be mounted.
 //!
 //! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions
 //! do not count, because their records are in the object store.

@@ -38,7 +38,7 @@ use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 const VERSIONS_SKIPPED: i64 = 100_000_000;
 /// How many ids of producers are skipped.
 const IDS_SKIPPED: i64 = 1_000_000_000;
-/// Minimum number of skipped leader epochs. In the first 400 million versions, many more are skipped.
+/// Minimum number of skipped leader epochs. Until the version number reaches 400 million, many more are skipped.
 const EPOCHS_SKIPPED: i32 = 100_000;
 /// A broker counts as running if its last heartbeat is not older than this.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
@@ -104,8 +104,9 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
 }
 
 /// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that
-/// the copy knows. An epoch is at most twice the version of the metadata, so the result is above all epochs that the
-/// copy lacks. After very many versions epochs no longer come from versions, and a fixed number is skipped.
+/// the copy knows. An epoch is at most twice the version number, so twice `now` is above all epochs that the copy
+/// lacks. With very large version numbers, epochs no longer come from versions. The result is then at least `newest`
+/// plus a fixed number.
 fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
     let raised = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
     let raised = i32::try_from(raised).unwrap_or(FIRST_LEADER_EPOCH_MAX);

@@ -232,7 +232,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     findings
 }
 
-/// Runs the checks and adds their findings. An error is the finding that ends the check.
+/// Runs the checks and adds their findings. If a finding prevents further checks, returns that finding as the error.
 async fn run_checks(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;

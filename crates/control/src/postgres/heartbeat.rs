@@ -105,8 +105,8 @@ impl Heartbeats {
         Ok(Self { received, _stop: stop })
     }
 
-    /// Returns a receiver of the answer to the last heartbeat, which is empty at first. If the database was restored
-    /// from an older backup, its answers are ignored.
+    /// Returns a receiver of the answer to the last heartbeat. The answer is empty at first. If the database was
+    /// restored from an older backup, its answers are ignored.
     pub fn received(&self) -> watch::Receiver<HeartbeatAnswer> {
         self.received.clone()
     }

@@ -14,10 +14,10 @@ use super::super::change::Partitions;
 use super::record;
 use fullbore_db::postgres::statements::{Statements, Value};
 
-/// The stretches of partitions that change. No two of them overlap.
+/// The ranges of consecutive partitions that change (*stretches*). No two of them overlap.
 #[derive(Default)]
 pub struct Registrations {
-    /// The end (exclusive) of each stretch, by its topic and the number of its first partition.
+    /// The end (exclusive) of each range of changed partitions, by its topic and the number of its first partition.
     stretches: BTreeMap<(Uuid, usize), usize>,
     rows: Vec<Row>,
 }
@@ -68,7 +68,8 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Splits the rows that contain the start or end of a stretch, so that none is only partly within a stretch.
+    /// Splits the rows that contain the start or end of a range of changed partitions. Each row is then completely
+    /// inside or outside such a range.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);

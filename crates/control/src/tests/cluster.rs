@@ -239,7 +239,7 @@ async fn until_others_show_a_change() {
     }
 }
 
-/// Measures a transaction that changes 3,000 registrations, first in one stretch and then in many.
+/// Measures a transaction that changes 3,000 registrations, first of consecutive partitions and then of scattered ones.
 #[test]
 #[ignore = "a measurement"]
 fn many_partitions_change() {

@@ -260,8 +260,8 @@ fn decision_is_based_on_changes_of_another_writer() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// No published image has the topic. If it were recorded as deleted, no broker would ever report that its files
-/// are removed.
+/// The topic is in no published image, so no broker has files of it. If the store recorded the topic as deleted, no
+/// broker would ever report that the files are removed, and the record would stay.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let directory = tempfile::tempdir().expect("tempdir");

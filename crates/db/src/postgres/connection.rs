@@ -1,9 +1,8 @@
 //! A database connection for a thread that blocks, with one request at a time. It is opened when it is first needed,
 //! and again after it has ended.
 //!
-//! Invariants: every call ends within a time limit. If the connection cannot be opened, further calls fail with the
-//! same error for a pause of at most `PAUSE_MAX`. The connection can be dropped anywhere, even in a task of another
-//! runtime.
+//! Invariants: every call ends within a time limit. After a failed attempt to connect, calls fail with the same error
+//! during a pause of at most `PAUSE_MAX`. The connection can be dropped anywhere, even in a task of another runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A connection to a database, which may be open or closed.
 pub struct DatabaseConnection {
     server: Arc<Server>,
-    /// The runtime in which the session runs while a caller waits. `None` only while this is dropped.
+    /// The runtime in which the session runs while a caller waits. `None` only while the connection is being dropped.
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
     /// The last failed attempt to connect: its time, the pause after it, and its error.

@@ -20,8 +20,9 @@ const MIGRATIONS: &[&str] = &[TRANSACTIONS];
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
 /// The version of the schema that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// The number that `fullbore admin accept-copy` adds to each broker's count of changes to the index. The copy may lack
-/// the last changes, and later changes must not get their numbers again. Brokers need decades for this many changes.
+/// The number that `fullbore admin accept-copy` adds to each broker's count of changes to the index of diskless topics.
+/// An older copy of the database may lack the last changes, whose numbers must not be used again. Brokers need decades
+/// for this many changes.
 pub const CHANGES_SKIPPED: i64 = 1_000_000_000;
 /// The advisory lock that is held while the schema is created or upgraded ("fullbore" in ASCII).
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;

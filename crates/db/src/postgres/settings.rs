@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::rows::{Rows, text};
 use crate::StoreError;
 
-/// The server ends a transaction that is idle for a call's time limit divided by this number. The next broker can then
-/// get the lock.
+/// The server ends a transaction that is idle for a call's time limit divided by this number. A broker that waits for
+/// the lock can then get it.
 const FROZEN_PART: u32 = 2;
 /// Settings that a transaction cannot set for itself. The server needs them before it reads the first statement, but
 /// `SET LOCAL` is a statement.

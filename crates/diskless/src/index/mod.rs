@@ -229,8 +229,8 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has already changed the state in memory, which may no longer match the rows. The state
-                // is dropped, so that a later call reads it again.
+                // The commit has failed, but the decision has already changed the state in memory, which may no longer
+                // match the rows. The state is dropped, so that a later call reads it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
@@ -464,8 +464,9 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of a producer's newest row to the state of a deleted partition. A marker at the start of the row has
-/// the producer's next sequence, so the record before the marker had the sequence before that.
+/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
+/// producer's last record is in no row that was read. The marker has the producer's next sequence, so the sequence of
+/// the last record is one lower.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

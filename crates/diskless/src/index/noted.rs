@@ -141,14 +141,15 @@ impl NotedChanges {
         self.shared.noted.lock().has_read = true;
     }
 
-    /// Returns true if an older copy of the index was accepted since this process has read the counts of all brokers.
-    /// Before that, returns false, because the counts from the file may be older than the copy.
+    /// Returns true if an older copy of the index was accepted after this process had read the counts of all brokers.
+    /// Until they are read, returns false, because the counts from the file may be older than the copy.
     pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
         let noted = self.shared.noted.lock();
         let is_skipped = |(broker_id, found): (&i32, &i64)| {
             let known = noted.counts.get(broker_id).copied().unwrap_or(0);
-            // Accepting a copy raises each of its counts by `CHANGES_SKIPPED`. If the copy lacks changes that were
-            // counted here, its count exceeds the known one by less than that.
+            // Accepting a copy raises each of its counts by `CHANGES_SKIPPED`. The copy may lack changes that were
+            // counted here, so its raised count may exceed the known one by less than that, but always by more than
+            // half of it.
             found.saturating_sub(known) > CHANGES_SKIPPED / 2
         };
         noted.has_read && found.iter().any(is_skipped)

@@ -384,8 +384,8 @@ pub(super) fn carry_out<S: IndexStore>(
 ) {
     // A failure to send an answer is ignored, because the caller no longer waits for it.
     match request {
-        // A commit does not expire producers. The GC expires them, and records in the state of each partition which ids
-        // may have expired.
+        // A commit need not look for idle producers. The GC expires them, and records in the state of each partition
+        // which ids may have expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, progress.clock.at(now_ms))));
         }

@@ -14,12 +14,12 @@ use fullbore_db::StoreError;
 
 /// The offset of a [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
 ///
-/// Rows at even lower offsets were copied from the deleted partition of the same name. Their producers have not written
-/// to this partition.
+/// Rows of a partition at even lower offsets were copied from the deleted partition of the same name. The producers of
+/// these rows have not written to the partition itself.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// For this long, the deletion of a topic copies rows of producers that wrote only to earlier partitions of the name.
-/// Producers whose rows are not copied by then count as forgotten.
+/// Time limit for the copies that the deletion of a topic makes: the rows of producers that wrote only to earlier
+/// partitions of the name. Producers whose rows are not copied in time count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.

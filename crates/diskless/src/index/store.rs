@@ -186,7 +186,7 @@ pub trait IndexStore: Send {
     /// Returns a [`CommitError`] if nothing was recorded or the outcome is unknown.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
-    /// Forgets objects that were deleted from the store a second time.
+    /// Forgets objects whose second DELETE in the store has succeeded.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was forgotten or the outcome is unknown.
@@ -345,8 +345,8 @@ impl AbortedTransactions {
 pub const LENGTH_BITS_MAX: u32 = 62;
 
 /// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
-/// offset begins less than `1 << bits` offsets before that offset. A search in a database index by this number
-/// therefore reads few rows.
+/// offset begins less than `1 << bits` offsets before it. A search for open transactions can therefore look only at
+/// these offsets for each number of bits, and so reads few rows.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)

@@ -1,10 +1,10 @@
 //! The service that issues credentials to a container, as the environment describes it.
 //!
 //! The `object_store` library uses AWS_CONTAINER_CREDENTIALS_FULL_URI only together with a file that has the token.
-//! Without such a file, the library would request the credentials of the instance. This module therefore passes it an
-//! empty file. The HTTP client then replaces the empty header by the token, or removes the header. Invariant: without a
-//! token file, unencrypted requests only go to this host, or to the fixed addresses of Amazon's services, as in
-//! Amazon's own clients.
+//! Without such a file, the library would request the credentials of the instance. This module therefore names an empty
+//! token file, and the library sends an empty authorization header. The HTTP client replaces that header by the token,
+//! or removes it. Invariant: without a token file, unencrypted requests only go to this host, or to the fixed addresses
+//! of Amazon's services, as in Amazon's own clients.
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use reqwest::Url;

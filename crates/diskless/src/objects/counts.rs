@@ -31,7 +31,8 @@ pub struct StoreCounts {
     failing: Mutex<FailingSince>,
 }
 
-/// When the first attempt of each kind failed. `None` if there was no failure, or if a later success has cleared it.
+/// The times of failed attempts. `put` and `get` are the times of the first failure since the last success, or `None`
+/// if there was none.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,

@@ -35,8 +35,8 @@ const MARKER_LEN_MAX: usize = 1000;
 const PROBE: &str = "probe";
 /// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// If the store has no conditional PUTs or ignores the condition, the broker waits this long after the PUT of its own
-/// marker. It then reads which marker is in the store.
+/// How long the broker waits after the PUT of its own marker before it reads which marker is in the store. Only used if
+/// the store has no conditional PUTs or ignores the condition.
 const MARKER_SETTLES: Duration = Duration::from_secs(2);
 
 /// The state of a store's ownership marker, which is either verified or not yet.
@@ -215,8 +215,8 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
         of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
         put = ConditionalPut::Written;
     }
-    // Without conditional PUTs, the last of several markers remains. After a pause it no longer changes, and is then
-    // read.
+    // Without conditional PUTs, a later marker replaces an earlier one. After a pause no more markers arrive, and the
+    // one that is left is read.
     if put == ConditionalPut::Written {
         tokio::time::sleep(MARKER_SETTLES).await;
     }

@@ -94,8 +94,8 @@ struct Bounded {
 
 impl Bounded {
     /// Changes the rate once an interval has passed since the last change. If the store has refused a request since
-    /// then, the rate falls, and otherwise it grows. While the store refuses most requests, `taken` is the rate of
-    /// those that it answers, and the rate falls below `taken`.
+    /// then, the rate falls, and otherwise it grows. `taken` is the rate of the accepted requests, and is set while the
+    /// store refuses most requests. The new rate is then below `taken`.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;

@@ -62,8 +62,9 @@ pub struct Candidate {
     pub is_transactional: bool,
     /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
     pub confirmation: Option<Confirmation>,
-    /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
-    /// transaction, because the epoch then shows whether the transaction is new.
+    /// The log end in the partition's view, which the change feed updates. If it is past the state that the pipeline
+    /// knows, that state may be stale. 0 if the producer uses a new epoch for each transaction, because the epoch then
+    /// shows whether the transaction is new.
     pub known_to: i64,
     /// True if the producer announces that this is its last batch of the transaction in this partition.
     pub ends_transaction: bool,

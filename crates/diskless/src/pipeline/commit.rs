@@ -29,7 +29,7 @@ use fullbore_log::partition::terms::AwaitedConfirmation;
 /// How long to wait before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
 /// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
-/// The coordinator confirms after the marker in an earlier object is committed, which takes less time.
+/// The coordinator confirms once the marker in an earlier object is committed, which normally takes less time.
 const CONFIRMATION_GRACE: Duration = Duration::from_millis(50);
 
 /// An admitted batch or marker that was not answered yet.

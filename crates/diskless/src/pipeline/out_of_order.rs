@@ -33,16 +33,17 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// How long a partition with parked batches may go without a refresh. A commit in the change feed causes an earlier
-/// refresh. The interval is also the time limit of each refresh, because the task that waits for it must refuse expired
-/// batches in time.
+/// refresh. The interval is also the time limit of each refresh, because the task that waits for the refresh must also
+/// refuse expired batches in time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
     /// Parks a batch whose predecessors have not arrived yet, together with its memory.
     ///
     /// # Errors
-    /// Fails with an out-of-order error if the batch cannot wait, or has already waited too long. In the second case,
-    /// fails with `UnknownProducer` if its producer is forgotten. Fails with `Gone` if the broker stops.
+    /// Fails with an out-of-order error if the batch cannot wait, or if a copy of it has waited too long. If such a
+    /// copy exists and its producer is forgotten, fails with `UnknownProducer` instead. Fails with `Gone` if the broker
+    /// stops.
     pub(super) fn park_early(
         &self,
         state: &mut PipelineState,

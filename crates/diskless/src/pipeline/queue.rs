@@ -124,7 +124,7 @@ pub struct CommitQueue {
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlantedFaults {
-    /// Dead batches stay in their objects.
+    /// Batches that must fail because an earlier one has failed stay in their objects.
     pub keeps_the_dead: bool,
     /// Batches are committed before their confirmation.
     pub commits_unconfirmed: bool,
@@ -458,7 +458,8 @@ impl CommitQueue {
 struct GatheredBatch {
     batch_number: BatchNumber,
     batch: NewBatch,
-    /// The start time that the fair clock assigned, and the number of bytes that it counted for the batch.
+    /// The start time that the clock of [`Gathering`] assigned to the batch, for a fair order of all producers. Also
+    /// the number of bytes that the clock counted for the batch.
     order: (u64, usize),
     at: Duration,
 }

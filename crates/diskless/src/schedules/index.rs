@@ -140,7 +140,7 @@ impl IndexStore for TroubledIndex {
     fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
         // Like PostgreSQL, this index knows which topics exist. A broker that has not learned of a deletion yet may
-        // still request the creation of the topic.
+        // still request the creation of the topic. The request then creates nothing.
         if self.world.topic.lock().current != Some(topic_id) {
             return Ok(Vec::new());
         }

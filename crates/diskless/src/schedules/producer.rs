@@ -76,8 +76,8 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // Over a new connection, a batch without a sequence could be overtaken. A client without sequences
-                // therefore keeps its connections.
+                // A batch on a new connection could overtake an earlier one. Without sequences, brokers would not
+                // notice that, so a client without sequences keeps its connections.
                 if (is_lost || dies) && producer.lock().is_idempotent() {
                     // The brokers still carry out the requests that are under way, but the answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);

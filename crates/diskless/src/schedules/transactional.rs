@@ -1,6 +1,6 @@
 //! The clients that write transactions. Each has a coordinator that survives all processes. The coordinator records its
-//! decision. The coordinator then writes the marker through any of the brokers, until the marker is in the log or its
-//! partition is gone.
+//! decision, and then writes the marker through any of the brokers, until the marker is in the log or its partition is
+//! gone.
 //!
 //! The clients use transaction version 2, in which a transaction begins with sequence 0 of the next epoch. If a process
 //! ends before a transaction is decided, the transaction is aborted.

@@ -213,7 +213,8 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Returns true in one of `one_in` calls on average. Returns false if `one_in` is 0 or the schedule is calm.
+    /// Returns true in one of `one_in` calls on average. Returns false if `one_in` is 0, or once the schedule has no
+    /// more faults.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }

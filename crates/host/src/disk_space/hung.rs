@@ -1,8 +1,9 @@
 //! Detects writes to the data directory's disk that hang, for example because the file system is frozen or a network
 //! volume is gone.
 //!
-//! Each write is counted in the round in which it began. A round lasts until the last write of the round before has
-//! returned, so a long round means that a write hangs. In this way, no clock has to be read when a write begins.
+//! Time is divided into rounds, and each write is counted in the round in which it begins. A round ends when all writes
+//! of the previous round have returned, so a long round means that a write hangs. A write that begins therefore need
+//! not read a clock.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};

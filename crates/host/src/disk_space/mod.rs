@@ -46,8 +46,8 @@ const FREE_MIN: u64 = 256 << 10;
 /// Minimum number of free bytes, in addition to the reserve, for a broker to rejoin ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
 /// How much of the remaining reserve is released at each attempt: first a sixteenth, then a quarter, then all of it.
-/// The first parts are small. If another program takes the released space and the process is killed, most of the
-/// reserve is left for its next start.
+/// The first parts are small, because another program might take the released space. If the broker is then killed, most
+/// of the reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// How long a disk must have had space again before the log reports this.
 const ROOM_LOGGED_AFTER: Duration = Duration::from_secs(5);

@@ -94,8 +94,8 @@ pub struct Reorder {
 impl Reorder {
     /// Returns the number of batches that are parked now.
     pub fn batches_now(&self) -> u64 {
-        // Read `left` first. If a batch is parked and leaves between the two reads, the difference must not become
-        // negative.
+        // Read `left` first. Otherwise a batch that is parked and leaves between the two reads would make the
+        // difference negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
     }
@@ -302,8 +302,8 @@ impl Metrics {
 
     /// Returns the number of open connections.
     pub fn connections_open(&self) -> u64 {
-        // Read `closed` first. If a connection opens and closes between the two reads, the difference must not become
-        // negative.
+        // Read `closed` first. Otherwise a connection that opens and closes between the two reads would make the
+        // difference negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)
     }

@@ -4,8 +4,8 @@
 //! As in Kafka, the names of the files show how far the replacement has got. A `.cleaned` file is still being written,
 //! and a restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the
 //! segments that it covers, and gives it its final name. The log file is renamed after its indexes, so its name alone
-//! decides. A `.swap` file covers all offsets from its first to its last batch. To make this work, compaction always
-//! keeps the last batch, if necessary without records.
+//! shows which stage the segment has reached. A `.swap` file covers all offsets from its first to its last batch. To
+//! make this work, compaction always keeps the last batch, if necessary without records.
 //!
 //! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know whether the
 //! index belongs to the old or to the new segment. The old index is removed before the old log file, and the new index

@@ -1,5 +1,5 @@
-//! Collects reads of files that the disk has refused, because the threads that read do not know the partition. This is
-//! so while a response is sent, for example.
+//! Collects the reads of files that the disk has refused. A thread that reads, for example to send a response, does not
+//! know the partition of the file. Housekeeping takes the failed reads from here and finds their partitions.
 //!
 //! Invariant: at most [`KEPT_MAX`] failures are kept, and further ones are dropped. If the cause of a dropped failure
 //! persists, a later read fails as well and is noted.

@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 
 /// Maximum number of ranges that are remembered.
 const GHOSTS_MAX: usize = 64 << 10;
-/// How long the cache stays larger after a reader has returned to a ghost.
+/// How long the cache stays larger after a reader has returned to a dropped file range (a *ghost*).
 const WANTED_FOR: Duration = Duration::from_secs(600);
 
-/// The ghosts of one broker.
+/// The file ranges that one broker has dropped from the page cache.
 #[derive(Debug)]
 pub struct Ghosts {
     /// A range is forgotten when it and the ranges dropped after it have more bytes than this.

@@ -40,7 +40,7 @@ struct ShelvedPiece {
 }
 
 /// A slot of the cache. It covers the bytes of a file from `from` up to the next multiple of
-/// [`PIECE_MAX`](super::direct::PIECE_MAX), without those that were not settled when the slot was created.
+/// [`PIECE_MAX`](super::direct::PIECE_MAX), without those that could still change when the slot was created.
 pub struct Slot {
     file: Arc<File>,
     from: u64,

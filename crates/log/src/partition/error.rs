@@ -36,8 +36,9 @@ pub enum AppendError {
     /// This broker's role does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is no longer known here, and its batch does not begin at sequence 0. The log start offset makes
-    /// Java's producer begin a new epoch. Without it, the producer would send the batch again for ever.
+    /// The producer is no longer known here, and its batch does not begin at sequence 0. The log start offset in the
+    /// response makes Java's producer begin a new epoch. Without this offset, the producer would send the batch again
+    /// for ever.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// The partition's log start offset.

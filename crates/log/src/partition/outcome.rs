@@ -343,8 +343,8 @@ pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the result of [`Acknowledges::acknowledgement`] may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns how far the records before `end_offset` are replicated, which the leader of `leader_epoch` has appended.
-    /// The replication is complete once all in-sync replicas have them.
+    /// Returns how far the records before `end_offset` are replicated. The leader of `leader_epoch` has appended these
+    /// records. The replication is complete once all in-sync replicas have them.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
     /// Returns true once the broker is stopping. No caller waits after that.

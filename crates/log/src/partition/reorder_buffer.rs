@@ -98,7 +98,7 @@ impl ReorderBuffer {
     }
 
     /// Counts `bytes` for a batch of a producer that already holds `own` bytes. Returns `None` if they do not fit into
-    /// the budget or into `max`.
+    /// the budget, which is the smaller of `max` and the setting.
     fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
         let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);

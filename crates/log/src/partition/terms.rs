@@ -15,7 +15,7 @@ use fullbore_rules::sequence::TransactionsSeen;
 pub struct EarlyBatches<'a> {
     /// True if the producer has declared that its batches may arrive out of order.
     pub are_sent: bool,
-    /// The buffer in which such batches wait. `None` if no client waits for an answer.
+    /// The buffer in which out-of-order batches wait. `None` if no client waits for an answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 

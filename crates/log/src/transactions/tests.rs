@@ -280,8 +280,9 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// The broker is killed. If nothing was flushed and the number in `damage` is 0, the kill damages the last index of
-    /// aborted transactions. The kill cuts the index off within an entry (true) or removes the index (false).
+    /// The broker is killed. `damage` has a number and a flag. If the number is 0 and nothing was flushed, the last
+    /// index of aborted transactions is damaged. It is cut off within an entry if the flag is true, and removed
+    /// otherwise.
     Kill {
         damage: Option<(usize, bool)>,
     },

@@ -84,7 +84,7 @@ fn enter_classic(
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
     // With this lock, only one broker at a time enters predecessors of the topic. If another transaction deletes the
-    // topic, the lock is granted after that transaction.
+    // topic, the lock is granted after that transaction and finds no row.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
@@ -237,7 +237,8 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // A predecessor is found through the row of its successor, and a deletion has just removed such a row.
+        // A deletion has just removed the row of one of the partitions. Its predecessor could only be found through
+        // that row.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)

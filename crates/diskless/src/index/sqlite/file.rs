@@ -3,8 +3,9 @@
 //! Reads and writes of rows are in [`super`].
 //!
 //! Invariant: an opened file has the schema of this version and every change that this broker has counted. At the first
-//! frame with a wrong checksum, SQLite silently ends the recovery of its write-ahead log and drops all later commits.
-//! Such a file is refused before anything is written to it, so that its log can still be repaired.
+//! frame with a wrong checksum, SQLite silently ends the recovery of its write-ahead log and drops all later commits. A
+//! file that lacks counted changes for this reason is refused before anything is written to it. Its log can then still
+//! be repaired.
 
 use std::fs;
 use std::io;

@@ -487,8 +487,8 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // A single statement removes the rows of all these producers. Each such statement reads all producer
-                // rows of the partition, so one per producer would be slow.
+                // Remove the rows of all these producers with one statement. A statement for each producer would be
+                // slow, because each statement reads all producer rows of the partition.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;
