@@ -45,7 +45,7 @@ pub enum MarkerFate {
     Stays,
     /// The marker stays, and its delete horizon is set.
     SetsHorizon,
-    /// The marker is removed, but it stays as an empty batch if it is the last batch of its producer.
+    /// The marker is removed. If its batch is the last one of its producer, the batch stays without records.
     Goes,
 }
 

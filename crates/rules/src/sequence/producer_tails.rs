@@ -64,7 +64,7 @@ impl ProducerTails {
 
     /// Returns the state for the next recreated partition, with the producers that have written `here`. The new state
     /// also includes the producers of this state, if all together are at most `limit`. Otherwise the new state records
-    /// that they may be missing.
+    /// that producers may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
