@@ -280,8 +280,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. If it is there already, the sender is woken only if the window is
-    /// open, and the batch is `ready` or linger.ms is 0.
+    /// Puts the partition on its leader's worklist. A partition that is already there wakes the sender only if the
+    /// window is open and the batch may leave: it is `ready`, or linger.ms is 0.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
