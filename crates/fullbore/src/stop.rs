@@ -24,8 +24,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// records, to commit, and to leave its group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// The interval of the polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the
-/// polling thread, it is also slow to run the command.
+/// The interval of the polls after Ctrl-C. The command's time is counted in polls and not by the clock, because a
+/// machine that is slow to run the polling thread is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A further signal within this time counts as a repetition of the first one. The `timeout` of coreutils sends its
@@ -220,8 +220,9 @@ impl Stop {
     }
 }
 
-/// Hides the panics of tasks that poll a timer of a stopped runtime. Such a task was in a write when its runtime
-/// stopped, because tokio does not wait for a task in [`block_in_place`](tokio::task::block_in_place).
+/// Hides the panics of tasks that poll a timer of a stopped runtime. Tokio does not wait for a task in
+/// [`block_in_place`](tokio::task::block_in_place), so a task that was in a write when its runtime stopped goes on
+/// afterwards.
 pub fn hide_panics_of_a_stopped_runtime() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
