@@ -63,7 +63,7 @@ pub static TABLES: &[Table] = &[
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
         // A request takes one record of 1,000 bytes and no more, so a batch that waits cannot grow. The last of 500
-        // records waits longer than Kafka's two minutes.
+        // records waits longer than two minutes, Kafka's default of delivery.timeout.ms.
         set: &[
             ONE_CONNECTION,
             "rtt=150",
