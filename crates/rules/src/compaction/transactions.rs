@@ -98,8 +98,8 @@ impl TransactionScan {
     }
 }
 
-/// Decides about a marker that has records (KIP-534). When its transaction has no data left, the marker stays for
-/// another delete.retention.ms.
+/// Decides what happens to a marker that has not been emptied yet (KIP-534). When its transaction has no data left, the
+/// marker stays for another delete.retention.ms.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,
