@@ -147,8 +147,8 @@ impl Cluster {
             let request = request.clone();
             async move {
                 let connection = cluster.open(&address).await?;
-                // The call has a task of its own, which goes on if another broker answers first. If it ended during its
-                // write, the connection would end as well, with all other requests in flight on it.
+                // The call has a task of its own, which goes on if another broker answers first. If the call ended
+                // during its write, the connection would end as well, with all other requests in flight on it.
                 let called = tokio::spawn(async move { connection.call(&*request).await }).await;
                 Ok(called.unwrap_or(Err(ConnectionError::NotSent(address)))?)
             }
