@@ -89,7 +89,7 @@ struct LedgerState {
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
-    /// Offsets that wait for the coordinator. There are at most [`OFFSETS_MAX`] requests.
+    /// Requests to commit offsets that wait for the coordinator, at most [`OFFSETS_MAX`].
     offsets: VecDeque<OffsetsRequest>,
     /// The last problem of the coordinator's requests.
     trouble: String,

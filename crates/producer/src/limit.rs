@@ -60,8 +60,8 @@ impl BatchLimit {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the limit applies to sizes before compression. A batch must then not rely on its compression
-    /// ratio to grow.
+    /// Returns true if the limit applies to sizes before compression. Batches must then not grow by their compression
+    /// ratio.
     #[inline]
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened.load(Ordering::Relaxed)

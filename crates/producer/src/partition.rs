@@ -462,8 +462,8 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // Wakes a new leader that has waited for the last response. The broker that sent the response checks its
-        // partitions anyway.
+        // Wakes the task of a new leader, which has waited for the last response of the old one. The old leader's task
+        // checks its partitions anyway.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }
