@@ -177,8 +177,8 @@ impl Stop {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long a command that ends may still wait for brokers and readers. This is `full`, or after Ctrl-C the
-    /// rest of `share`.
+    /// Returns how long a command that ends may still wait for brokers and readers. Without Ctrl-C this is `full`.
+    /// After Ctrl-C it is what remains of `share`, and never more than `full`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
             // The result is at least 1 ms, because zero has another meaning for callers.
@@ -198,8 +198,9 @@ impl Stop {
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Returns once the command has taken too long to notice the signal, or to end after it has noticed it. A command
-    /// with a receiver counts as having noticed the signal.
+    /// Returns once the command has taken too long to end. After a signal other than Ctrl-C, there is a limit for
+    /// noticing the signal, and then one for the end. A command that holds a receiver counts as having noticed the
+    /// signal.
     async fn unnoticed(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
