@@ -108,8 +108,8 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 /// How long records must have waited before the reason is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
-/// ends early if a leader refuses the new id. Afterwards the previous id counts as the topic's id again: either the new
-/// id came from a broker that was behind, or an older copy of the cluster's metadata was restored.
+/// ends early if a leader refuses the new id. Afterwards the previous id counts as the topic's id again. Then
+/// either the new id came from a broker that was behind, or an older copy of the cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
