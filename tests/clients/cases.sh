@@ -14,9 +14,9 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# The command that starts a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... A tool spends most of its time on the
-# start of its JVM. The archive of `all` saves half of this if it exists and matches. Logging is off, because a warning
-# about the archive would be in the tool's output.
+# The command that starts a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... A tool spends most of its time on
+# the start of its JVM. The archive of `all` saves half of this time if it exists and matches. Logging is off, because
+# a warning about the archive would be in the tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
 # How many replicas the topics of the cases have, and the pattern of a line of `describe` in which all are in sync.

@@ -14,9 +14,9 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
-/// The journal's size in MiB and its first block. The journal lies before all files. [`Disk::lose_end_of`] cuts off the
-/// end of the image. A journal there would let the image grow at the next commit, and the lost part would be read as
-/// zeros.
+/// The journal's size in MiB and its first block. The journal lies before all files, because [`Disk::lose_end_of`] cuts
+/// off the end of the image. If the journal were there, its next commit would let the image grow again, and the lost
+/// part would be read as zeros.
 const JOURNAL: &str = "size=4,location=4096";
 
 /// A disk image with its mounted file system. Dropping it unmounts the file system.

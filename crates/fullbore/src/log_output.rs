@@ -51,7 +51,8 @@ trait Target: Send + Sync {
 }
 
 struct StandardError {
-    /// True for a pipe or socket. A writable terminal may still block, and so may a file on a hanging disk.
+    /// True if standard error is a pipe or socket. Only for these does "writable" mean that a write does not block. A
+    /// writable terminal may still block, and so may a file on a hanging disk.
     is_pipe: bool,
 }
 

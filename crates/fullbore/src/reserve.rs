@@ -7,7 +7,8 @@
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;
 
-/// The number of reserve threads. A single one could serve clients. With two, one of them may be busy with long work.
+/// The number of reserve threads. One would be enough to serve clients. The second one serves them while the first is
+/// busy with long work.
 pub const THREADS: usize = 2;
 
 /// The workers that are held in reserve.

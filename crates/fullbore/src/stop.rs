@@ -24,8 +24,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// records, to commit, and to leave its group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// The interval of the polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the
-/// polling thread, it is also slow to run the command.
+/// The interval of the polls after Ctrl-C. The command's time is counted in polls and not by the clock, because a
+/// machine that is slow to run the polling thread is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A further signal within this time counts as a repetition of the first one. The `timeout` of coreutils sends its
@@ -177,8 +177,8 @@ impl Stop {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long a command that ends may still wait for brokers and readers. This is `full`, or after Ctrl-C the
-    /// rest of `share`.
+    /// Returns how long a command that ends may still wait for brokers and readers. Without Ctrl-C this is `full`.
+    /// After Ctrl-C it is what remains of `share`, and never more than `full`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
             // The result is at least 1 ms, because zero has another meaning for callers.
@@ -198,8 +198,9 @@ impl Stop {
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Returns once the command has taken too long to notice the signal, or to end after it has noticed it. A command
-    /// with a receiver counts as having noticed the signal.
+    /// Returns once the command has taken too long to end. After a signal other than Ctrl-C, there is a limit for
+    /// noticing the signal, and then one for the end. A command that holds a receiver counts as having noticed the
+    /// signal.
     async fn unnoticed(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -220,8 +221,9 @@ impl Stop {
     }
 }
 
-/// Hides the panics of tasks that poll a timer of a stopped runtime. Such a task was in a write when its runtime
-/// stopped, because tokio does not wait for a task in [`block_in_place`](tokio::task::block_in_place).
+/// Hides the panics of tasks that poll a timer of a stopped runtime. Tokio does not wait for a task in
+/// [`block_in_place`](tokio::task::block_in_place), so a task that was in a write when its runtime stopped goes on
+/// afterwards.
 pub fn hide_panics_of_a_stopped_runtime() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -9,8 +9,9 @@ use std::time::Duration;
 /// The name of the property with the transactional id.
 pub const TRANSACTIONAL_ID: &str = "transactional.id";
 
-/// Checks that a command line does not name two transactional ids, with the flag and with a property. The id decides
-/// which producer is fenced, so neither may silently override the other. (The flag does override a file of properties.)
+/// Checks that the flag and a property of a command line do not name different transactional ids. The id decides which
+/// producer is fenced, so neither may silently override the other. Properties of a file are not checked, because a flag
+/// overrides them.
 ///
 /// # Errors
 /// Returns [`Failure`] if the flag and the properties name different ids.

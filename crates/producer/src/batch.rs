@@ -215,8 +215,8 @@ impl ProducerBatch {
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Notes whether the attempt that has just ended may be in the log. The result matters if the caller gives the
-    /// batch up.
+    /// Notes whether the attempt that has just ended may be in the log. If the caller gives the batch up, this decides
+    /// which error its records get.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {

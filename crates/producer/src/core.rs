@@ -108,8 +108,8 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 /// How long records must have waited before the reason is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
-/// ends early if a leader refuses the new id. Afterwards the previous id counts as right, because only two causes are
-/// left. The new id came from a broker that was behind, or a copy of the cluster's metadata was restored.
+/// ends early if a leader refuses the new id. Afterwards the previous id counts as the topic's id again. Then
+/// either the new id came from a broker that was behind, or an older copy of the cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
@@ -401,8 +401,8 @@ impl Core {
             () = self.keep_time() => {}
             () = self.stopped() => {}
         }
-        // The handler of a request in flight holds the core, and the core holds its connections. Without this line both
-        // would stay in a shared runtime until the response.
+        // Ends the requests in flight. Their handlers hold the core, which holds the connections, so in a shared
+        // runtime both would otherwise stay in memory until the last response.
         self.cluster.close();
     }
 }
@@ -483,8 +483,8 @@ impl Core {
 
     /// Fetches the metadata of every topic in use. Returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // The flag is cleared before the number rises. A request that comes after the number rises thus sets the flag
-        // again and causes another fetch.
+        // The flag is cleared before the number rises. A caller of [`Core::want_newer_metadata`] that sees the new
+        // number thus sets the flag again, and gets a fetch that begins after its call.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();

@@ -18,7 +18,7 @@ pub(crate) struct Grants {
     /// Maximum number of batches per producer and partition that the broker holds back until the missing ones arrive. 0
     /// if the broker does not reorder.
     pub(crate) reorder: usize,
-    /// True if the broker has acknowledged a batch. Until then it gets one request at a time.
+    /// True if the broker has acknowledged a batch. Until then the broker gets one request at a time.
     pub(crate) proven: bool,
     /// True once a value out of bounds was reported. Later ones are not reported.
     reported: bool,

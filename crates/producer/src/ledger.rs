@@ -89,7 +89,7 @@ struct LedgerState {
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
-    /// Offsets that wait for the coordinator. There are at most [`OFFSETS_MAX`] requests.
+    /// Requests to commit offsets that wait for the coordinator, at most [`OFFSETS_MAX`].
     offsets: VecDeque<OffsetsRequest>,
     /// The last problem of the coordinator's requests.
     trouble: String,
@@ -202,9 +202,9 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. `takes_next` is true if the application wanted to commit it. If the
-    /// commit failed, each later transaction then fails too, until the application has seen the error. Otherwise the
-    /// offsets of later transactions would skip the records of this one.
+    /// Gives the oldest transaction its outcome. `takes_next` is true if the application wanted to commit that
+    /// transaction. If this commit failed, later transactions fail as well, until the application has seen the error.
+    /// Otherwise their offsets would skip the records of the failed transaction.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;

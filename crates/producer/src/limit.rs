@@ -2,12 +2,12 @@
 //! (max.message.bytes).
 //!
 //! A broker's refusal does not include its limit, but the topic's configuration does. Until the configuration is known,
-//! each step halves the distance between the largest accepted batch and the smallest refused one, down or up, until the
-//! two are close. Sizes are those on the wire. If a refused batch is no larger than an accepted one, the broker stores
-//! batches with another codec. From then on sizes are those before compression.
+//! the limit is searched by bisection between the largest accepted batch and the smallest refused one. Sizes are first
+//! those on the wire. A refused batch that is no larger than an accepted one shows that the broker stores batches with
+//! another codec. From then on, sizes are those before compression.
 //!
-//! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
-//! nothing, so that batches that were in flight together count once.
+//! Invariant: a refusal lowers the limit below the refused batch. If the refused batch is already above the limit,
+//! nothing changes, because it left before an earlier refusal lowered the limit.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -60,15 +60,15 @@ impl BatchLimit {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the limit applies to sizes before compression. A batch must then not rely on its compression
-    /// ratio to grow.
+    /// Returns true if the limit applies to sizes before compression. Batches must then not grow by their compression
+    /// ratio.
     #[inline]
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a broker may accept a batch of `before` bytes that was compressed to `after`. If only the codec
-    /// made the batch larger than the limit, the broker decides.
+    /// Returns true if a broker may accept a batch of `before` bytes that was compressed to `after`. A batch that
+    /// exceeds the limit only because the codec made it larger is allowed too, and the broker decides.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
     }

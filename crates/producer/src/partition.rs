@@ -280,8 +280,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. If it is there already, the sender is woken only if the window is
-    /// open, and the batch is `ready` or linger.ms is 0.
+    /// Puts the partition on its leader's worklist. A partition that is already there wakes the sender only if the
+    /// window is open and the batch may leave: it is `ready`, or linger.ms is 0.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -462,8 +462,8 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // Wakes a new leader that has waited for the last response. The broker that sent the response checks its
-        // partitions anyway.
+        // Wakes the task of a new leader, which has waited for the last response of the old one. The old leader's task
+        // checks its partitions anyway.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }

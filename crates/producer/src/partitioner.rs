@@ -36,12 +36,11 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// Chooses the partition for records without a key: one for a *run* of records, and then another one (KIP-480).
 ///
-/// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
-/// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of
-/// a busy broker makes a short path look long. On a long path a run also ends as soon as its batch has left. The next
-/// partition is the best of a few chosen at random ("the power of two choices", Mitzenmacher, 1996). Each partition
-/// thus gets as many records as its broker accepts (KIP-794), and no record waits for acknowledgements while another
-/// partition could send it.
+/// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. A few partitions thus get large
+/// batches at a time, instead of small ones for all partitions. There is one exception: on a long path, a run ends
+/// earlier if all of its records have left. The next partition is the best of a few chosen at random ("the power of two
+/// choices", Mitzenmacher, 1996). Each partition thus gets as many records as its broker accepts (KIP-794), and no
+/// record waits for acknowledgements while another partition could send it.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
@@ -55,7 +54,8 @@ pub(crate) struct Sticky {
 /// The time that determines how long a run is. A run gets as many bytes as are sent in this time, within bounds. No
 /// record waits until this time has passed, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// Maximum number of batches of batch.size in a run. Without it, a burst of records could end up in one partition.
+/// Maximum number of batches of batch.size in a run. Without this limit, a burst of records could end up in one
+/// partition.
 const RUN_BATCHES: usize = 16;
 /// The number of partitions from which the best one is chosen.
 const CHOICES: usize = 4;

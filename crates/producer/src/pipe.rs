@@ -9,14 +9,15 @@
 //! path that became wider, because twice as much in flight then arrives twice as fast. A round ends with the response
 //! to a request that was sent after the round began.
 //!
-//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate. It never
-//!   lowers the rate, and does not age it.
-//! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
-//!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
-//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT.
-//!   Otherwise one stale number would justify the other.
+//! * A sample taken while the application had nothing more to send (application-limited) may raise the estimated rate.
+//!   It never lowers the rate, and makes no older sample expire.
+//! * The shortest round trip (min RTT) must not include a queue of this connection's own. Once in [`MIN_RTT_MAX_AGE`],
+//!   therefore, a little less than one bandwidth-delay product (BDP) is in flight for a round (PROBE_RTT). This BDP is
+//!   computed from the last round's own rate. The round trip of requests in that round is the new min RTT, whether
+//!   shorter or longer. Larger rates of earlier rounds are dropped together with the old min RTT.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
-//! * As many bytes as were acknowledged in a burst in each of the last rounds may be in flight in addition (`bursts`).
+//! * In addition, as many bytes may be in flight as were acknowledged in one burst in each of the last rounds
+//!   (`bursts`).
 //!
 //! Invariant: with an estimate, at least five requests (Kafka's default) may be in flight, except during PROBE_RTT.
 
@@ -35,7 +36,7 @@ const REQUESTS_MIN: usize = 5;
 /// `fullbore.connection.requests.max` is 1024). If the broker read fewer, it would never see a batch for which others
 /// in flight wait.
 const REQUESTS_MAX: usize = 900;
-/// Maximum number of requests in flight, if other requests wait for the additional ones.
+/// Maximum number of requests in flight, including those for which other requests wait at the broker.
 const REQUESTS_MAX_MISSING: usize = 1000;
 /// How many rounds the largest rate is remembered for.
 const RATE_ROUNDS: u64 = 10;
@@ -88,9 +89,10 @@ pub(crate) struct Pipe {
     round_ends_at: u64,
     /// When this round began, and how many bytes had been acknowledged then.
     round_began: (Instant, u64),
-    /// Two flags. The first is true if this round had samples that were not limited, the second if it had limited ones.
+    /// Two flags. The first is true if this round had samples that were not application-limited, the second if it had
+    /// application-limited ones.
     round_had: (bool, bool),
-    /// The rate of the last round, if none of its samples was limited.
+    /// The rate of the last round, if none of its samples was application-limited.
     recent: Option<f64>,
     min_rtt: Option<(Duration, Instant)>,
     startup: Option<Startup>,
@@ -110,7 +112,7 @@ struct Startup {
 struct ProbeRtt {
     /// How many bytes may be in flight.
     window: usize,
-    /// The rate of the previous round, if it was not limited.
+    /// The rate of the previous round, if none of its samples was application-limited.
     rate: Option<f64>,
     /// Since when no more than `window` has been in flight.
     drained_at: Option<Instant>,
@@ -201,9 +203,9 @@ impl Pipe {
         }
     }
 
-    /// Returns true if another request may leave when requests in flight wait for it at the broker. A fixed number of
-    /// requests may be exceeded by one. With an estimate, up to [`REQUESTS_MAX_MISSING`] requests may be in flight,
-    /// because the request replaces one that was lost with another connection.
+    /// Returns true if another request may leave when requests in flight wait for it at the broker. A configured number
+    /// of requests may be exceeded by one. With an estimate, the limit is [`REQUESTS_MAX_MISSING`] requests, because
+    /// this request replaces one that was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,

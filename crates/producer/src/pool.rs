@@ -9,8 +9,8 @@
 //! share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
-//! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec,
-//! the steady state takes every buffer from the pool and touches no fresh page.
+//! up to whole chunks. There is one exception: compressing, splitting or renumbering a few batches may exceed it for a
+//! moment. Without a codec, a steady load takes every buffer from the pool and touches no fresh page.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;

@@ -58,7 +58,7 @@ enum Background {
 }
 
 impl Producer {
-    /// Starts a producer on a thread of its own. It connects at the first record.
+    /// Starts a producer on a thread of its own. The producer connects when it gets the first record.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if settings contradict each other, or if no thread can be started.

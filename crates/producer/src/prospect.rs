@@ -19,7 +19,7 @@ pub(crate) struct Prospect {
 /// When the clock of `free_at` started.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The unit in which unsent bytes are compared. Of two partitions, the one with fewer whole units is better.
+/// The unit in which unsent bytes are compared. Of two partitions, the one with fewer whole units is preferred.
 const UNSENT_STEP: usize = 16 << 10;
 
 impl Prospect {

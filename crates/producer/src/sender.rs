@@ -128,15 +128,15 @@ impl Sender {
         }
     }
 
-    /// Returns when the oldest request in flight was sent. Returns `None` without idempotence, since batches of an
-    /// abandoned request could be written twice. Such batches wait for the request's timeout instead.
+    /// Returns when the oldest request in flight was sent. Returns `None` without idempotence: such a request is not
+    /// abandoned before its timeout, because its batches could then be written twice.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
     /// Fetches metadata if a response is overdue. If another broker has taken over a partition since the overdue
-    /// request was sent, closes the connections. The replaced broker may never respond, and the batches then go to the
-    /// new leader. Returns the time of the next check, or `None` if no request is in flight.
+    /// request was sent, closes the connections, so that the batches go to the new leader. The replaced broker may
+    /// never respond. Returns the time of the next check, or `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {

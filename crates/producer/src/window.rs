@@ -12,14 +12,14 @@
 //! in order, in a *round*. This is what the responses prove:
 //!
 //! * The acknowledgement of a batch proves that every earlier batch of its epoch with an unknown outcome was written,
-//!   because the broker accepts no sequence before the previous one. A broker that forgot the earlier batches (Kafka
-//!   after a restart) thus needs no retry of them.
-//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised. Then
-//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. There is no such
-//!   proof if a batch with an unknown outcome was given up. Batches with an unknown outcome are then *unresolved*, and
-//!   fail.
-//! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
-//!   fenced.
+//!   because the broker accepts no sequence before the previous one. Those earlier batches need no retry, even if the
+//!   broker has forgotten them (Kafka after a restart).
+//! * If the broker refuses every batch of a round as out of order, none was written. The broker retains at least the
+//!   newest batch that was written, and would recognise its retry. The epoch is bumped (KIP-360), and all are sent
+//!   again from sequence 0. There is no such proof if a batch with an unknown outcome was given up. Batches with an
+//!   unknown outcome are then *unresolved*, and fail.
+//! * A batch that was given up leaves a hole in the sequences. The epoch is bumped once nothing is in flight, so that a
+//!   late copy of the batch is fenced.
 //!
 //! Responses may come in any order, as they do over several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence
 //! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
@@ -49,9 +49,9 @@ pub(crate) const WINDOW_DEFAULT: usize = 5;
 /// The largest window that is accepted from a broker.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// A window that covers at least this many sequences opens no further batch. Brokers retain at most 2^30, since the
-/// order of two sequences further apart is ambiguous. A batch is shorter than 2^31 bytes, so it has fewer than 2^29
-/// records itself.
+/// A window that covers at least this many sequences opens no further batch. A further batch has fewer than 2^29
+/// records, since it is shorter than 2^31 bytes. The window thus stays below the 2^30 sequences that brokers retain at
+/// most. The order of two sequences further apart is ambiguous.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
 /// The identity of a producer on a partition.
@@ -161,8 +161,8 @@ pub(crate) struct Window<B> {
     round: Option<Round>,
     /// Counts acknowledgements and rounds. The module's head explains when a response is evidence.
     generation: u64,
-    /// The `place` of the newest batch acknowledged in this epoch. An earlier batch that may have been written has
-    /// certainly been written.
+    /// The `place` of the newest batch acknowledged in this epoch. Earlier batches of the epoch with an unknown outcome
+    /// were then written too.
     proven_to: u64,
     /// Set once a hole has reached the front in this epoch. True if a batch there was certainly not written.
     hole: Option<bool>,
@@ -249,8 +249,8 @@ impl<B> Window<B> {
     }
 
     /// Sets the log that batches are for. Returns true if this is another log than before, because the topic was
-    /// recreated. Unless the producer is transactional, sequences then start again in a new epoch once nothing is in
-    /// flight.
+    /// recreated. Sequences then start again in a new epoch, once nothing is in flight. This does not apply to
+    /// transactional producers.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;

@@ -25,7 +25,7 @@ impl Uuid {
         let mut bits: u128 = 0;
         for (i, c) in text.bytes().enumerate() {
             let value = ALPHABET.iter().position(|a| *a == c)? as u128;
-            // 21 characters have 126 bits. The last one has 2 bits and 4 zeros.
+            // The first 21 characters have 126 bits. The 22nd has the remaining 2 bits and 4 zeros.
             if i < 21 {
                 bits = bits << 6 | value;
             } else if value & 0xf == 0 {

@@ -311,7 +311,7 @@ fn every_level_reads_back() {
     }
 }
 
-/// In Kafka, level 9 of LZ4 is the fast compressor. All other levels are those of the slow one.
+/// In Kafka, level 9 of LZ4 selects the fast compressor, and all other levels select the slow one.
 #[test]
 fn a_higher_level_makes_less() {
     let text: Vec<u8> =

@@ -19,9 +19,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// Maximum number of bytes in memory for each byte of a message. The worst known message is OffsetFetch 8. Each group
-/// of three bytes becomes a struct of 104. Each topic of the first group, also of three bytes, becomes one of 80. Each
-/// tagged field of its first topic, of two bytes, becomes one of 40. All of them may claim the same bytes, because
-/// memory for an array is reserved before its elements are read.
+/// of three bytes becomes a struct of 104 bytes. Each three-byte topic of the first group becomes a struct of 80 bytes,
+/// and each two-byte tagged field of its first topic a struct of 40 bytes. The three arrays may claim the same bytes,
+/// because memory for an array is reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
 /// How much memory a message with a tiny frame may take.
 const BYTES_BASE: usize = 1024;

@@ -250,8 +250,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state already contains. If `completed`, the transaction that the entry has
-    /// ended, was aborted, adds `completed` to the list of aborted transactions.
+    /// Appends an entry that the producer state already contains. `completed` is the transaction that the entry has
+    /// ended. If that transaction was aborted, adds it to the list of aborted transactions.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);

@@ -99,8 +99,8 @@ impl World {
         }
     }
 
-    /// Returns true if a power loss of this broker may be simulated. Other brokers must have all records that are not
-    /// flushed here. Therefore no other machine may have lost records without the cluster's knowledge, and enough other
+    /// Returns true if a power loss of this broker may be simulated. The records that are not flushed here must be on
+    /// other brokers. So no other broker may have lost records without the cluster's knowledge, and enough other
     /// replicas must remain after a pending change of the ISR. Returns false if the broker's disk is a copy that was
     /// taken while a process ran. Only the heartbeat number shows that such a disk is a copy, and a reboot invalidates
     /// that number.

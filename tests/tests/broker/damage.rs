@@ -108,7 +108,7 @@ fn flip_a_bit(broker: &Broker, at: impl Fn(usize) -> usize) -> PathBuf {
     path
 }
 
-/// Acknowledged records follow after the damage. Truncating the log there would lose them silently.
+/// There are acknowledged records behind the damage. Truncating the log there would lose them silently.
 #[test]
 fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_served() {
     let (mut broker, id) = written(&[]);

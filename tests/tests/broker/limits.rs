@@ -171,8 +171,8 @@ fn connection_that_waits_for_a_response_is_not_idle() {
 const SLOW_BYTES: usize = 32 << 20;
 /// The number of pieces in which a slow client transfers them.
 const PIECES: usize = 128;
-/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit [`IDLE`].
-/// Even a busy machine does not suspend the client for as long as that limit.
+/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit [`IDLE`]. A
+/// single pause is far shorter than the limit, even if a busy machine prolongs it.
 const PAUSE: Duration = Duration::from_millis(65);
 const IDLE: &str = "connections.max.idle.ms=4000";
 

@@ -144,8 +144,8 @@ fn recreated_diskless_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[("diskless.enable", "true")]);
 }
 
-/// The topic is recreated as auto.create.topics.enable does it. Java's producer repeats a batch that gets
-/// OUT_OF_ORDER_SEQUENCE_NUMBER until delivery.timeout.ms.
+/// The topic is recreated as auto.create.topics.enable does it. The broker must accept the producer's next batch. After
+/// OUT_OF_ORDER_SEQUENCE_NUMBER, Java's producer would repeat the batch until delivery.timeout.ms.
 #[test]
 fn diskless_topic_recreated_as_classic_takes_the_next_batch_of_its_producer() {
     let mut broker = Broker::start(&["auto.create.topics.enable=true"]);

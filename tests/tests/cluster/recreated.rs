@@ -44,9 +44,10 @@ fn restart_all(cluster: &mut Cluster) {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Creates the topics `lives` one after another under the same name, and deletes each before the next. An entry has the
-/// number of partitions, and is true for a diskless topic. A producer writes to the first topic and must be able to
-/// continue in the last. All brokers restart before each deletion if `is_during` is true, and otherwise after it.
+/// Creates the topics `lives` one after another under the same name, and deletes each before the next. Each entry of
+/// `lives` has the topic's number of partitions, and true if the topic is diskless. A producer writes to the first
+/// topic and must be able to continue in the last. All brokers restart before each deletion if `is_during` is true, and
+/// otherwise after it.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     let store = tempfile::tempdir().expect("a directory");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);

@@ -129,8 +129,8 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
         sent(&producer, &mut leader, partition, &batch);
         producer.end(&mut coordinator, true);
     };
-    // If the other ids delayed the producer, it would end about one transaction in each round. A busy machine delays
-    // the producer as well, but not in every attempt.
+    // If the other ids delayed the producer, it would complete only about one transaction while each of the others is
+    // refused once. A busy machine delays the producer as well, but not in every attempt.
     let mut counts = Vec::new();
     while counts.len() < ATTEMPTS && counts.last().is_none_or(|count| *count < 3 * ROUNDS) {
         counts.push(ended_beside(&mut stuck, partition, &mut transaction));

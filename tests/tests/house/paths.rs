@@ -47,8 +47,8 @@ struct Function {
 #[derive(Default)]
 struct Above {
     functions: Vec<Function>,
-    /// A stack of the functions that may still call others. Each is an index into `functions` and the position in the
-    /// body that the rows have reached.
+    /// A stack of the functions whose further calls the next rows may show. Each is an index into `functions`, and the
+    /// position in the function's body from which on its next call is searched.
     open: Vec<(usize, usize)>,
 }
 
@@ -58,14 +58,16 @@ impl Above {
         self.functions.push(function);
     }
 
-    /// Returns the index of the last function with this name. In `name`, the end of the file's path may come first.
+    /// Returns the index of the last function with this name. `name` may begin with the end of the file's path and a
+    /// space.
     fn named(&self, name: &str) -> Option<usize> {
         let (file, name) = name.rsplit_once(' ').unwrap_or(("", name));
         self.functions.iter().rposition(|of| of.name == name && of.file.ends_with(file))
     }
 
-    /// Returns the index of the function that must call function `at` of a row. This is the caller in the row, the
-    /// caller that siblings share, or the function before.
+    /// Returns the index of the function that must call function `at` of a row. For the first function, this is the
+    /// caller that the row names. For a sibling, it is the caller of the function before. Otherwise it is the function
+    /// before.
     fn wanted(&self, row: &Row, at: usize) -> Option<usize> {
         let before = self.functions.len().checked_sub(1)?;
         match row.caller.first() {
@@ -75,8 +77,8 @@ impl Above {
         }
     }
 
-    /// Drops functions from the stack until `caller` is on top and calls `function` after its position. Returns false
-    /// and drops nothing if the caller is not in the stack or has no such call.
+    /// Notes that `caller` calls `function` next, and drops the functions above `caller` from the stack. Returns false
+    /// and changes nothing if the caller is not in the stack, or has no such call after its position.
     fn calls_next(&mut self, caller: usize, function: &str) -> bool {
         let Some(depth) = self.open.iter().rposition(|(open, _)| *open == caller) else { return false };
         let from = self.open[depth].1;
@@ -88,8 +90,8 @@ impl Above {
         next.is_some()
     }
 
-    /// Returns true if `is_start` holds for the body of the caller in a row, or of any function above if the row has
-    /// none.
+    /// Returns true if `is_start` holds for the body of the caller that a row names. If the row names none, the body of
+    /// any function above may be the one.
     fn starts(&self, row: &Row, is_start: impl Fn(&str) -> bool) -> bool {
         match row.caller.first() {
             Some(caller) => self.named(caller).is_some_and(|caller| is_start(&self.functions[caller].body)),

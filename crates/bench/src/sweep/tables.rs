@@ -62,8 +62,9 @@ pub static TABLES: &[Table] = &[
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
-        // A request takes one record of 1,000 bytes and no more, so a batch that waits cannot grow. The last of 500
-        // records waits longer than Kafka's two minutes.
+        // A request takes one record of 1,000 bytes and no more, so a batch that waits cannot grow. All records are
+        // sent at once. With one request in flight, the last of 500 records waits for 500 round trips. If a round trip
+        // exceeds 240 ms, this is more than two minutes, Kafka's default of delivery.timeout.ms.
         set: &[
             ONE_CONNECTION,
             "rtt=150",

@@ -2,7 +2,7 @@
 //! hanging transaction.
 //!
 //! A request is retried for the cluster's patience while the coordinator or leader loads, moves or ends a transaction.
-//! The retry is safe. After such an error the request had no effect, or it is idempotent.
+//! The retry is safe, because a request with such an error had no effect or is idempotent.
 
 use crate::blocking::{BrokerAddress, Cluster, Listed};
 use crate::error::ClientError;

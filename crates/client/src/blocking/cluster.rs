@@ -135,8 +135,8 @@ impl Cluster {
     }
 
     /// Drops the connection of [`Cluster::any`], because the leaders or coordinators that its broker names are of no
-    /// use. The next search tries other brokers first. Has an effect at most once a second, and only if there are
-    /// others.
+    /// use. The next search tries other brokers first. Has an effect at most once a second, and only if there are other
+    /// brokers.
     pub(crate) fn doubt(&mut self) {
         if self.bootstrap.knows_others() && self.bootstrap.doubts.lock().doubt(Instant::now()) {
             drop(self.connection.get_mut().take());

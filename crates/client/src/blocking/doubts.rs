@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The minimum time between two doubts. A connection is dropped at each of them.
+/// The minimum time between two doubts, because each of them drops a connection.
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of brokers in doubt.
 const DOUBTED_MAX: usize = 64;

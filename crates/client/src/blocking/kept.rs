@@ -104,7 +104,7 @@ impl KeptConnection {
 
 /// Returns true if requests of this API are idempotent, because they change nothing or set the same value again.
 /// Returns false for APIs whose request a broker would refuse the second time. Also returns false for JoinGroup and
-/// SyncGroup, because another thread stops such a request by ending its connection.
+/// SyncGroup: another thread stops such a request by ending its connection, and a second attempt would defeat this.
 fn may_be_sent_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [

@@ -206,8 +206,8 @@ impl<S: Sink> Cursor<S> {
         self.partition == place.partition && !(self.is_confirmed && is_former(place.topic_id))
     }
 
-    /// Moves to the start of a recreated topic. If no leader knew the present topic, its id came from a broker that is
-    /// behind. The read of the former topic then continues.
+    /// Moves to the start of a recreated topic. If the cursor has read `topic_id` before, its read continues instead.
+    /// In this case, the id in between came from a broker that was behind, and no leader knew it.
     fn change_topic(&mut self, topic_id: Uuid) {
         let (placed, offset) = (self.placed, self.offset);
         let present = FormerTopic { placed, offset, refused_at: self.refused_at, start: self.start };

@@ -98,7 +98,8 @@ impl Member {
     /// Returns the system's error if no thread can be started.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
-        // Only the membership reads metadata. Its brokers serve the offsets as well, once those of the list are gone.
+        // The cluster for offsets reads no metadata. If the brokers of the bootstrap list are gone, it uses those that
+        // the membership has found.
         let offsets = offsets.learning_with(&membership);
         let (of_thread, settings) = (shared.clone(), config.clone());
         let times = Arc::<RoundTrips>::default();

@@ -22,8 +22,9 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of this many requests that any broker can answer, one first goes to a broker without a connection. Otherwise a
-/// single connected broker would answer all of them, even if it is cut off from the controller and has old metadata.
+/// The interval, in requests that any broker can answer, at which one of them first goes to a broker without a
+/// connection. Otherwise a single connected broker would answer all of them, even if it is cut off from the controller
+/// and has old metadata.
 const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
@@ -46,7 +47,8 @@ pub struct TopicInfo {
     pub leaders: Vec<Leader>,
 }
 
-/// The brokers of a cluster, with one connection to each broker that was used. Clones share both.
+/// The brokers of a cluster, with one connection to each broker that was used. Clones share the brokers and the
+/// connections.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<ClusterState>,
@@ -145,8 +147,8 @@ impl Cluster {
             let request = request.clone();
             async move {
                 let connection = cluster.open(&address).await?;
-                // The call has a task of its own, which goes on if another broker answers first. If it ended during its
-                // write, the connection would end as well, with all other requests in flight on it.
+                // The call has a task of its own, which goes on if another broker answers first. If the call ended
+                // during its write, the connection would end as well, with all other requests in flight on it.
                 let called = tokio::spawn(async move { connection.call(&*request).await }).await;
                 Ok(called.unwrap_or(Err(ConnectionError::NotSent(address)))?)
             }
@@ -246,7 +248,7 @@ impl Cluster {
     /// belong to the caller.
     pub fn close(&self) {
         for slot in self.inner.connections.lock().values() {
-            // A locked slot has no connection yet. The task that connects ends with its caller.
+            // A locked slot has no connection to close: its task is still connecting, and ends with its caller.
             if let Some(connection) = slot.try_lock().ok().and_then(|slot| slot.clone()) {
                 connection.close();
             }

@@ -98,7 +98,7 @@ impl Plan {
     /// Plans the wanted cluster.
     ///
     /// # Errors
-    /// Fails if the existing cluster cannot follow the flags.
+    /// Fails if the existing cluster cannot be changed as the flags demand.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         present.brokers.iter().try_for_each(|broker| broker.check_address(present.directory))?;
         let count = count(present, wanted.brokers)?;

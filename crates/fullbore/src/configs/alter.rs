@@ -57,7 +57,7 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
 }
 
 /// Checks that the configurations to delete are set, as kafka-configs.sh does. Brokers ignore unknown names in a
-/// deletion. The broker itself checks loggers.
+/// deletion. For loggers, the broker makes this check itself.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {
         Change::Delete(key) => Some(key.clone()),

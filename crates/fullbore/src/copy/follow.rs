@@ -105,8 +105,8 @@ impl Progress {
     }
 
     /// Returns the position from which a partition of the topic with this id is read, if the group has `committed` this
-    /// offset. Without an offset of the group, the start of an earlier read stays. With auto.offset.reset=latest,
-    /// another start would leave out the records whose transaction was aborted.
+    /// offset. If the group has no offset, the start of an earlier read stays. A new start at the log end
+    /// (auto.offset.reset=latest) would leave out the records whose transaction was aborted.
     fn position(&self, partition: i32, topic_id: Uuid, committed: Option<i64>) -> Placed {
         let before = self.places.get(&partition);
         let start = before.filter(|before| before.topic_id == topic_id).and_then(|before| before.offset);

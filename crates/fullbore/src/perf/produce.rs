@@ -153,8 +153,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     verdict(&outcome, args.num_records)
 }
 
-/// Returns a sentence if the window limited the rate. This is the case if full batches waited only for the window for
-/// much of `elapsed`.
+/// Returns a sentence if the broker's window limited the rate. This is the case if, for much of `elapsed`, full batches
+/// were ready to be sent and only the window held them back.
 fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let BrokerStatus { id, window, .. } = broker;

@@ -92,7 +92,7 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
-    // If the damage cannot be requested, it is left out, because a broker may refuse to report its directories.
+    // A broker may refuse to report its directories. The damage is then left out.
     let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
         line(&document(&topics, &describe, &damage));

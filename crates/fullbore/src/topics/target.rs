@@ -95,8 +95,8 @@ impl TopicTarget {
 }
 
 impl Hits {
-    /// Sorts `topics`, each with a flag for an internal topic, by the kind of selection. The exact name of a topic
-    /// selects only that topic, although its dots would match other letters.
+    /// Sorts topics by how the user has selected them: by name, or by a pattern. The flag of each topic is true for an
+    /// internal topic. The exact name of a topic selects only that topic, although its dots would match other letters.
     fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
         let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
         let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 /// than a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// How long a producer may be without an acknowledgement before the broker is taken to have forgotten it. Kafka's
-/// brokers forget a producer after a day (producer.id.expiration.ms). After this time the next batch goes alone, which
-/// costs one round trip.
+/// After this time without an acknowledgement, the next batch goes alone, which costs one round trip. The broker may
+/// have forgotten the producer by then (producer.id.expiration.ms, by default a day).
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
@@ -36,9 +35,9 @@ impl Partition {
     }
 
     /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
-    /// would be spread over twice as many connections. The batches in flight on a full connection, twice its
-    /// bandwidth-delay product, are enough for two connections. Twice the connections only help if the window also has
-    /// room for further batches. Otherwise the window would limit the rate.
+    /// would be spread over twice as many connections. That helps only if the window permits more batches than are in
+    /// flight now. A full connection has twice its bandwidth-delay product in flight, which is enough for two
+    /// connections.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_more() {
@@ -203,9 +202,9 @@ impl PartitionQueue {
     }
 
     /// Returns the time at which the open batch may leave, or `None` if it may leave now. Once half of the window is in
-    /// use, batches leave evenly spaced over a round trip. If all left together, the records behind them would wait for
-    /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
-    /// of all of them.
+    /// use, batches leave evenly spaced over a round trip. If the batches left together, later records would wait for
+    /// the first acknowledgement in every round trip. A record that may join any of several partitions waits for a
+    /// shorter time, because it can use the windows of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);

@@ -52,8 +52,8 @@ impl Partition {
         self.relist(&mut state);
     }
 
-    /// Returns why no new batch may leave now. Returns `None` if one may, or if there is none but the window is in use.
-    /// Also adopts the epoch of the transaction.
+    /// Returns why no new batch may leave now. Returns `None` if a new batch may leave, or if all batches were already
+    /// sent and some are not resolved yet. Also adopts the epoch of the transaction.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
             if !state.window.is_idle() {

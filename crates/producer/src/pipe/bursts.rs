@@ -1,14 +1,15 @@
 //! Allows for acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that
-//! gathers batches into objects acknowledges all batches of an object together. It closes its next object early only if
-//! enough is in flight beside the acknowledged batches.
+//! gathers batches into objects acknowledges all batches of an object together. While it acknowledges one object, it
+//! can fill the next one only from batches that are in flight beside the acknowledged ones.
 //!
-//! As many bytes as were acknowledged together in the last rounds may be in flight beyond the gain times the BDP. The
-//! minimum of these rounds counts. A single stall, after which all responses come together, thus changes nothing.
+//! As many bytes as were acknowledged together in the last rounds may be in flight beyond the usual multiple of the
+//! BDP. The smallest burst of these rounds counts, so a single stall, after which all responses come together, changes
+//! nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// How many rounds the minimum is taken over.
+/// The number of last rounds of which the smallest burst counts.
 const ROUNDS: usize = 4;
 
 /// The size of the bursts in the last rounds.

@@ -1,7 +1,8 @@
 //! Detects that the window of an idempotent producer limits throughput on a long path. This is reported once.
 //!
 //! A window binds if full batches wait only for acknowledgements, the connection could carry more, and acknowledgements
-//! keep coming. A broker that sends no response for a while does not count. Time is an argument.
+//! keep coming. Times in which the broker sends no response do not count, because the broker is the limit then. Time is
+//! an argument.
 
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};

@@ -93,7 +93,8 @@ impl Demand {
         self.wanted
     }
 
-    /// Returns true if it is time for the next check. Each check has a cost.
+    /// Returns true if it is time for the next check. The caller makes no check before that, because each one has a
+    /// cost.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.epoch.is_none_or(|epoch| epoch.next_look <= now)
     }

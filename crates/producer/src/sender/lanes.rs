@@ -1,7 +1,7 @@
 //! Opens, counts and closes the connections to one broker.
 //!
-//! Invariant: a connection listed here was open at the last check. A partition's home depends only on the number of
-//! connections, so that every caller gets the same home.
+//! Invariant: a connection listed here was open at the last check. The home connection of a partition depends only on
+//! the number of connections, so that every caller gets the same one.
 
 use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;

@@ -26,8 +26,8 @@ pub(crate) enum Verdict {
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // An earlier attempt may be in the log, written before the limit was lowered, or by another leader. The broker
-        // would not recognise the parts of the batch.
+        // An earlier attempt may be in the log, written before the limit was lowered, or by another leader. The batch
+        // must not be split, because the broker would not recognise the parts as already written.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),

@@ -92,7 +92,7 @@ impl<B> Window<B> {
     /// that may have been written. Batches that were certainly not written give no evidence.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
-        // With nothing in flight, the front is a waiting batch, if there is a front.
+        // Nothing is in flight, so the front, if there is one, is a waiting batch.
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
@@ -100,11 +100,10 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles as unresolved those batches that may be in the log although all are out of order. This is necessary if
-    /// the window has given up a batch that may have been written. That batch may be the newest one, and without a
-    /// retry of the newest batch nothing proves that no batch was written. That batch may also arrive late, and late
-    /// copies of later batches would then be appended. The same is necessary for a fenced producer, which gets no more
-    /// responses for its batches.
+    /// Settles batches with an unknown outcome as unresolved, if the refusals of their retries prove nothing. There are
+    /// two such cases. A fenced producer gets no more responses for its batches. Or the window has given up a batch
+    /// that may have been written. That batch may be the newest one written, so refused retries of others do not prove
+    /// that none was written. It may also arrive late, and late copies of later batches would then be appended.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;
@@ -159,7 +158,7 @@ impl<B> Window<B> {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
             // No attempt of the batch is in the present log, so `maybe_in` keeps only another log. That log counts as
-            // gone, but it may still turn out to be the topic's.
+            // deleted, but may later turn out to be the topic's log after all.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

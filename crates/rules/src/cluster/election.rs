@@ -218,8 +218,8 @@ fn elected(
 }
 
 /// Adapts the partition to a changed `min.insync.replicas`. Returns None if nothing changes. If the ISR is now large
-/// enough, it can commit records without the other replicas. So ELR and `lost` are cleared, because the other replicas
-/// may lack later records.
+/// enough, it can commit records without the other replicas. These may then lack committed records, so ELR and `lost`
+/// are cleared.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();

@@ -59,8 +59,8 @@ impl FailureDetector {
         };
     }
 
-    /// Returns true if there is a gap between `last_ms` and `now_ms`, which is more than a quarter of the session
-    /// timeout. The heartbeats of other brokers may be missing for that time as well.
+    /// Returns true if the time from `last_ms` to `now_ms` is a gap, which is more than a quarter of the session
+    /// timeout. The heartbeats of other brokers may be missing from this time as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }

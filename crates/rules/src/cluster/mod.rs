@@ -15,14 +15,14 @@
 //! metadata that it was made on. Safety depends on the epochs and the ISR alone. The failure detector only triggers
 //! elections.
 //!
-//! Invariants: a new leader comes from the ISR or the ELR, and its log has lost nothing at the end. Only
+//! Invariants: a new leader comes from the ISR or the ELR, and its log has lost no records at its end. Only
 //! [`elect_unclean`] and [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a
 //! live member then leads. Each election has its own leader epoch, and each change its own partition epoch.
 //!
 //! The rules are those of Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager`
 //! (4.3), KIP-966 (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose
-//! machine stays up has lost nothing, because the system still has its pages. And the last ISR stays while all its
-//! members are down, so the first of them that returns with a complete log leads.
+//! machine stays up has lost nothing, because the system's page cache still has its writes. And the last ISR stays
+//! while all its members are down, so the first of them that returns with a complete log leads.
 
 mod election;
 mod isr;

@@ -31,9 +31,9 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns true if this process is registered with this epoch. A request that the process gave up may still be
-    /// carried out, and then registers the process with a later epoch. The process does not know that epoch, so its
-    /// requests are refused and it stays out of ISRs.
+    /// Returns true if this process is registered with this epoch. Returns false after a late registration: a request
+    /// that the process had given up was still carried out, with a later epoch. The process does not know that epoch,
+    /// so its requests are refused and it stays out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }
@@ -179,8 +179,8 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 
 /// Updates a partition whose broker now has another log with unknown contents. Returns None if nothing changes.
 ///
-/// If the former log was the last one with every record, all replicas become candidates. The replicas in `lost` may
-/// lack more than the others, because the former log grew without them.
+/// If the former log was the last one with every record, `lost` is cleared, so that all replicas become candidates.
+/// Those in `lost` may lack even more records than the others, because the former log grew without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));

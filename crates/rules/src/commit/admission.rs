@@ -140,14 +140,14 @@ impl PartitionAdmission {
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if the batch must wait for batches that other brokers may be committing. The caller has found that
-    /// earlier batches of its producer are missing, and has read `committed` after the batch arrived. The client sent
-    /// the batch without `reorder`.
+    /// Returns true if the batch must wait for batches that other brokers may be committing. Preconditions: earlier
+    /// batches of its producer are missing, `committed` was read after the batch arrived, and the client sent the batch
+    /// without `reorder`.
     ///
-    /// A batch does not wait on a recreated partition to which its producer has not written. Such a batch is refused at
-    /// once, as on a classic partition, because the missing batches went to the deleted partition. The client cannot
-    /// resend these while later batches fill its requests in flight. The first batch of a producer whose state may be
-    /// forgotten waits, unless it continues from the deleted partition.
+    /// There is an exception on a recreated partition: if the producer has not written to it yet, an out-of-order batch
+    /// is refused at once, as on a classic partition. The missing batches went to the deleted partition, and the client
+    /// cannot resend them while later batches fill its requests in flight. The first batch of a producer whose state
+    /// may be forgotten waits, unless it continues from the deleted partition.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -179,8 +179,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Makes a batch pending, once it is in an object. `confirmation` is that of the object's batch. Markers
-    /// are not recorded here.
+    /// Makes a batch pending, once it is in an object. `confirmation` is the coordinator's, as in
+    /// [`ObjectBatch`](super::ObjectBatch). Markers are not recorded here.
     pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, confirmation: Option<Confirmation>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();

@@ -200,8 +200,8 @@ fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> Com
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // The marker was appended and its extent is deleted. If it had been refused, it would be refused now as
-            // well.
+            // The marker was appended, and its extent is deleted. If it had been refused then, it would be refused now
+            // as well, and it is not.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Producers whose last unit has ended are removed once there are this many producers, plus twice the number that the
-/// previous removal left.
+/// Producers whose last unit has ended are removed from time to time. The next removal comes when there are twice as
+/// many producers as the previous one left, plus this number.
 const SWEEP_AFTER: usize = 64;
 
 /// A clock that counts virtual time in bytes. `K` identifies a producer.

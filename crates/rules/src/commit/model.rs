@@ -218,7 +218,7 @@ impl World {
         let mut left = Vec::new();
         for mut object in objects {
             // The first attempt to commit fixes the object's batches, since its outcome may be unknown. Before that,
-            // later batches may still become dead when an earlier object fails.
+            // batches that are no longer pending are dropped: an earlier object of the broker has failed.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }

@@ -1,8 +1,8 @@
 //! Draws the ids of objects in such a way that an older copy of the index never repeats an id of a newer one.
 //!
-//! An id consists of the second in which it was drawn and a 31-bit counter that starts at random. An older copy of the
-//! index is restored after the objects that it lacks were made. Ids drawn after the restore are larger than the ids of
-//! these objects. Consecutive ids are close to each other, which is good for rows and their indexes.
+//! An id consists of the second in which it was drawn and a 31-bit counter that starts at random. If an older copy of
+//! the index is restored, the objects that it lacks were made before. So ids drawn after the restore are larger than
+//! the ids of these objects. Consecutive ids are close to each other, which is good for rows and their indexes.
 //!
 //! Ids are registered by the index, which refuses a known one. Invariant: a process that draws fewer than 2^31 ids a
 //! second draws none twice, unless its clock is set back.

@@ -1,11 +1,11 @@
 //! Adapts the number of concurrent uploads to the object store.
 //!
 //! A distant store responds late, and many uploads at a time fill the link to it. A narrow link carries no more bytes
-//! with many uploads than with one, and each upload takes longer. All commits wait for the first object, which then
-//! completes about as late as all the others. So the window grows while uploads are quick, and shrinks step by step
-//! while they are slow. If fewer bytes arrive after a step down, the step is undone. Some stores limit each
-//! connection, so from time to time the window also tries a step up, and keeps it if clearly more bytes arrive. After
-//! a step up that was kept, it tries one of twice the size.
+//! with many uploads than with one, and each upload takes longer. Objects are committed in order, so all commits wait
+//! for the oldest upload, which then completes about as late as all the others. So the number of concurrent uploads
+//! (the *window*) grows while uploads are quick, and shrinks step by step while they are slow. If fewer bytes arrive
+//! after a step down, the step is undone. Some stores limit each connection, so from time to time the window also tries
+//! a step up, and keeps it if clearly more bytes arrive. After a step up that was kept, it tries one of twice the size.
 //!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.

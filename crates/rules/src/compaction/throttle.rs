@@ -1,7 +1,8 @@
 //! Computes pauses that keep reads and writes below a rate of bytes.
 //!
 //! The caller provides the time and sleeps. Invariant: over any time, no more bytes are read or written than the rate
-//! allows, apart from those of the last call. Pauses that are cut to [`PAUSE_MAX`] are an exception.
+//! allows, apart from those of the last call. There is one exception: if a pause is cut to [`PAUSE_MAX`], the rate is
+//! exceeded.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ pub enum MarkerFate {
     Stays,
     /// The marker stays, and its delete horizon is set.
     SetsHorizon,
-    /// The marker is removed, but it stays as an empty batch if it is the last batch of its producer.
+    /// The marker is removed. If its batch is the last one of its producer, the batch stays without records.
     Goes,
 }
 
@@ -98,8 +98,8 @@ impl TransactionScan {
     }
 }
 
-/// Decides about a marker that has records (KIP-534). When its transaction has no data left, the marker stays for
-/// another delete.retention.ms.
+/// Decides what happens to a marker that has not been emptied yet (KIP-534). When its transaction has no data left, the
+/// marker stays for another delete.retention.ms.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,

@@ -182,7 +182,8 @@ impl Model {
     }
 
     /// Resends a batch, if the broker has state of the client. Without state, the broker could not distinguish a retry
-    /// from a new batch. But a client has received all its responses before it becomes idle and is forgotten.
+    /// from a new batch. A client never resends then, because it has received all its responses before it is forgotten
+    /// for being idle.
     fn retry(&mut self, client: usize, back: usize) {
         let mut own = self.log.iter().rev().filter(|batch| batch.client == client);
         let Some(batch) = own.clone().nth(back).or(own.next_back()).cloned() else {

@@ -32,9 +32,9 @@ pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
     /// Adds `last`, the topic that was deleted most recently. A topic that has no more partitions than `last` is
-    /// dropped, because `last` is always found instead. If there are more than [`LIVES_MAX`], the two oldest are
-    /// merged. The merged topic counts as classic if either of them was, because a classic topic's producers are
-    /// recorded only in the metadata.
+    /// dropped, because a look-up of any of its partitions now finds `last`. If there are more than [`LIVES_MAX`], the
+    /// two oldest are merged. The merged topic counts as classic if either of the two was classic, because the index of
+    /// diskless topics does not have a classic topic's producers.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();

@@ -33,7 +33,8 @@ pub(super) struct ProducerTail {
 
 impl ProducerTail {
     /// Returns true if the producer may continue with this batch. This must be its next batch, or an earlier one whose
-    /// response was lost. A later batch has overtaken the next one, which was refused while the topic did not exist.
+    /// response was lost. Returns false for a later batch, which has overtaken the next one while the topic did not
+    /// exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
@@ -50,8 +51,8 @@ impl ProducerTails {
         ProducerTails { unknown_below: i64::MAX, ..self }
     }
 
-    /// Limits which unknown producers may have written. Ids from `bound` on were assigned later, so their producers
-    /// never wrote to the deleted partition.
+    /// Limits which unknown producers may have written. Ids from `bound` on were assigned after the deletion, so their
+    /// producers never wrote to the deleted partition.
     pub fn of_ids_below(mut self, bound: i64) -> ProducerTails {
         self.unknown_below = self.unknown_below.min(bound);
         self
@@ -64,7 +65,7 @@ impl ProducerTails {
 
     /// Returns the state for the next recreated partition, with the producers that have written `here`. The new state
     /// also includes the producers of this state, if all together are at most `limit`. Otherwise the new state records
-    /// that they may be missing.
+    /// that producers may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,

@@ -412,8 +412,8 @@ impl Producers {
         self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
     }
 
-    /// Returns true if a producer's state may depend on records at these offsets. These may be a remembered batch, its
-    /// last marker, or the first batch of its open transaction.
+    /// Returns true if a producer's state may depend on records at these offsets. The state depends on the remembered
+    /// batches, the last marker, and the first batch of an open transaction.
     pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
         let needs = |producer: &Producer| {
             let single = producer.last_unsequenced.into_iter().chain(producer.open_from);

@@ -19,8 +19,9 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// How long a batch may be in flight after a refused one. By then, clients have timed out (librdkafka's
-/// `socket.timeout.ms`). If the same batch is refused again, the time starts again.
+/// How long a refused batch is remembered. The batches that its client sent behind it are no longer in flight then,
+/// because clients have timed out by that time (librdkafka's `socket.timeout.ms`). If the same batch is refused again,
+/// the time starts again.
 pub const KEPT: Duration = Duration::from_secs(60);
 
 /// Maximum number of producers of a partition whose refused batches are remembered. Above this limit, the smallest ids

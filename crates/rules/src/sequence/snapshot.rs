@@ -96,8 +96,8 @@ impl SnapshotEntry {
 
 impl Producers {
     /// Returns the entries of a snapshot. The state taken over from a deleted partition comes first, and then every
-    /// remembered batch by producer. The producer that has been idle the longest comes first, and the oldest batch of
-    /// each producer.
+    /// remembered batch by producer. The producer that has been idle the longest is the first one, and each producer's
+    /// batches begin with the oldest.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         let batches = self.in_order().flat_map(|(producer_id, producer)| {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));

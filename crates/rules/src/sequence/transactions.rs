@@ -207,8 +207,8 @@ impl Producers {
 
     /// Checks a marker before the caller writes it.
     ///
-    /// With transaction version 2, the marker has a higher epoch than the records. A marker may arrive again after it
-    /// was written.
+    /// With transaction version 2, the marker must have a higher epoch than the records. There is one exception: a
+    /// marker that arrives again after it was written passes, unless another transaction is open.
     ///
     /// # Errors
     /// Returns [`SequenceRefusal::CoordinatorFenced`] if a later coordinator has ended a transaction of the producer,

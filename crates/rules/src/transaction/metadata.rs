@@ -108,8 +108,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with its times set to `now` at most. The clock of the broker that wrote them may be ahead. The
-    /// transaction would then outlive its timeout by this difference.
+    /// Returns the state with its times set to `now` at most. If the clock of the broker that wrote the times is ahead,
+    /// the transaction would otherwise outlive its timeout by the difference.
     pub(super) fn begun_by(self, now: i64) -> TransactionMetadata {
         let (start_ms, last_update_ms) = (self.start_ms.min(now), self.last_update_ms.min(now));
         TransactionMetadata { start_ms, last_update_ms, ..self }

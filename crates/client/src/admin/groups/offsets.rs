@@ -23,8 +23,9 @@ const FETCH_SEVERAL_VERSION: i16 = 8;
 const FETCH_GROUPS_MAX: usize = 100;
 /// The weight of a commit without its partitions, each of which adds 1.
 const COMMIT_WEIGHT: usize = 31;
-/// Maximum weight of all commits in flight. This allows 32 commits of one partition each, or one of many partitions.
-/// Without the limit, a broker that still writes responses might not read the next request.
+/// Maximum weight of all commits in flight. A commit weighs [`COMMIT_WEIGHT`], plus 1 for each partition. The maximum
+/// allows 32 commits of one partition each, or one of many partitions. Without the limit, a broker that still writes
+/// responses might not read the next request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// The committed offset of a partition.

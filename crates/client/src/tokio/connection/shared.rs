@@ -48,8 +48,8 @@ impl ConnectionState {
     /// if too many requests wait.
     pub(super) fn await_answer(&self, requested: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
-        // `closed` is read under the lock. `fail` sets it before it empties the queue, so no request can stay in the
-        // queue.
+        // `closed` is read under the lock. `fail` sets `closed` before it empties the queue, so no request can stay in
+        // the queue.
         if self.closed.load(Ordering::Acquire) {
             return Err(handler);
         }

@@ -372,7 +372,8 @@ impl World {
     }
 
     /// Ends a connection. The broker still receives the first `arrives` requests in flight, and its responses are lost.
-    /// The last `unsent` requests never left the producer. The rest may arrive `late`.
+    /// The last `unsent` requests never left the producer. If `late` is true, the requests in between may still arrive
+    /// later.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));

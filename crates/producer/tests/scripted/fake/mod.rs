@@ -415,8 +415,8 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // The rules accept any first sequence of an unknown producer if the end is above 0. A lenient broker never
-        // passes 0.
+        // For an unknown producer, the rules accept any first sequence if the log end is above 0. A lenient broker
+        // therefore always passes an end above 0.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {

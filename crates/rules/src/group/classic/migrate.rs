@@ -12,8 +12,8 @@ use fullbore_wire::consumer_protocol::{
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeSet;
 
-/// The assignors that are built into clients. A conversion may lose the additional bytes that they put into an
-/// assignment. Kafka refuses a conversion that would lose such bytes. Fullbore allows the conversion, because
+/// The assignors that are built into clients. If they put additional bytes into an assignment, a conversion of the
+/// group loses these bytes. Kafka refuses such a conversion. Fullbore allows it for these assignors, because
 /// librdkafka's `cooperative-sticky` adds such bytes.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 

@@ -4,9 +4,8 @@
 //! partition, or is fenced. After every step, no two clients may read the same partition. When nothing changes any
 //! more, the clients together must read all subscribed partitions, in even shares.
 //!
-//! The model leaves out a heartbeat that is processed after a later one of the same member. A client has only one
-//! heartbeat in flight, and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the
-//! two.
+//! In the model, the heartbeats of a member are never processed in another order than they were sent. A client has only
+//! one heartbeat in flight, and the broker keeps the order of a connection.
 
 use super::assignor::Assignor;
 use super::*;

@@ -104,8 +104,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Adds the member's expression if the group lacks it, so that the next heartbeat resolves it. This happens if the
-    /// expression was in use when the caller looked for new ones, but the last member that used it has left since then.
+    /// Adds the member's expression if the group lacks it, so that the next heartbeat resolves it. The caller resolves
+    /// new expressions before the heartbeat, but this one was still in use then. The last member that used it has left
+    /// since.
     pub(super) fn request_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {

@@ -51,7 +51,7 @@ fn row_1_recreated_topic_batches_without_a_response_are_written_again() {
 }
 
 /// A producer with several connections sets `reorder` in each batch, unless no other batch is in flight. A batch with
-/// `reorder` may have overtaken earlier ones, which the broker counts from sequence 0.
+/// `reorder` may have overtaken earlier ones. On the recreated topic, the broker counts the missing sequences from 0.
 #[test]
 fn row_1_recreated_topic_batch_that_may_race_others_waits_for_earlier_ones() {
     let mut partition = made_again();

@@ -8,9 +8,9 @@
 //!
 //! The model checks these promises:
 //!
-//! - At most one record is in flight. Each record comes before its markers, and each partition has its marker before
-//!   Complete.
-//! - The epoch never falls. No producer is given to two clients, or to a zombie.
+//! - At most one record of the id's state is in flight. A decision is written before its markers, and each partition
+//!   has its marker before the transaction is complete.
+//! - The epoch never falls. No producer id is given with the same epoch to two clients, or to a zombie.
 //! - All records of a transaction have the same outcome. It is the outcome in the response, and never a commit that no
 //!   client has requested.
 //! - Each request gets one response. At the end no transaction is open.
