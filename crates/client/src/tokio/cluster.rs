@@ -143,7 +143,7 @@ impl Cluster {
             let request = request.clone();
             async move {
                 let connection = cluster.open(&address).await?;
-                // The call has a task of its own, which goes on if another broker answers first. If it ended during its
+                // The call has its own task, which goes on if another broker answers first. If it ended during its
                 // write, the connection would end as well, with all other requests in flight on it.
                 let called = tokio::spawn(async move { connection.call(&*request).await }).await;
                 Ok(called.unwrap_or(Err(ConnectionError::NotSent(address)))?)
@@ -183,8 +183,8 @@ impl Cluster {
     }
 
     /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, those with a
-    /// connection come last.
+    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, those with
+    /// a connection come last.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();

@@ -55,8 +55,8 @@ pub fn serve(
     serve_unless(listener, Arc::default(), script);
 }
 
-/// Answers requests like [`serve`]. While `is_down` is true, each connection is closed at its next request, even if this
-/// is the first one.
+/// Answers requests like [`serve`]. While `is_down` is true, each connection is closed at its next request, even at its
+/// first.
 pub fn serve_unless(
     listener: TcpListener,
     is_down: Arc<AtomicBool>,

@@ -104,8 +104,8 @@ impl Progress {
     }
 
     /// Returns the position from which a partition of the topic with this id is read, if the group has `committed` this
-    /// offset. Without an offset of the group, the start of an earlier read stays. With auto.offset.reset=latest, another
-    /// start would leave out the records whose transaction was aborted.
+    /// offset. Without an offset of the group, the start of an earlier read stays. With auto.offset.reset=latest,
+    /// another start would leave out the records whose transaction was aborted.
     fn position(&self, partition: i32, topic_id: Uuid, committed: Option<i64>) -> Placed {
         let before = self.places.get(&partition);
         let start = before.filter(|before| before.topic_id == topic_id).and_then(|before| before.offset);

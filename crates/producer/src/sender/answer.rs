@@ -167,8 +167,8 @@ impl Core {
         partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 
-    /// Moves the partition to the leader that the response names (KIP-951). Fetches metadata if that is not possible, or
-    /// if the batches would go to the broker that has just refused them. That broker may be behind for long.
+    /// Moves the partition to the leader that the response names (KIP-951). Fetches metadata if that is not possible,
+    /// or if the batches would go to the broker that has just refused them. That broker may be behind for long.
     fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();
