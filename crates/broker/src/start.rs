@@ -290,8 +290,8 @@ impl Broker {
         }
     }
 
-    /// Waits until a write to the disk hangs. The threads that serve clients then hang as well, so the caller can let
-    /// other brokers take over.
+    /// Waits until a write to the disk hangs. All threads that serve clients may then hang as well, so the caller
+    /// should provide further threads.
     pub async fn disk_hangs(&self) {
         self.node.space.until_it_hangs().await;
     }

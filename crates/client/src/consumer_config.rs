@@ -55,7 +55,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. The consumer raises this number while it limits throughput, up to fetch.max.bytes and the rest of fetch.buffer.memory. For a leader that reads ahead, this number is the limit of all partitions together. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Bytes of records that one partition may have in a response, at first. While this limits throughput, the consumer allows more, up to fetch.max.bytes and what fetch.buffer.memory leaves. In a response of a leader that reads ahead (Fullbore's), all partitions together have this limit. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 

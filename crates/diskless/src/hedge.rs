@@ -38,7 +38,7 @@ pub struct Hedging {
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
     credit: u32,
-    /// Seconds without progress have already earned their credit up to this time.
+    /// The time up to which seconds without progress have earned credit.
     credited_at: Duration,
 }
 

@@ -245,7 +245,8 @@ impl Tries {
         hedging.take(self.began.elapsed(), is_silent)
     }
 
-    /// Returns how long to wait before a failed try is replaced, while the other one continues.
+    /// Returns how long to wait before a new try replaces a failed one. The other try of the request continues
+    /// meanwhile.
     fn pause(&self, request: &TriedRequest) -> Duration {
         let wait = self.hedging.lock().wait(request.bytes).unwrap_or(STORE_SILENT_MIN);
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)

@@ -291,7 +291,7 @@ impl Log {
         }
     }
 
-    /// Records that the log was used.
+    /// Marks the log as used, so that its count of idle rounds begins again at zero.
     pub fn note_use(&mut self) {
         self.idle_rounds = 0;
     }

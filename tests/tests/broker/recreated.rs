@@ -426,8 +426,8 @@ fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// No client writes to the second topic. Its partitions note that they might not know producers of the first topic, and
-/// the last topic inherits the note.
+/// No client writes to the second topic. Producers of the first topic may be unknown to its partitions. The partitions
+/// must pass this fact on to the last topic, so that it lets these producers continue.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {

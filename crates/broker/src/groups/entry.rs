@@ -81,11 +81,11 @@ impl EntryState {
         change
     }
 
-    /// Puts back the records whose write has failed.
+    /// Puts back the records whose write has failed, so that the next write includes them.
     ///
-    /// The records may include tombstones of members that came and went while nothing could be written. If there are
-    /// too many of these, all records of the group are written again. Those of its members and regular expressions
-    /// (*parts*) then get a new id.
+    /// Among them may be tombstones of members that came and went while writes failed. If there are too many
+    /// tombstones, they are dropped. A group of the consumer protocol then gets a new id for the records of members and
+    /// regular expressions (*parts*), and all its records are written again.
     pub fn put_back(&mut self, change: Change) {
         self.unwritten = change;
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {

@@ -145,8 +145,9 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until there is something to read. If a frame has begun and little of it is missing, the received part is
-    /// acknowledged first.
+    /// Waits until there is something to read. `missing` is the number of bytes that the current frame lacks. If the
+    /// frame lacks at most [`TAIL`] bytes, first acknowledges the received part, since the client might send the rest
+    /// only then.
     async fn readable(&self, missing: usize) -> io::Result<()> {
         let mut readable = pin!(self.stream.readable());
         match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {

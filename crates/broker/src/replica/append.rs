@@ -205,10 +205,10 @@ impl Replica {
     }
 }
 
-/// The batches that were refused for a passing reason.
+/// Remembers batches that were refused for a passing reason, so that later batches of their producers are refused too.
 ///
-/// Locks: `refused` is held only briefly, never during disk I/O. A thread that takes the lock of the state too takes
-/// that lock first.
+/// Locks: the lock `refused` is held only briefly, never during disk I/O. A thread that needs both this lock and the
+/// one of the replica's state takes the state's lock first.
 impl Replica {
     /// Remembers that a batch was refused with `code`, if the code is retriable and the batch has a sequence number.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {

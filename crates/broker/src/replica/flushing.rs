@@ -63,9 +63,9 @@ impl Replica {
         Some(ticket)
     }
 
-    /// Requests the flush that is due after an append whose records end at `end_offset`, because of the topic's
-    /// settings or a sealed segment. `rolled` is true if the append sealed a segment, and `is_new` if it wrote records.
-    /// Returns a ticket if the response must wait for the flush.
+    /// Requests a flush after an append, if the topic's settings require one or the append sealed a segment. The
+    /// records of the append end at `end_offset`. `rolled` is true if it sealed a segment, and `is_new` if it wrote
+    /// records. Returns a ticket if the response must wait for the flush.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,

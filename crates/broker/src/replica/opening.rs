@@ -256,8 +256,9 @@ impl Replica {
         }
     }
 
-    /// Opens or creates the log. Checks before and afterwards that the data directory is at its path. In any other
-    /// directory at that path, the log would look empty, and a new log would be lost at the next start.
+    /// Opens or creates the log. Before and afterwards, checks that the data directory is still at its path. If it is
+    /// not, for example because its disk was unmounted, the log would seem to be empty. A log created there would be
+    /// lost.
     fn do_in_place(&self, step: Step, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let data_dir = &self.log_dir.path;
         let check = || self.log_dir.space.check_place().map_err(|error| StorageError::io(data_dir.as_ref(), error));

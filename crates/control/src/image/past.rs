@@ -27,8 +27,8 @@ impl PastNames {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// Replaces the deleted topics of a name, or forgets the name if `past` is empty. `has_topic` is true if an
-    /// existing topic has the name.
+    /// Stores `past` as the deleted topics of a name, instead of those stored before. If `past` is empty, removes the
+    /// name. `has_topic` is true if an existing topic has the name.
     pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
         self.hold(name);
         match past.is_empty() {

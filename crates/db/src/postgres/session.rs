@@ -127,8 +127,8 @@ impl PostgresSession {
             return Err(QueryError::not_requested("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        // Settings before BEGIN apply to the new transaction. ROLLBACK is sent without settings, since a failed
-        // transaction accepts no other statement.
+        // The settings are sent in front of the statements, even in front of BEGIN. They then apply to the transaction
+        // that BEGIN opens. ROLLBACK is sent without settings, since a failed transaction accepts no other statement.
         let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),

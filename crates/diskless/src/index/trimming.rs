@@ -38,8 +38,8 @@ impl Trims {
         self.of_partition.entry(id).or_default().added += 1;
     }
 
-    /// Returns a partition whose next step is due and the offset at which the step begins. Returns `None` if no step is
-    /// due.
+    /// Returns a partition in which the next step of the GC is due, and the offset at which this step begins. Returns
+    /// `None` if no partition has a step due.
     pub fn due(&self) -> Option<(DisklessPartitionId, i64)> {
         let due = self.of_partition.iter().find(|(_, trim)| trim.added >= ADDED_MAX);
         due.map(|(id, trim)| (*id, trim.next))

@@ -169,14 +169,15 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer. The wait for the object store and the replicas ends at `deadline`. The wait in the reorder
-    /// buffer ends as soon as `others_are_held_up` completes, since other requests then wait behind this one. If a
-    /// written batch does not become durable, this is counted as an error.
+    /// Waits until the batch is acknowledged or refused. The wait for the object store and the replicas ends at
+    /// `deadline`. If the batch is in the reorder buffer, the wait also ends when `others_are_held_up` completes,
+    /// because other requests then wait behind this one. A written batch that is not acknowledged is counted as an
+    /// error in `metrics`.
     ///
     /// # Errors
-    /// Returns [`AppendError`] if the batch is not acknowledged. A batch in the leader's log may be lost. Any other
-    /// batch may still be stored later if the error is REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. If the client sends
-    /// the batch again, the partition recognises it.
+    /// Returns [`AppendError`] if the batch is not acknowledged. A batch that is already in the leader's log might stay
+    /// there or be lost. Any other batch might be stored later, after REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. If
+    /// the batch was stored and the client sends it again, the partition recognises the duplicate.
     pub async fn wait(
         self,
         deadline: Instant,

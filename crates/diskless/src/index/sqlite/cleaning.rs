@@ -20,9 +20,9 @@ const ABORTED_AT_ONCE: usize = 4096;
 
 /// Removes the extents `runs` of a partition, and subtracts their bytes from the partition and from the objects.
 ///
-/// `is_last` is true if no further extent is before the offset `before`. The aborted transactions before that offset
-/// are then removed as well. If the partition is deleted, its producer rows that no later partition of the name needs
-/// are also removed.
+/// `is_last` is true if no other extent is before the offset `before`. In that case the aborted transactions before
+/// that offset are removed too, up to [`ABORTED_AT_ONCE`] of them. Once they are gone, a deleted partition also loses
+/// its producer rows, except those that a later partition of its name needs.
 pub fn clear_runs(
     connection: &Connection,
     partition: DisklessPartitionId,
