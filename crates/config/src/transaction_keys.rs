@@ -106,7 +106,7 @@ pub struct TransactionLogConfig {
 }
 
 impl TransactionLogConfig {
-    /// Returns the settings of the topic, which are those of Kafka.
+    /// Returns the topic settings with which `__transaction_state` is created. Kafka sets the same ones.
     pub fn configs(&self, is_cluster: bool) -> Vec<(String, Option<String>)> {
         let (segment_bytes, min_isr) = (self.segment_bytes.to_string(), if is_cluster { self.min_isr } else { 1 });
         [

@@ -202,8 +202,8 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns the value of the setting that is in force for brokers, for a topic without an override, and for a topic with
-/// one.
+/// Returns the number of batches to retain of the broker, of the topic `follows` (without an override), and of the
+/// topic `own` (with an override).
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;

@@ -23,8 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # RECORDS are written at the beginning, and after each restart.
 FROM = f"{RUN}-from"
 
-# Each command ends with the name of its group. `fullbore copy` and Kafka's copier put as many records into a
-# transaction as the other copiers do.
+# Each copier puts at most 20 records into a transaction.
 COMMANDS = {
     "java": lambda to, group: [
         "java", "-XX:TieredStopAtLevel=1", "-Xmx200m", "-cp", java, "org.apache.kafka.tools.TransactionalMessageCopier",

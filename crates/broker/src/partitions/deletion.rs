@@ -148,7 +148,8 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits until nothing is left of some deleted topic. Returns the ids of all such topics, each id only once.
+    /// Waits until the deletion of at least one topic is complete. Returns the ids of the topics whose deletions were
+    /// completed since the last call.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;

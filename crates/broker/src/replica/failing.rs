@@ -93,8 +93,9 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. Only reads from the offset that failed first prolong the failure. Damaged batches do not
-    /// count, and neither does a shortage of file descriptors or memory.
+    /// Notes a failed read. If the partition is not failing yet, a failure begins at `offset`. An existing failure is
+    /// prolonged only by reads from the offset at which it began. Errors because of damaged batches, or because of a
+    /// shortage of file descriptors or memory, are ignored.
     pub(super) fn note_failed_read(&mut self, offset: i64, max_bytes: u32, error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;

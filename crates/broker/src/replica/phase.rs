@@ -36,11 +36,11 @@ const LEAVING: u8 = 0x80;
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step` opens the log; `leave` closes the partition for good.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, in the thread that opens the log: the opening failed or ended early; there is no directory; the log is
-    // open; the log is damaged.
+    // When an opening ends, `step` sets `Unopened` after a failure or a stop, `Absent` if there is no directory, `Open`
+    // after a success, and `Refused` if the log is damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`, in the thread that creates the log: the creation failed or ended early; the log is open; the log is
-    // damaged.
+    // When a creation ends, `step` sets `Absent` after a failure or a stop, `Open` after a success, and `Refused` if
+    // the log is damaged.
     (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
     // `step` creates the log; `leave` closes the partition for good.
     (Phase::Absent, &[Phase::Creating, Phase::Gone]),

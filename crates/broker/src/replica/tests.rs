@@ -210,8 +210,8 @@ fn while_moved(broker: &Broker, check: impl Fn()) {
     fs::rename(away.path().join("data"), &data).expect("moved back");
 }
 
-/// A partition must not be created in another directory at the path of the moved one, because its records would be lost
-/// at the next start.
+/// While the data directory is moved away, an append must not create a partition in a new directory at its path. The
+/// appended records would be lost once the data directory is moved back.
 #[test]
 fn moved_data_directory_refuses_new_partitions_until_it_is_back() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

@@ -254,7 +254,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Some(silent(address, since))
     }
 
-    /// Returns the error of a leader that is silent for longer than it may wait for records, if there is one.
+    /// Returns an error if a leader has not answered within the maximum wait of a fetch plus [`ANSWER_GRACE`].
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.fetchers.values().find_map(|fetcher| {

@@ -150,7 +150,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Adds the new registration of a partition. `number` must be larger than all numbers added before.
+    /// Adds the new registration of the partition `number`. Partitions must be added in ascending order.
     pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
         match self.stretches.last_mut() {
             Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),

@@ -200,7 +200,8 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Creates the registration of a broker's process that has its own directory.
+/// Creates the command that registers `process` as the broker `id`. The directory's id is the broker's id, so that each
+/// broker has a directory of its own.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     super::register_with(id, id.unsigned_abs().into(), process)
 }

@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns the client's text, from the form that [`Typed`] has stored.
+/// Returns a client's text without the escapes with which [`Typed`] has stored it.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();

@@ -96,7 +96,8 @@ impl BodyProgress {
         self.0.last.lock().began
     }
 
-    /// Records that the request begins only now, because it is or was waiting for a permit.
+    /// Sets the start of the request to now. The caller does this while the request waits for a permit and when it gets
+    /// the permit, so that the wait does not count as a lack of progress.
     pub fn begins(&self) {
         let mut last = self.0.last.lock();
         last.began = Instant::now();

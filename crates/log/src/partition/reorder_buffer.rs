@@ -256,8 +256,10 @@ impl OutOfOrderBatches {
     }
 
     /// Removes and returns the batches whose wait has ended. Also returns when the next wait ends; `None` if no batch
-    /// is left. A batch for which no client waits stays parked for one more such wait. If its producer sends it again
-    /// in that time, the copy is refused at once (see [`OutOfOrderBatches::take_late`]).
+    /// is left.
+    ///
+    /// If the client of a batch no longer waits, the batch stays parked for a second wait. A copy that its producer
+    /// sends during the second wait is refused at once ([`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unnoticed = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();

@@ -253,7 +253,7 @@ pub struct ValidBatch<'a> {
 enum ValidBytes<'a> {
     /// The bytes as the client sent them.
     Sent(BatchView<'a>),
-    /// Bytes that replace the client's bytes, or a copy of the client's bytes.
+    /// Owned bytes: a batch that was rewritten or copied.
     Own(Bytes),
 }
 

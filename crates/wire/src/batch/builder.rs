@@ -158,7 +158,7 @@ pub fn restamp(batch: &mut [u8], stamp: Stamp) {
     seal_crc(batch);
 }
 
-/// Writes a stamp into the header of a batch. The caller updates the checksum.
+/// Writes a stamp into the header of a batch. The caller must then update the checksum in the header.
 pub(super) fn put_stamp(header: &mut [u8], stamp: Stamp) {
     header[43..51].copy_from_slice(&stamp.producer_id.to_be_bytes());
     header[51..53].copy_from_slice(&stamp.producer_epoch.to_be_bytes());

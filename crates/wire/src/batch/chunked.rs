@@ -201,8 +201,8 @@ impl RecordSink for ChunkedBuilder {
     }
 }
 
-/// Gives a sealed batch in pieces another stamp, and updates the checksum. `first` is the piece with the header, and
-/// `rest` are all the others.
+/// Replaces the stamp of a sealed batch (producer, epoch and sequence), and updates the checksum. The batch is split
+/// into pieces: `first` begins with the header, and `rest` has the remaining pieces in order.
 pub fn restamp_pieces<'a>(first: &mut [u8], rest: impl Iterator<Item = &'a [u8]>, stamp: Stamp) {
     put_stamp(first, stamp);
     let crc = crc32c_of(&first[CRC_END..], rest);

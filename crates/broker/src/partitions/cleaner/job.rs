@@ -62,10 +62,10 @@ pub struct Cleaning<'a> {
 /// Limits the pace of a cleaning. A function fails if the cleaning must end, for example because the log must not be
 /// cleaned any more.
 pub trait Pace {
-    /// Waits before `bytes` are read.
+    /// Waits until the pace allows `bytes` bytes to be read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 
-    /// Waits before `bytes` are written.
+    /// Waits until the pace allows `bytes` bytes to be written.
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 

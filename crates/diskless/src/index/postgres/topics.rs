@@ -165,11 +165,11 @@ fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), C
     pieces.map(carry).try_for_each(|piece| session.query(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Returns a statement that copies producer rows to each of these partitions from its predecessor, at offsets before
-/// the partition's own rows.
+/// Returns a statement that copies producer rows to each of these partitions from its predecessor.
 ///
-/// The newest row of each producer that has not written to the partition is copied. Nothing is copied if the two
-/// partitions together have more than [`PRODUCERS_MAX`] producers, which is the limit of a partition.
+/// For each producer that has written only to the predecessor, the producer's newest row is copied. The copies get
+/// offsets before those of the partition's own rows. Nothing is copied if the partition and its predecessor together
+/// have more than [`PRODUCERS_MAX`] producers, since a partition may have no more.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)

@@ -18,7 +18,7 @@ pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// Reads extents with a query whose columns are [`RUN`].
+/// Runs `query` and returns its rows as extents. The query must select the columns [`RUN`].
 pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
     let failed = |error: rusqlite::Error| sqlite_failed(&error);
     let mut find = connection.prepare_cached(query).map_err(failed)?;

@@ -165,7 +165,7 @@ impl OwnPostgres {
         let until = Instant::now() + outlived_for;
         while has_process_in(&data) {
             if Instant::now() >= until {
-                // The locks stay, and PostgreSQL will report the obstacle.
+                // Keep the locks. If the remaining processes prevent the start, PostgreSQL will report that.
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
