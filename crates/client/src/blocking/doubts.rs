@@ -5,8 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-/// The minimum time between two doubts, because each of them drops a connection.
+/// The minimum time between the first two doubts, because each of them drops a connection. It doubles with each doubt.
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
+/// The minimum time between two doubts does not grow further. After three such times without a doubt, it is
+/// [`DOUBT_EVERY`] again.
+const DOUBT_EVERY_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of brokers in doubt.
 const DOUBTED_MAX: usize = 64;
 
@@ -17,7 +20,8 @@ pub(super) struct Doubts {
     last: Option<String>,
     /// The addresses in doubt, in the order in which they were last doubted.
     doubted: Vec<String>,
-    doubted_at: Option<Instant>,
+    /// The time of the last doubt, and the minimum time until the next one.
+    doubted_at: Option<(Instant, Duration)>,
 }
 
 impl Doubts {
@@ -26,13 +30,16 @@ impl Doubts {
         self.last = Some(address.to_owned());
     }
 
-    /// Puts the broker that the last search led to in doubt. If the last doubt was less than [`DOUBT_EVERY`] ago,
-    /// returns false and changes nothing.
+    /// Puts the broker that the last search led to in doubt. If the last doubt is too recent, returns false and changes
+    /// nothing.
     pub(super) fn doubt(&mut self, now: Instant) -> bool {
-        if self.doubted_at.is_some_and(|at| now.saturating_duration_since(at) < DOUBT_EVERY) {
-            return false;
-        }
-        self.doubted_at = Some(now);
+        let since = self.doubted_at.map(|(at, every)| (now.saturating_duration_since(at), every));
+        let every = match since {
+            Some((since, every)) if since < every => return false,
+            Some((since, every)) if since < 3 * DOUBT_EVERY_MAX => (2 * every).min(DOUBT_EVERY_MAX),
+            _ => DOUBT_EVERY,
+        };
+        self.doubted_at = Some((now, every));
         if let Some(last) = self.last.take() {
             self.doubted.retain(|doubted| *doubted != last);
             self.doubted.push(last);
@@ -65,8 +72,18 @@ mod tests {
             led_to.push(addresses[0].clone());
             assert!(doubts.doubt(now));
             assert!(!doubts.doubt(now), "too soon");
-            now += DOUBT_EVERY;
+            now += DOUBT_EVERY_MAX;
         }
         assert_eq!(led_to, ["a:1", "b:1", "c:1", "a:1", "b:1"]);
+    }
+
+    #[test]
+    fn doubts_that_do_not_help_become_rare_until_there_is_none_for_long() {
+        let (mut doubts, began) = (Doubts::default(), Instant::now());
+        let mut at_s = (0..200).filter(|s| doubts.doubt(began + Duration::from_secs(*s))).collect::<Vec<_>>();
+        assert_eq!(at_s.split_off(6), [61, 91, 121, 151, 181]);
+        assert_eq!(at_s, [0, 1, 3, 7, 15, 31]);
+        let later = began + Duration::from_secs(181) + 3 * DOUBT_EVERY_MAX;
+        assert!(doubts.doubt(later) && doubts.doubt(later + DOUBT_EVERY));
     }
 }

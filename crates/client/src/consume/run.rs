@@ -342,7 +342,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.idle.push(Idle { cursor, due });
                 continue;
             };
-            let place = of_topic.iter().find(|place| cursor.is_at(place));
+            let place = of_topic.iter().find(|place| place.partition == cursor.partition);
             if let Some(Err(error)) = place.map(|place| cursor.follow(place.topic_id, self.plan.fetch.reset.is_some()))
             {
                 self.give_up(cursor, error);
@@ -553,7 +553,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         self.scout.doubt_after(for_long);
         let is_answer = matches!(*error, ClientError::Kafka { .. });
-        let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. });
+        let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. } | ClientError::Handshake { .. });
         if self.plan.to_end && is_refusal && for_long >= self.refused_max {
             self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition));
             return self.give_up(cursor, ConsumeError::Refusing(error));

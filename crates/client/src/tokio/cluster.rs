@@ -194,13 +194,15 @@ impl Cluster {
         known.sort_unstable();
         let mut bootstrap = self.inner.bootstrap.clone();
         bootstrap.retain(|address| !known.contains(address));
+        let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
+        // Those turns are counted by themselves, since otherwise the same address could come first in all of them.
+        let rotation = if connected_last { turn / ELSEWHERE } else { turn };
         for addresses in [&mut known, &mut bootstrap] {
-            let by = turn % addresses.len().max(1);
+            let by = rotation % addresses.len().max(1);
             addresses.rotate_left(by);
         }
         known.append(&mut bootstrap);
-        let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
-        known.sort_by_key(|address| self.is_connected(address) == connected_last);
+        known.sort_by_cached_key(|address| self.is_connected(address) == connected_last);
         known
     }
 
