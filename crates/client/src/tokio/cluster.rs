@@ -195,7 +195,7 @@ impl Cluster {
         let mut bootstrap = self.inner.bootstrap.clone();
         bootstrap.retain(|address| !known.contains(address));
         let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
-        // Those turns are counted by themselves, since otherwise the same address could come first in all of them.
+        // Such turns have a rotation of their own. Otherwise the same address could come first in all of them.
         let rotation = if connected_last { turn / ELSEWHERE } else { turn };
         for addresses in [&mut known, &mut bootstrap] {
             let by = rotation % addresses.len().max(1);
