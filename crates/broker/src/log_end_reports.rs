@@ -63,7 +63,7 @@ impl LogEndReporter {
     }
 
     /// Updates `wanted` to the partitions that wait for this broker's log end. Partitions of unchanged topics stay.
-    /// Those of topics that changed since the image `before` are checked again.
+    /// Partitions of topics that changed since the image `before` are checked again.
     fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {

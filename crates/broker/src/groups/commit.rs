@@ -270,7 +270,7 @@ impl Groups {
     }
 
     /// Queues the deletion of the offsets in `wanted`. The offsets are looked up once all earlier writes are done.
-    /// Those that do not exist by then are left out.
+    /// Offsets that do not exist by then are left out.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,

@@ -180,7 +180,7 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 /// Updates a partition whose broker now has another log with unknown contents. Returns None if nothing changes.
 ///
 /// If the former log was the last one with every record, `lost` is cleared, so that all replicas become candidates.
-/// Those in `lost` may lack even more records than the others, because the former log grew without them.
+/// Replicas in `lost` may lack even more records than the others, because the former log grew without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
