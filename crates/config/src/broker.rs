@@ -1,7 +1,7 @@
 //! The broker's configuration after all checks.
 //!
 //! The text as the user typed it is in [`Properties`]. A `BrokerConfig` exists only if every value has passed its
-//! check. Every key of the table either becomes a field here or accepts only one value.
+//! check. Every broker key that has an effect becomes a field here, or accepts only one value.
 
 use super::broker_keys::{broker_key, meant_broker_key};
 use super::diskless::DisklessConfig;
@@ -23,7 +23,8 @@ use super::storage::StorageConfig;
 use super::topics::TopicsConfig;
 use super::transaction_keys::TransactionConfig;
 
-/// All settings of a broker. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
+/// All settings of a broker. The names and meanings are Kafka's. If a setting has a unit, the unit is part of the
+/// field's name.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
     pub node: NodeConfig,
@@ -135,8 +136,8 @@ impl BrokerConfig {
     }
 }
 
-/// Checks each value against the row of its key. A key without a row becomes a warning or a mistake, and a refused
-/// value is left out.
+/// Checks each value against the row of its key, and leaves out values that are refused. A key without a row becomes a
+/// mistake if `inert` refuses its prefix, and a warning otherwise.
 fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warning>) {
     let mut checked = Properties::default();
     let mut warnings = Vec::new();

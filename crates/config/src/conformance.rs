@@ -1,8 +1,9 @@
 //! Compares the tables with Apache Kafka's own list of keys (`kafka-4.3-configs.tsv`, written by
 //! `tests/clients/config-keys`).
 //!
-//! Every key of Kafka must have a row with Kafka's type, default, range and synonyms. A key that Kafka can change while
-//! it runs must be changeable here as well. A row that is different must have the reason (`differs`).
+//! Every key of Kafka must have a row. If its type, default or range is not Kafka's, the row must have a reason for
+//! that (`differs`). The synonyms of keys of topics and other resources must be Kafka's. A key that has an effect here
+//! must be changeable while the broker runs if Kafka's is, except `AT_START`. No other key of Kafka may be changeable.
 
 use std::collections::BTreeSet;
 
@@ -57,8 +58,8 @@ fn ours(theirs: &Theirs) -> Option<&'static Key> {
     }
 }
 
-/// Returns the default that is in force: the key's own default, or the first default of a synonym, converted to the
-/// key's unit.
+/// Returns the value of a key if nothing is set: the key's own default, or the default of the first synonym that has
+/// one. A synonym in hours or minutes is converted to milliseconds.
 fn default_of(key: &Key) -> Option<String> {
     let synonyms = key.synonyms.iter().filter_map(|name| broker_key(name));
     let of_synonym = |synonym: &Key| {

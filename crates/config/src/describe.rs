@@ -1,7 +1,7 @@
 //! The entries that DescribeConfigs returns for a topic, a broker or another resource.
 //!
 //! The API's handler and its wire types are in other crates. Values are written as Kafka's tools print them. The source
-//! of an entry is the source of the value in force.
+//! of an entry is the place where the value in force was set.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use super::resources::Resource;
 use super::topic::{self, check_overrides};
 use super::topic_keys::TOPIC_KEYS;
 
-/// A setting as DescribeConfigs returns it. The numeric codes of the wire are `source as i8` and `of as i8`.
+/// A setting as DescribeConfigs returns it. The response contains `source` and `of` as numbers, which are `source as
+/// i8` and `of as i8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,

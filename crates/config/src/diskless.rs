@@ -10,7 +10,8 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Text of the refusal if a diskless topic cannot be created because the cluster's broker has no object store.
+/// Message that refuses a diskless topic, or `log.diskless.enable`, on a cluster's broker without a configured object
+/// store.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
@@ -26,8 +27,8 @@ pub struct DisklessConfig {
     pub object_bytes_max: usize,
     /// How long an object collects batches before it is closed, counted from its first batch; at least 1.
     pub commit_interval_ms: u64,
-    /// An object is closed early, for an idle upload slot, only while there are fewer uploads per second than this.
-    /// With 0, no object is closed early.
+    /// Number of uploads per second up to which objects are closed early. While there are fewer uploads and an upload
+    /// slot is idle, an object is closed before it is full or due. With 0, no object is closed early.
     pub puts_per_second_max: u32,
     /// How many times the broker tries to upload an object before it refuses the object's batches; at least 1.
     pub upload_attempts_max: u32,
@@ -38,7 +39,7 @@ pub struct DisklessConfig {
     /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
     /// How many bytes of objects are cached for consumers: half for objects that this broker has uploaded, and half for
-    /// fetched ones. If reading ahead needs more than the second half, that half is enlarged.
+    /// fetched ones. The half for fetched objects is enlarged if it is too small for reading ahead.
     pub cache_bytes: usize,
     /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,

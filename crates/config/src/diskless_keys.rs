@@ -1,7 +1,8 @@
 //! The broker keys of diskless topics.
 //!
 //! The key of a single topic is in `topic_keys`. A setting that has another name in Inkless has a key for each name.
-//! The key with Inkless's name has no default. If only that key is set, the other key has its value.
+//! The key with Inkless's name has no default. If only this key is set, its value also applies to the key with our
+//! name.
 
 use super::key::{Allowed, Key, Type};
 

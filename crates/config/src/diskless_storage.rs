@@ -49,7 +49,8 @@ pub struct S3Storage {
     pub region: Option<String>,
     /// True if URLs have the bucket's name in the path instead of the host name.
     pub is_path_style: bool,
-    /// The key id and the secret key. With `None`, they come from the usual chain of providers.
+    /// The key id and the secret key. With `None`, they come from the usual places of Amazon's tools, such as the
+    /// environment, a profile or the metadata service.
     pub credentials: Option<(String, Secret)>,
     /// A PEM file with certificate authorities to trust in addition to the system's.
     pub truststore: Option<PathBuf>,

@@ -226,8 +226,8 @@ pub fn markdown() -> String {
     page
 }
 
-/// Returns the reasons why keys have no effect. Each comes with true if its keys are refused, and with their names in
-/// backquotes.
+/// Returns the reasons why keys have no effect, each with a flag and with the names of its keys in backquotes. The flag
+/// is true if the broker refuses these keys.
 fn inert_by_reason() -> Vec<(&'static str, bool, Vec<String>)> {
     let mut rows: Vec<(&str, bool, Vec<String>)> = Vec::new();
     for (name, refused, why) in inert::rows() {

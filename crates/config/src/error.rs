@@ -80,7 +80,7 @@ impl Mistakes {
         self.append(others);
     }
 
-    /// Sets the place of every mistake to that of its key.
+    /// Sets the place of every mistake. `place_of` returns the place where a key was set.
     pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
         self.0.iter_mut().for_each(|(place, mistake)| *place = place_of(&mistake.key));
     }

@@ -176,8 +176,8 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// Returns the settings of the topic, which are Kafka's with one exception. A batch may be as large as a segment,
-    /// because the whole state of a group is one record.
+    /// Returns the topic settings with which `__consumer_offsets` is created. Unlike in Kafka, a batch may be as large
+    /// as a segment, because the whole state of a group is one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [
@@ -230,7 +230,7 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
-    /// The settings of a group of the consumer protocol that sets none itself.
+    /// The settings that a group of the consumer protocol has if none are set for the group itself.
     pub consumer: consumer::ConsumerGroupSettings,
 }
 

@@ -101,8 +101,8 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
     }
 }
 
-/// Returns the keys and prefixes without effect, for the documentation. Each comes with true if it is refused, and with
-/// the reason.
+/// Returns the keys and prefixes without effect, for the documentation, each with a flag and with the reason. The flag
+/// is true if the broker refuses the key.
 pub(super) fn rows() -> impl Iterator<Item = (String, bool, &'static str)> {
     let known = broker_keys().map(|key| (key.name.to_owned(), key.effect));
     let starts = FATES

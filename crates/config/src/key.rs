@@ -35,7 +35,7 @@ pub enum Source {
     Default = 5,
     /// Set on a logger of the broker, or its initial level.
     DynamicBrokerLogger = 6,
-    /// Set on the client metrics subscription of that name.
+    /// Set on the client metrics subscription.
     ClientMetrics = 7,
     /// Set on the group.
     Group = 8,
@@ -49,7 +49,7 @@ pub enum Allowed {
     Between(i64, i64),
     /// `-1` for "no limit" or "the system decides", or a number in this range, both ends included.
     MinusOneOr(i64, i64),
-    /// Any of these values. If the key is a list, every element must be among them.
+    /// Any of these values. A list must have at least one element, and every element must be among these values.
     OneOf(&'static [&'static str]),
     /// A list of some of these values, which may be empty.
     SomeOf(&'static [&'static str]),
@@ -219,9 +219,9 @@ impl Key {
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {
-            // The row allows clients to change this key, although it has no effect.
+            // Clients may set a key whose row is marked as dynamic, although the key has no effect here.
             Effect::Nothing(_) if self.dynamic => Ok(checked),
-            // An empty list requires nothing that this broker lacks.
+            // An empty list requests none of the features that this broker lacks.
             Effect::Refused(_) if self.of == Type::List && checked.is_empty() => Ok(checked),
             Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
                 Err(ConfigError::of_value(self.name, value, why))
@@ -260,7 +260,8 @@ impl Key {
     fn refusal(&self, name: &str, value: &str) -> ConfigError {
         let allowed = self.allowed_text();
         let mut message = match self.greatest() {
-            // The text of the range does not mention the greatest value, which this value exceeds.
+            // The value is too large, and the text of the range has no maximum, as in `a number of at least 1`. Name
+            // the maximum instead of the range.
             Some(greatest) if exceeds(value.trim(), greatest) && !allowed.contains(&greatest.to_string()) => {
                 format!("must be at most {greatest}")
             }

@@ -60,8 +60,8 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Parses the four keys that define the listeners. Skips the controllers' listeners, and refuses any other that is
-/// neither PLAINTEXT nor SSL. `tls_of` returns the TLS settings for the name of a listener.
+/// Parses the values of the keys that define the listeners. Skips the controllers' listeners, and refuses any other
+/// listener that is neither PLAINTEXT nor SSL. `tls_of` returns the TLS settings for the name of a listener.
 pub(super) fn parse_listeners(
     texts: &ListenerTexts<'_>,
     tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,
@@ -209,7 +209,7 @@ pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, us
         let (address, count) = item.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let count: u32 = count.trim().parse().ok()?;
-        // The addresses of clients are compared in this canonical form.
+        // Use the canonical form, because a client's address is also converted to it before its limit is looked up.
         let address: IpAddr = address.parse().ok()?;
         Some((address.to_canonical(), usize::try_from(count).ok()?))
     };

@@ -10,7 +10,8 @@ use super::error::ConfigError;
 use super::listener::parse_per_ip;
 use super::reader::ConfigReader;
 
-/// Settings in force. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
+/// Settings in force. The names and meanings are Kafka's. If a setting has a unit, the unit is part of the field's
+/// name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
     /// Maximum number of connections on all listeners together.

@@ -38,8 +38,9 @@ pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<C
     chain(&rows, broker)
 }
 
-/// Returns the values of a key of a topic, group or subscription. The key's own value comes first, and then the values
-/// of the broker keys that are its synonyms.
+/// Returns the values of a key of a topic, group or subscription. The value that is set there comes first, and then the
+/// values of the broker keys that are the key's synonyms. A key that takes the broker's value only at creation has its
+/// own default instead.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -48,7 +49,8 @@ pub(super) fn resource_chain(
     chain_beside(key, set, if key.at_creation { &[] } else { key.synonyms }, broker)
 }
 
-/// Returns the same as [`resource_chain`], but with the broker keys in `beside` as synonyms.
+/// Returns the values of a key as [`resource_chain`] does, but with the broker keys in `beside` in place of the key's
+/// synonyms.
 pub(super) fn chain_beside(
     key: &'static Key,
     set: Option<(&str, Source)>,

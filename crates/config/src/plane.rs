@@ -62,7 +62,7 @@ impl PlaneSettings {
         Self { url: url.to_owned(), password_file, timeout_ms }
     }
 
-    /// Returns the URL with its password, if it has one.
+    /// Returns the URL, including the password if the URL has one.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -100,7 +100,8 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// Broker key for the interval of groups that do not set one. Its value may change while the broker runs.
+/// Broker key with the assignment interval of groups that do not set one themselves. Its value may change while the
+/// broker runs.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
 /// A client metrics subscription: which clients push which metrics, and how often.
@@ -135,7 +136,8 @@ const TRAITS: [(&str, ClientTrait); 6] = [
 
 /// Maximum length of a pattern in characters. A longer one would be slow to match with each client.
 const PATTERN_CHARS_MAX: usize = 1024;
-/// Maximum number of patterns in a subscription, which can use six different criteria.
+/// Maximum number of patterns in a subscription. Clients have only six properties to match, so few subscriptions need
+/// as many.
 const PATTERNS_MAX: usize = 16;
 /// Maximum number of metrics in a subscription.
 const METRICS_MAX: usize = 1000;

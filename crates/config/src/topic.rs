@@ -63,7 +63,7 @@ pub enum ProduceValidation {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio(pub f64);
 
-// The table accepts no value that is NaN.
+// `Eq` requires that every value equals itself, as NaN does not. The check of a key accepts no NaN.
 impl Eq for Ratio {}
 
 /// The settings of a topic that are in force. The names and meanings are Kafka's.
@@ -125,8 +125,8 @@ impl TopicConfig {
         }
     }
 
-    /// Returns true if a producer's timestamp is close enough to the broker's clock, both in ms. -1 stands for no
-    /// timestamp, and is always allowed.
+    /// Returns true if a producer's timestamp is close enough to `now_ms`, the time of the broker's clock. -1 stands
+    /// for no timestamp, and is always allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
             || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms

@@ -5,8 +5,8 @@
 
 use super::key::{Allowed, Key, Type};
 
-/// The values of compression.type. The broker key and the topic's key accept the same values. The same holds for each
-/// of the levels below.
+/// The values of compression.type, for the broker key and the topic's key. The ranges of the levels below are also for
+/// both keys.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);

@@ -4,7 +4,7 @@ use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
 
-/// Maximum number of requests of a transactional id that wait until a transition is stored.
+/// Maximum number of requests of a transactional id that wait until a change of the id's state is stored.
 const WAITERS_MAX: usize = 64;
 
 /// The rows of the broker's table for transactions.
