@@ -1,8 +1,8 @@
 //! A clock for deadlines, timeouts and expirations, which only runs forward.
 //!
 //! The clock begins at the system's time and then runs at its own pace. If the system's clock is set, no timeout
-//! becomes longer or shorter. Times that are stored or sent are times of the system's clock. The caller converts them
-//! by [`SteadyClock::ahead_ms`].
+//! becomes longer or shorter. Times that are stored or sent are times of the system's clock. To convert a time of this
+//! clock, the caller adds [`SteadyClock::ahead_ms`] to it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,8 @@ impl SteadyClock {
     /// clock is set.
     pub fn ahead_ms(&self) -> i64 {
         let (here, there) = (self.now(), system_time());
-        // Rounds to the nearest millisecond, so that the time between the two readings does not count.
+        // Rounds to the nearest millisecond, so that the microseconds between the readings of the two clocks do not
+        // count.
         let rounded = |apart: Duration| i64::try_from((apart.as_micros() + 500) / 1_000).unwrap_or(i64::MAX / 2);
         if there < here { -rounded(here - there) } else { rounded(there - here) }
     }

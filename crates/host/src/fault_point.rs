@@ -84,7 +84,7 @@ fn act() {
 /// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; `None` if it is not set.
 ///
 /// # Errors
-/// Returns a sentence about the variable's value if it is not valid.
+/// Returns a sentence that explains why the variable's value is not valid.
 pub fn arm() -> Result<Option<String>, String> {
     let Ok(value) = std::env::var(VARIABLE) else { return Ok(None) };
     let (step, stands, count) = parse(&value).map_err(|why| format!("{VARIABLE}={value}: {why}"))?;

@@ -35,7 +35,7 @@ impl LogRateLimit {
 }
 
 impl LogRateLimit {
-    /// Returns true if no line was due within the last minute.
+    /// Returns true if no line was written within the last minute.
     fn is_idle(&self) -> bool {
         self.last.lock().0.is_none_or(|at| at.elapsed() >= EVERY)
     }

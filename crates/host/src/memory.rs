@@ -25,8 +25,8 @@ pub struct Trimmer {
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// How many bytes the last trim left, or the smallest number that a later poll has found. These bytes cannot be
-    /// returned, because there are used blocks in their pages.
+    /// Number of freed bytes that the allocator still kept after the last trim, or the smallest number that a poll has
+    /// found since. These bytes cannot be returned, because there are used blocks in their pages.
     floor: usize,
 }
 

@@ -55,7 +55,7 @@ pub struct UnreadResponses {
     table: Mutex<Table>,
     /// Notified when a response takes less room or none.
     freed: Notify,
-    /// The lock of the request that is the next to get room.
+    /// The lock that the next request to get room holds. Later requests wait for it in the order of their arrival.
     turn: tokio::sync::Mutex<()>,
     /// Limits how often the log reports a request that has got no room.
     pub no_room_line: LogRateLimit,
@@ -150,7 +150,7 @@ impl ResponseRoom {
                 if self.all.table.lock().reserve(self.number, bytes, Instant::now()) {
                     return;
                 }
-                // At the timeout, the table polls the connections again.
+                // After the timeout, `Table::reserve` polls the connections again.
                 let _ = timeout(POLL_INTERVAL, freed).await;
             }
         };

@@ -25,7 +25,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const BYTES_MAX: usize = 256 << 20;
 /// How many bytes polls may use before freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Minimum time between two returns of freed memory. Within this time a thread can use about 256 MiB of new memory.
+/// Minimum time between two returns of freed memory. Until the next return, a thread can take about 256 MiB of new
+/// memory from the system.
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum number of slots, for machines with few processors.
 const SLOTS_MIN: usize = 4;

@@ -2,8 +2,8 @@
 //! volume is gone.
 //!
 //! Time is divided into rounds, and each write is counted in the round in which it begins. A round ends when all writes
-//! of the previous round have returned, so a long round means that a write hangs. A write that begins therefore need
-//! not read a clock.
+//! of the previous round have returned, so a round that lasts for seconds means that a write hangs. Only polls read a
+//! clock, so that writes stay cheap.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 /// its journal or because a volume is throttled. A leader waits much longer before it drops a follower from the ISR
 /// (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// The time between two polls. If much more time has passed, the process itself was stopped, and only two intervals are
-/// counted.
+/// The time between two polls. If a poll is much later, the process itself was stopped. Only two intervals then count
+/// as time in which a write may have hung.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts the writes that have begun and not returned yet.
@@ -89,7 +89,7 @@ impl WritesUnderWay {
         self.hangs.load(Relaxed)
     }
 
-    /// Returns how long a write has hung at least; `None` if none hangs.
+    /// Returns the minimum time for which a write has been hanging; `None` if no write hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.hangs().then(|| self.polled.lock().lasts)
     }

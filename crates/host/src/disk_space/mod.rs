@@ -3,9 +3,9 @@
 //! consequences as a full disk. `place` detects a directory that is no longer at its path.
 //!
 //! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of it for work that
-//! frees space. Deleting a topic or records is such work, because the deletion must first be recorded. After that, free
-//! space goes to the reserve before anything else. Until the reserve is complete again, no other records or metadata
-//! are written. The work that frees space is done by retention and the control plane.
+//! frees space. For example, the deletion of a topic or of records must be recorded before it frees space. Free space
+//! then goes to the reserve before anything else. Until the reserve is complete again, no other records or metadata are
+//! written. Retention and the control plane do the work that frees space.
 //!
 //! Invariant: only [`DiskSpace::freeing`] uses space that the reserve has released. All other writers need a
 //! [`WritePermit`], unless they only rewrite a few small files.
@@ -151,7 +151,8 @@ impl DiskSpace {
         space
     }
 
-    /// Creates the state of a disk that has no space for the reserve, so that it stays incomplete.
+    /// Creates the state of a disk that has no space for the reserve. The reserve stays incomplete, because the next
+    /// attempt to allocate it is an hour away.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_room(directory: &Path) -> DiskSpace {
         let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(directory, 0) };
@@ -251,7 +252,8 @@ impl DiskSpace {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
-            // This is a warning, so that a log that shows the error also shows that the error is over.
+            // The level is a warning, so that a log without info lines also shows that the reported full disk has space
+            // again.
             tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
@@ -352,14 +354,14 @@ impl DiskSpace {
         self.writes.hangs()
     }
 
-    /// Returns how long a write has hung at least; `None` if none hangs.
+    /// Returns the minimum time for which a write has been hanging; `None` if no write hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.writes.hung_for()
     }
 
     /// Waits until a write hangs.
     pub async fn until_it_hangs(&self) {
-        // This cannot fail, since the sender is a field.
+        // The wait cannot fail, because `self` owns the sender of the channel.
         let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
     }
 

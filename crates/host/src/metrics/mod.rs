@@ -147,7 +147,7 @@ pub struct OffsetCommits {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct TransactionCommits {
-    /// The time until the decision is recorded.
+    /// The time from the start of the commit until its decision is recorded.
     pub decision: Histogram,
     /// The time from the recorded decision until every partition has its marker.
     pub markers: Histogram,
@@ -279,7 +279,7 @@ impl Metrics {
         if now < before { replication.isr_shrinks.add(1) } else { replication.isr_expands.add(1) }
     }
 
-    /// Counts a client's push of its own metrics, which has `bytes`.
+    /// Counts a client's push of its own metrics. `bytes` is the size of the metrics.
     pub fn telemetry_pushed(&self, bytes: usize) {
         self.counters.telemetry.pushes.add(1);
         self.counters.telemetry.bytes.add(bytes as u64);

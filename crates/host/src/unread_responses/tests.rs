@@ -36,7 +36,7 @@ impl Connection for Simulated {
     }
 }
 
-/// The table and its clock.
+/// The table of unread responses, and a clock that the test moves.
 struct Simulation {
     table: Table,
     now: Instant,
