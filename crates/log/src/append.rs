@@ -152,7 +152,7 @@ impl Log {
     }
 
     /// Returns the offset at which the leader epoch of the next batch begins. The first epoch begins at the log start,
-    /// even if compaction has left a gap there, because a restarted broker would assume the same.
+    /// even if compaction has left a gap there, because a restarted broker would also let it begin there.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }

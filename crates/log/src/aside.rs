@@ -77,7 +77,7 @@ impl Log {
     }
 }
 
-/// Returns a number for the names of the next files.
+/// Returns the number for the names of the next files, which is above the numbers of all earlier ones.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {

@@ -14,8 +14,8 @@ use super::direct_io::{DirectReads, is_resident};
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
-/// Maximum number of aborted transactions in a slice. If there are more, each has only a few adjacent batches. Leaving
-/// these out would save little, so the whole slice is sent.
+/// Maximum number of aborted transactions in a slice (the batches that one read returns). If there are more, each has
+/// only a few adjacent batches. Leaving these out would save little, so the whole slice is sent.
 const TRANSACTIONS_MAX: usize = 64;
 /// The slice is scanned only if aborted transactions cover at least this fraction of its offsets (one sixteenth).
 const SPAN_SHARE: i64 = 16;

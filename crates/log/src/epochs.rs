@@ -116,8 +116,9 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns where `epoch` ends, in a log that ends at `log_end` and whose leader is in the epoch `current`. If
-    /// `epoch` is negative or newer than `current`, returns -1 as epoch and offset.
+    /// Returns the offset at which `epoch` ends, in a log that ends at `log_end` and whose leader is in the epoch
+    /// `current`. If the log has no records of `epoch`, returns the largest earlier epoch and its end. If `epoch` is
+    /// negative or newer than `current`, returns -1 as epoch and offset.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

@@ -116,7 +116,7 @@ pub struct Flushes {
     has_new_names: bool,
     /// Reports the progress of flushes. Created when the first caller waits for one.
     progress: Option<watch::Sender<Flushed>>,
-    /// True once the state of the disk is unknown.
+    /// True once it is unknown which bytes are on the disk. The log accepts no appends then.
     is_broken: bool,
     /// How often the log was truncated. A flush that began before a truncation proves nothing about later records.
     cuts: u32,
@@ -139,7 +139,7 @@ impl Flushes {
         self.cuts
     }
 
-    /// Returns true once the state of the disk is unknown.
+    /// Returns true once it is unknown which bytes are on the disk. The log accepts no appends then.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }

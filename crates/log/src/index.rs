@@ -56,7 +56,8 @@ impl Entry for OffsetEntry {
     }
 }
 
-/// The largest timestamp up to a batch, with the last offset of the batch that has it.
+/// The largest timestamp of all batches up to some batch of the segment, with the last offset of the batch that has
+/// this timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeEntry {
     pub timestamp: i64,

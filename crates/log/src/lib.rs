@@ -60,7 +60,8 @@ use crate::partition::flushed::FlushTicket;
 pub use append::{LogAppendInfo, Verification};
 pub use transactions::marker_of;
 
-/// A producer snapshot of at most this many bytes is taken with each new segment.
+/// Maximum size of producer snapshots that are taken with each new segment, in bytes. A larger snapshot is taken only
+/// after as many bytes of batches.
 const SNAPSHOT_SMALL: u64 = 64 << 10;
 
 /// The error of a log whose directory has been replaced while its files were open.

@@ -40,17 +40,20 @@ pub struct OffsetLookup {
     index_path: PathBuf,
     base_offset: i64,
     offset: i64,
-    /// The length of the file up to the end of its last complete batch.
+    /// The length of the file up to the end of its last complete batch, or up to the read's limit if the limit's
+    /// position is known.
     size: u64,
     start: LookupStart,
     /// The offset at which the read must end, if it is within this segment.
     limit_offset: Option<i64>,
-    /// The last remembered position within the byte limit at which a batch ends, and the offset of the next batch.
+    /// The last remembered end of a batch within the byte limit of the read: its position, and the offset of the batch
+    /// that begins there.
     soft_end: Option<(u64, i64)>,
-    /// The last index entry within the byte limit, which counts from the index entry of the read's start. `None` if not
-    /// in memory.
+    /// The last index entry within the byte limit, counted from the index entry at which the search begins. `None`
+    /// unless both entries are in memory.
     near_end: Option<OffsetEntry>,
-    /// The offset after the segment, or the read's limit if the position of the limit is known.
+    /// The offset that belongs to the position `size`: the end of the segment, or the read's limit if its position is
+    /// known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,

@@ -187,7 +187,7 @@ struct PageCacheQueue {
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
-    /// True once the stop of growth has been logged.
+    /// True once a log line has reported that the page cache no longer grows.
     is_logged: bool,
     stopping: bool,
 }

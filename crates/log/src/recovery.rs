@@ -230,7 +230,7 @@ impl Log {
         }
         let last_offset = match (segment.last_offset(), next_base) {
             (Ok(last_offset), _) => last_offset,
-            // The damage is reported when the segment is read.
+            // Assume that the segment ends where the next one begins. The damage is reported when the segment is read.
             (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
             (Err(ScanError::Bad { .. }), None) => return Ok(false),
             (Err(ScanError::Io(error)), _) => return Err(failed(error)),
@@ -286,8 +286,9 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log after the last good batch of the segment. Refuses the log instead if acknowledged bytes follow, and
-    /// a power loss cannot be the cause of the damage.
+    /// Ends the log after the last good batch of the segment. If records follow the damage, or flushed records are
+    /// damaged, refuses the log instead, unless a power loss may be the cause. Records after damage by a power loss are
+    /// set aside.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -354,9 +355,10 @@ impl Log {
     /// Loads the leader epochs and the log start from the epoch file. The epoch file always belongs to this log. The
     /// log start in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
-    /// If the epoch file cannot be used, the epochs come from the batches, and the log start from the checkpoint. This
-    /// is also the case if the file's log start is within a segment and larger than the checkpoint's. Then the file is
-    /// damaged, or a DeleteRecords was not answered, because its answer waits until the checkpoint has the log start.
+    /// If the epoch file cannot be used, the epochs come from the batches, and the log start from the checkpoint. The
+    /// same is done if the file's log start is above both the checkpoint's log start and the first segment's base
+    /// offset. In that case the file is damaged, or it has the log start of a DeleteRecords that was not answered. The
+    /// answer to a DeleteRecords waits until the checkpoint has its log start.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -480,9 +482,9 @@ impl Walk {
         }
     }
 
-    /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since, and all
-    /// batches before the recovery point must be good. If this broker's compaction wrote the segment, returns false,
-    /// since such segments are flushed completely.
+    /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since the unclean
+    /// shutdown, and all batches before the recovery point must be good. If this broker's compaction wrote the segment,
+    /// returns false, since such segments are flushed completely.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned

@@ -26,7 +26,7 @@ use fullbore_host::files::{is_full, remove_for_good};
 pub struct Retired {
     /// The files to remove after file.delete.delay.ms. Empty if they were removed at once.
     pub paths: Vec<PathBuf>,
-    /// The result. After an error, the next round of retention tries again.
+    /// The error of a step that failed, if any. The next round of retention then tries again.
     pub result: io::Result<()>,
 }
 
@@ -58,7 +58,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // An earlier snapshot may have failed for lack of space, so take it now.
+        // The snapshot before the removal may have failed for lack of space, which may be free now. Take it again.
         let lacks_snapshot = is_all || (gone > 0 && self.snapshot_offset < self.segments[0].base_offset);
         let snapshot = if lacks_snapshot && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
@@ -169,7 +169,7 @@ impl Log {
 
 /// Returns true if the directory of a partition that is not open may have records to delete. Looks only at the sizes
 /// and ages of the files, so that partitions are opened only when necessary. A record whose timestamp is older than its
-/// file is noticed later.
+/// file is therefore deleted late: once the file is old enough, or the partition is open.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let (retention_bytes, retention_ms) = config.retention();
     let mut oldest: Option<(i64, u64, PathBuf)> = None;

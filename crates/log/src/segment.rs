@@ -153,7 +153,8 @@ impl Segment {
         self.index_paths().into_iter().try_for_each(|path| File::open(path)?.sync_data())
     }
 
-    /// Returns the paths of the index files that exist once all entries have been written.
+    /// Returns the paths of the index files, all of which exist once the index entries have been written. The index of
+    /// aborted transactions is among them only if it has entries.
     pub fn index_paths(&self) -> Vec<PathBuf> {
         let aborted = (self.aborted.len() > 0).then(|| self.path(TXN_INDEX));
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
@@ -390,7 +391,7 @@ impl Segment {
         self.has_batch_of(&entry)
     }
 
-    /// Returns true if a batch has records. Compaction may leave batches without any.
+    /// Returns true if any batch of the segment has records. Compaction may leave batches without records.
     fn has_records(&self) -> io::Result<bool> {
         let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -402,8 +403,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins after `position`. If `position` is the index interval, the index must have an
-    /// entry for such a batch.
+    /// Returns true if a batch begins after `position`. The offset index may be empty only if no batch begins after the
+    /// first index interval.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);

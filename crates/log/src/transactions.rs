@@ -90,8 +90,8 @@ impl Log {
         AbortedLookup { from, segments }
     }
 
-    /// Finds the transactions that were aborted by markers at or after `first`, and writes the indexes of those
-    /// segments.
+    /// Finds the transactions that were aborted by markers at or after `first`, which is the base offset of a segment.
+    /// Writes the indexes of aborted transactions of that segment and all later ones.
     pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
         let mut producers = Producers::default();
         let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));

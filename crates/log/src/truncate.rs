@@ -30,8 +30,9 @@ impl Log {
     /// `bytes` has all batches in a row, and the caller must have verified their checksums.
     ///
     /// # Errors
-    /// Fails with [`InvalidBatch::Header`] if the first batch does not follow the log end. Other errors are those of a
-    /// leader's append. After an error, nothing was appended.
+    /// Fails with [`InvalidBatch::Header`] if the first batch has an invalid header, an offset before the log end, or a
+    /// leader epoch before the log's newest. Other errors are those of a leader's append. After an error, nothing was
+    /// appended.
     pub fn append_as_they_are(
         &mut self,
         bytes: &[u8],
@@ -62,7 +63,8 @@ impl Log {
         Ok(count)
     }
 
-    /// Writes as many of these batches as fit into one segment, and returns their number.
+    /// Writes as many batches from `bytes` as fit into one segment, and returns their number. `headers` has the headers
+    /// of all batches.
     fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
         let first = &headers[0];
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
@@ -112,7 +114,8 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns how many of these batches fit into the active segment. The first one always fits.
+    /// Returns how many of the batches with these headers fit into the active segment. The first batch always counts as
+    /// fitting.
     fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
         let active = self.segments.back_mut().expect("a log has a segment");
         let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);

@@ -100,8 +100,8 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_powe
     let path = punch(dir, 3, 4);
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
-    // The bad batch was flushed, so even after a power loss the log must be refused. Of the flushed bytes, only the
-    // page before the recovery point is read.
+    // The bad batch was flushed, so even after a power loss the log must be refused. Recovery finds the bad batch
+    // because it also verifies the page before the recovery point.
     assert_refused(dir, RecoveryHint { recovery_point: 5, ..POWER_CUT }, &path, len);
     let log = open(dir, RecoveryHint { recovery_point: 4, ..POWER_CUT }).expect("cut");
     assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));

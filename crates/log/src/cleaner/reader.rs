@@ -116,7 +116,8 @@ mod tests {
             let cold = DirectReads::default();
             let mut reader = BatchReader::open(&path, 0, size as u64, HEADER_LEN, &cold).expect("opened");
             let mut reads = Vec::new();
-            // Only the header is in the file, so the compaction ends before the second read, which would get the rest.
+            // The file has only the header. The second read would get the rest of the batch, so the callback ends the
+            // compaction before that read.
             let outcome = reader.next(&mut |bytes| {
                 reads.push(bytes);
                 if reads.len() == 1 { Ok(()) } else { Err(CleanError::Stopping) }

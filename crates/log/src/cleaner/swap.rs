@@ -56,7 +56,8 @@ impl Log {
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Returns the index of the first of these segments; `None` unless they are adjacent and sealed.
+    /// Returns the index of the first of the segments with the base offsets `bases`; `None` unless these segments are
+    /// adjacent and sealed.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -168,7 +169,8 @@ impl Leftovers {
     }
 }
 
-/// Returns the range from the first base offset to the last offset of all these segments.
+/// Returns the range from the first base offset to the last offset of the complete new segments, whose base offsets are
+/// `whole`.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {

@@ -44,7 +44,7 @@ struct GhostList {
 
 #[derive(Debug)]
 struct GhostFile {
-    /// Keeps the address from being reused for another file.
+    /// The file. This reference keeps its address from being reused for another file.
     _file: Weak<File>,
     /// The ranges by their start. Each value is the range's end, and how many bytes were dropped before the range.
     ranges: BTreeMap<u64, (u64, u64)>,

@@ -41,7 +41,7 @@ pub struct DirectReads {
 }
 
 impl fmt::Debug for DirectReads {
-    /// Shows no contents.
+    /// Shows only the name of the type.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("DirectReads").finish_non_exhaustive()
     }

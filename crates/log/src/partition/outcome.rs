@@ -81,7 +81,7 @@ pub enum AppendStep<B = Blocker> {
 }
 
 impl AppendStep {
-    /// Returns true if the batch is in the leader's log or was found in the partition.
+    /// Returns true if the batch is in the leader's log, or was already committed to the diskless partition.
     pub fn is_written(&self) -> bool {
         match self {
             AppendStep::Done(_) => true,
@@ -134,8 +134,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// The batch is in the leader's log.
     Written(WrittenBatch),
-    /// The batch is in the reorder buffer until the batches before it are appended. In a diskless partition, it then
-    /// still has to be committed. The instant is the latest time at which it can leave the buffer.
+    /// The batch is in the reorder buffer until the batches before it are appended. A batch of a diskless partition
+    /// must then still be committed. For such a batch, the instant is the latest time at which it can leave the buffer.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// The batch is being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
@@ -246,7 +246,7 @@ impl AppendAnswer {
     }
 
     /// Adds a copy of the batch, which waits for the same answer. If there are already [`COPIES_MAX`] copies, the
-    /// oldest is refused with `of_oldest`, because its connection is probably lost.
+    /// oldest is refused with the error `of_oldest`, because its connection is probably lost.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {

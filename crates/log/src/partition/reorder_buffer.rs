@@ -201,7 +201,7 @@ impl Expired {
         (some, self)
     }
 
-    /// Refuses each batch with the error for its stamp. Must be called without a lock.
+    /// Refuses each batch with the error that `error_of` returns for its stamp. Must be called without a lock.
     pub fn refuse(self, error_of: impl Fn(&Stamp) -> AppendError) {
         self.reordering.metrics.reorder_expired(self.batches.len());
         for early in self.batches {
@@ -289,8 +289,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch. `later` has the permit for its upload.
     ///
     /// # Errors
-    /// Returns [`AppendError`] if the batch cannot be parked. If there is no room for the batch, later parked batches
-    /// of the same producer and epoch are refused first.
+    /// Returns [`AppendError`] if the batch cannot be parked. If there is no room for the batch, parked batches of the
+    /// same producer and epoch with later sequences are refused first.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

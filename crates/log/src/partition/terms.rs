@@ -28,8 +28,9 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// The next offset, as far as known, for a diskless partition.
     pub next_offset: i64,
-    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows whether the batch is late.
-    /// `None` if the epoch is unknown.
+    /// The epoch of the coordinator that verified the transaction, for a batch without a sequence number. If the
+    /// partition has a marker of a later coordinator epoch, the batch must not open a transaction. `None` if the epoch
+    /// is unknown.
     pub coordinator_epoch: Option<i32>,
 }
 

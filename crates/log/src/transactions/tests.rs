@@ -142,8 +142,8 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // The transactions of these entries begin after the range at offset 2. Change the entries in the file so that a
-    // lookup would find them if it read them again.
+    // Earlier lookups have remembered that the transactions of these entries begin after the range at offset 2. Set
+    // their first offset in the file to 3, so that a lookup that reads the entries again would find them.
     let name = crate::files::offset_path(directory.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {

@@ -1,6 +1,6 @@
-//! Turns a client's batch into a [`ValidBatch`]. It checks header, size, checksum and records, and compresses the batch
-//! with the topic's codec if necessary (Kafka's `ProduceRequest.validateRecords` and `LogValidator`). A setting turns
-//! off the check of compressed records.
+//! Turns a client's batch into a [`ValidBatch`]: checks its header, size, checksum and records, and compresses it with
+//! the topic's codec if necessary (Kafka's `ProduceRequest.validateRecords` and `LogValidator`). The setting
+//! `fullbore.produce.validation` can turn off the check of compressed records.
 //!
 //! This is a pure computation: it uses no log and no lock, and gets the time as an argument. A leader appends only a
 //! [`ValidBatch`], to classic and diskless topics alike. The log checks the sequence number later.

@@ -330,7 +330,7 @@ impl<'a> ValidBatch<'a> {
 }
 
 impl fmt::Debug for ValidBatch<'_> {
-    /// Shows no contents.
+    /// Shows the stamp, but not the bytes of the batch.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ValidBatch").field("stamp", &self.stamp).finish_non_exhaustive()
     }
