@@ -37,8 +37,8 @@ impl fmt::Debug for Secret {
 /// The text that is shown in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Returns true if the value of the setting `key` must not be shown. These are Kafka's settings of type PASSWORD, names
-/// that contain `password`, `secret` or `jaas`, and the URL that may contain a database's password.
+/// Returns true if the value of the setting `key` must not be shown. These are Kafka's settings of type PASSWORD, all
+/// names that contain `password`, `secret` or `jaas`, and `control.plane`, whose URL may contain a database's password.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();

@@ -44,7 +44,7 @@ impl Stream {
     /// Does the broker's part of the handshake with a client. The caller sets the time limit.
     ///
     /// # Errors
-    /// Returns an error whose text explains why the handshake failed. A client that uses TLS was sent an alert.
+    /// Returns an error whose text explains why the handshake failed. If the client uses TLS, an alert was sent to it.
     pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
         let session = acceptor.session()?;
         Stream::handshake(socket, session).await
