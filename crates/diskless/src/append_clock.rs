@@ -21,9 +21,9 @@ const UNKNOWN: i64 = i64::MIN;
 #[derive(Debug)]
 pub struct AppendClock {
     steady: SteadyClock,
-    /// How far the database's clock is ahead of `steady`, in ms, or [`UNKNOWN`].
+    /// How far the database's clock is ahead of `steady`, the steady clock of this process, in ms, or [`UNKNOWN`].
     database_ahead_ms: AtomicI64,
-    /// True from the log line about a difference until the difference is at most half of [`APART_MAX_MS`].
+    /// True after a large difference was logged, until the difference falls to half of [`APART_MAX_MS`].
     is_apart: AtomicBool,
 }
 
@@ -46,8 +46,8 @@ impl AppendClock {
         }
     }
 
-    /// Records the database's time, which arrived `took` after the request. Logs a large difference to the machine's
-    /// clock.
+    /// Records the database's time, which arrived `took` after the request. If the machine's clock differs much from
+    /// that time, logs the difference.
     pub fn saw(&self, database_ms: i64, took: Duration) {
         match self.apart(now_ms(), database_ms, took) {
             Some(ahead_ms) if ahead_ms < 0 => tracing::warn!(

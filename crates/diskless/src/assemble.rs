@@ -31,7 +31,7 @@ const COPIED_MAX: usize = 4096;
 pub struct Assembly {
     leader_epoch: i32,
     pieces: Vec<Bytes>,
-    /// Bytes that were copied since the last piece was added by reference.
+    /// Copied bytes that follow the last entry of `pieces`. Later, they become the next entry.
     copied: BytesMut,
 }
 
@@ -69,8 +69,8 @@ impl Assembly {
         }
     }
 
-    /// Returns all batches as the records of a response. Their bytes count as outstanding in `given` until the client
-    /// has received them.
+    /// Returns all batches as the records of a response. Their bytes count as outstanding in the budget `given` until
+    /// the client has received them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: the bytes of each kind stay within the limit of that kind. The limit of fetched blocks is at least twice
 //! the largest range that a reader requested at once. If a slice of an evicted part or block is still in use, the whole
-//! part or block stays in memory and no longer counts.
+//! part or block stays in memory, but no longer counts for the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -18,8 +18,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// A response that uses less than 1/`BLOCK_SHARE` of the bytes of its blocks is copied. Slices of these blocks would
-/// keep the whole blocks in memory.
+/// If a response uses less than 1/`BLOCK_SHARE` of the bytes of its blocks, it gets a copy of them. Slices of these
+/// blocks would keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
 const OBJECT_COST: usize = 512;
@@ -308,8 +308,9 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // In the first line, both ranges have the same size, but the first one crosses a block boundary. In the second
-        // line, the two ranges are in one block, and then in two blocks. Only ranges in two blocks are copied.
+        // The first line has two ranges of nearly the same size, of which only the first crosses a block boundary. The
+        // second line has two ranges in one block, and then in two blocks. Ranges in two blocks use less than a quarter
+        // of them.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

@@ -4,7 +4,7 @@
 //! A reader can also request the newest state of a partition; these refreshes are in [`super::reader`].
 //!
 //! Invariant: while the index answers, this broker sees a change of another broker within [`INTERVAL`] plus the
-//! duration of one poll.
+//! duration of two polls.
 
 use fullbore_host::task;
 use std::sync::Weak;

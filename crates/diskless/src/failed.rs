@@ -18,7 +18,7 @@ use super::objects::ObjectError;
 
 /// How long after a failed GET of an object no further GET of it is sent.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// How long a failure is remembered after the next GET may be sent.
+/// How long a failure is remembered after the end of the pause that follows it.
 const KEPT: Duration = Duration::from_secs(10);
 /// Maximum number of failures that are remembered. Reads that fail beyond this limit are repeated without a pause.
 const FAILED_MAX: usize = 1024;
@@ -38,9 +38,9 @@ struct FailedRead {
 }
 
 impl FailedReads {
-    /// Checks whether a GET of `range` may be sent now. Returns true if a GET of the object, or of one of these blocks,
-    /// failed recently, but the pause after it is over. The caller should then make a single attempt, because a new
-    /// [`PAUSE`] has begun, in which other readers get the last error.
+    /// Checks whether a GET of `range` may be sent now. Returns false if neither the object nor a block of `range` has
+    /// failed recently. Returns true if one of them has, but the pause after the failure is over. In that case a new
+    /// [`PAUSE`] begins, in which other readers get the last error, so the caller should make a single attempt.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last GET if the next one is not due yet.

@@ -61,7 +61,7 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the state of hedging for GETs.
+    /// Returns the [`Tries`] of all GETs, which send a second GET if the first one is slow.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }
@@ -77,8 +77,8 @@ impl RangeFetcher {
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another fetch may have brought the blocks while this one waited for the locks. The last block of an
-            // object is short, so it is complete if it has all bytes before `end`.
+            // While this fetch waited for the locks, another one may have fetched the blocks. The last block of an
+            // object is short. It need not have more bytes than those before `end`, the end of the requested range.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -135,7 +135,8 @@ impl RangeFetcher {
         guards
     }
 
-    /// Sends a GET, with retries. Returns fewer than `wanted` bytes only if even the last attempt got no more.
+    /// Sends a GET, and sends it again if it fails or returns fewer than `wanted` bytes. After the last attempt,
+    /// returns even fewer bytes than that.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;

@@ -1,5 +1,6 @@
 //! Tracks whether the object store works for this broker, by the outcome of its requests and by probes. A broker sends
-//! probes while its requests fail or make no progress, and while the metadata lists it as one without a store.
+//! probes while its requests fail or make no progress. It also sends probes while it is left out: the metadata then
+//! lists it as a broker that does not serve diskless topics.
 //!
 //! A probe puts, reads and deletes an object. A successful probe clears earlier failures, such as that of a GET for a
 //! damaged object. On a broker without diskless partitions, the probes are the only requests.
@@ -40,7 +41,8 @@ pub struct StoreHealth {
 /// The outcome of the probes so far.
 #[derive(Debug, Default)]
 struct Probes {
-    /// True while the metadata lists this broker as one without a store. Probes then continue even if no request fails.
+    /// True while the metadata lists this broker as one that does not serve diskless topics. Probes then continue even
+    /// if no request fails.
     is_left_out: bool,
     /// When the last successful probe ended. `None` before the first one.
     answered: Option<Instant>,
@@ -73,8 +75,8 @@ impl StoreHealth {
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
     }
 
-    /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one without a store.
-    /// Probes then continue until a later call passes false.
+    /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one that does not
+    /// serve diskless topics. Probes then continue until a later call passes false.
     pub fn state(&self, is_left_out: bool) -> StoreState {
         self.state.lock().is_left_out = is_left_out;
         if self.lost_for().is_some() {

@@ -17,8 +17,7 @@ use std::time::Duration;
 const SEEN_MAX: usize = 64;
 /// How many durations of a class must be known before it has a usual time.
 const SEEN_MIN: usize = 8;
-/// A second try starts once a request has taken the usual time divided by this number, which is 2.5 times the usual
-/// time.
+/// The usual time of a request as a part of the wait for its second try. The wait is 2.5 times the usual time.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Minimum time before a second try starts.
 const WAIT_MIN: Duration = Duration::from_millis(20);
@@ -38,7 +37,8 @@ pub struct Hedging {
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
     credit: u32,
-    /// The time up to which seconds without progress have earned credit.
+    /// The time up to which seconds without progress have earned credit. During progress, each call of `take` sets it
+    /// to now.
     credited_at: Duration,
 }
 
@@ -59,9 +59,9 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns how long a request of `bytes` bytes may take before it gets a second try. If the usual time of its class
-    /// is unknown, the usual time of the next larger class that has one counts. Returns `None` if no such time is
-    /// known.
+    /// Returns how long a request of `bytes` bytes may take before it gets a second try. The wait depends on the usual
+    /// time of the request's class. If that is unknown, it depends on the next larger class with a known usual time.
+    /// Returns `None` if there is no such class.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -70,8 +70,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try. Returns false if the credit does not suffice. `now` is the time of any
-    /// clock that begins at zero, and `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try. Returns false if the credit does not suffice. `now` is the time since a
+    /// fixed moment, which is the same in all calls. `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;
@@ -85,7 +85,8 @@ impl Hedging {
         may
     }
 
-    /// Gives back the credit for the second tries of one request, because the last of them ended before the first try.
+    /// Gives back the credit for all `tries` second tries of one request, because the last of them has succeeded before
+    /// the first try.
     pub fn give_back(&mut self, tries: u32) {
         self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }

@@ -320,7 +320,7 @@ impl Diskless {
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let make_ready = move |rows: Vec<index::PartitionRow>| {
-            // Partitions that were deleted in the meantime are left out.
+            // Partitions that were deleted while the index created them are skipped.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.view.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
@@ -370,8 +370,8 @@ impl Diskless {
     /// Removes the topic's partitions at once. `deleted` is called after the index has deleted the topic; from then on,
     /// a restart need not repeat the deletion.
     ///
-    /// Returns the last sequences of producers on each partition that may have records. If a classic topic of the same
-    /// name is created later, it needs these sequences. For a diskless topic of the name, the index keeps them.
+    /// Returns the last sequences of producers on each partition that may have records. If the next topic of the same
+    /// name is a classic one, it needs these sequences. A diskless topic gets them from the index.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -466,8 +466,9 @@ impl Diskless {
         &self.health
     }
 
-    /// Sets whether the metadata leaves this broker out and sends clients to other brokers. A broker that is left out
-    /// refuses the batches that wait for a silent store, because another broker may accept them.
+    /// Sets whether this broker is left out: the metadata then lists it as one that does not serve diskless topics, and
+    /// clients use other brokers. A broker that is left out refuses the batches that wait for a silent store, because
+    /// another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.view.wake());

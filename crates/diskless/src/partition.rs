@@ -68,7 +68,7 @@ impl DisklessPartition {
     /// refresh, it passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
     ///
     /// # Errors
-    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
     pub fn append(
         &self,
         batch: &ValidBatch<'_>,
@@ -98,8 +98,8 @@ impl DisklessPartition {
     ///
     /// # Errors
     /// Returns an error if [`Pipeline::write_marker`] does, or [`AppendError::Storage`] if the store's ownership marker
-    /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata leaves the broker out, because another broker
-    /// may write the marker while a PUT hangs here.
+    /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata lists this broker as one that does not serve
+    /// diskless topics. Another broker may then write the marker while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.ownership.is_verified() {
             return Err(AppendError::Storage);
@@ -111,7 +111,7 @@ impl DisklessPartition {
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
-    /// Returns the flag that is set while the metadata leaves this broker out.
+    /// Returns the flag that is set while the metadata lists this broker as one that does not serve diskless topics.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }

@@ -4,8 +4,8 @@
 //!
 //! After a move of the log start, the index removes the extents before it later and in small steps. Until then, the
 //! size of a partition includes these extents, so the search by size also begins at the first extent in the index and
-//! not at the log start. Invariant: the bytes of an extent move the log start only once, no matter how often brokers
-//! check the partition.
+//! not at the log start. Invariant: extents that wait for their removal do not move the log start again, no matter how
+//! often brokers check the partition.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use super::partition_view::PartitionView;
 /// Maximum number of extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, in whole extents. All earlier extents exceed `bytes_max` or have
-/// only records older than `since_ms`. Returns `None` if the index does not have the partition, fails, or removes
-/// extents during the search.
+/// Returns the offset from which on records are kept, in whole extents. The earlier extents are beyond the size limit
+/// `bytes_max`, or have only records older than `since_ms`. Returns `None` if the index does not have the partition,
+/// fails, or removes extents during the search.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,

@@ -151,7 +151,8 @@ async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
 }
 
-/// Reproduces a commit that was repeated without end, since no thread was left to answer it.
+/// Regression test: after a panic of the index thread, a commit was repeated without end, because no thread was left to
+/// answer it.
 #[tokio::test]
 async fn index_thread_panics_pending_and_later_batches_are_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");

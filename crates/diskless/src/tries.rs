@@ -2,9 +2,9 @@
 //! first success counts.
 //!
 //! A try takes too long if its bytes stall or trickle. A slow link alone is not a reason. After an outage, an old try
-//! may hang forever, while a new one is answered soon. If the second try takes too long as well, a new one replaces it,
-//! each time after twice the pause. The first try always continues. A failed try is replaced after the same pause. Each
-//! second try needs credit, which [`Hedging`] manages.
+//! may hang forever, while a new one is answered soon. If the second try takes too long as well, a new one replaces it.
+//! The wait for the first replacement is the usual one, and each further wait is twice as long. The first try always
+//! continues. A failed try is replaced after the same waits. Each second try needs credit, which [`Hedging`] manages.
 //!
 //! The requests themselves are elsewhere, and so are retries after all tries have failed.
 //!
@@ -35,8 +35,8 @@ const BUFFER_LEAVES: u64 = 256 << 10;
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time without progress of any request before the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// If no request makes progress for this many times the usual wait for a second try, the store counts as silent. The
-/// resulting time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// The store counts as silent if no request makes progress for this many times the usual wait for a second try. This
+/// time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// How many times the pause before a second try of the same request may be doubled.
 const DOUBLED_MAX: u32 = 8;
@@ -102,7 +102,7 @@ impl TriedRequest {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up unless a byte moves earlier.
+    /// Returns the time at which the request is given up unless it makes progress earlier.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
@@ -252,7 +252,7 @@ impl Tries {
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// Returns the time at which a second try is due unless a byte of the newest try moves earlier. The wait normally
+    /// Returns the time at which a second try is due unless the newest try makes progress earlier. The wait normally
     /// counts from the start of the newest try.
     ///
     /// If the bytes of that try have moved slowly, the wait is longer. Its last bytes may still be in the system's send
@@ -285,8 +285,8 @@ impl Tries {
     }
 }
 
-/// Returns the time at which bytes last moved. Bytes that a second try moves within [`SILENT_MAX`] of its start do not
-/// count, because they may only have filled the system's send buffer.
+/// Returns the time of the last progress. Progress of a second try within [`SILENT_MAX`] of its start does not count,
+/// because its bytes may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
@@ -411,7 +411,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // A producer would spend this time waiting for its answers.
+                // A producer would wait this long for its answers before it sends the next batch.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

@@ -64,9 +64,9 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions with records in `offsets`. If `count` or more of these transactions have their
-    /// markers in `offsets`, the answer covers only the range up to the `count`-th marker. Transactions that are still
-    /// open at the end of the covered range are included.
+    /// Returns the aborted transactions with records in `offsets`. If the markers of `count` or more of them are in
+    /// `offsets`, the answer covers only the range up to the `count`-th marker. The answer includes transactions that
+    /// have records in the covered range but their markers after it.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.

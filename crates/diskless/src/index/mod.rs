@@ -205,7 +205,7 @@ impl<S: IndexStore> Index<S> {
         Ok(producers)
     }
 
-    /// Commits objects in the given order. `now_ms` is the time of the wall clock.
+    /// Commits objects in the given order. `now_ms` is the time of the append clock ([`IndexStore::append_clock`]).
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was committed or the outcome is unknown. The caller must then repeat the

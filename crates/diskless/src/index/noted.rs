@@ -148,8 +148,8 @@ impl NotedChanges {
         let is_skipped = |(broker_id, found): (&i32, &i64)| {
             let known = noted.counts.get(broker_id).copied().unwrap_or(0);
             // Accepting a copy raises each of its counts by `CHANGES_SKIPPED`. The copy may lack changes that were
-            // counted here, so its raised count may exceed the known one by less than that, but always by more than
-            // half of it.
+            // counted here, so a raised count may exceed the known count by less than `CHANGES_SKIPPED`. However, a
+            // copy never lacks as many changes as half of `CHANGES_SKIPPED`.
             found.saturating_sub(known) > CHANGES_SKIPPED / 2
         };
         noted.has_read && found.iter().any(is_skipped)

@@ -319,7 +319,7 @@ impl Drop for IndexThread {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         let _ = self.requests.send(IndexRequest::Nothing);
-        // The thread reports its own panic.
+        // The result of `join` is ignored, because a thread that panics reports the panic itself.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -382,7 +382,7 @@ pub(super) fn carry_out<S: IndexStore>(
     now_ms: i64,
     progress: &Progress<'_>,
 ) {
-    // A failure to send an answer is ignored, because the caller no longer waits for it.
+    // If an answer cannot be sent, its caller no longer waits for it. The failure is therefore ignored.
     match request {
         // A commit need not look for idle producers. The GC expires them, and records in the state of each partition
         // which ids may have expired.

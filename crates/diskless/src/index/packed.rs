@@ -12,14 +12,16 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// The offset of a [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
+/// The offset of a [`forgotten_row`], which records that some producers were forgotten. Its producer is
+/// [`NO_PRODUCER_ID`].
 ///
 /// Rows of a partition at even lower offsets were copied from the deleted partition of the same name. The producers of
 /// these rows have not written to the partition itself.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time limit for the copies that the deletion of a topic makes: the rows of producers that wrote only to earlier
-/// partitions of the name. Producers whose rows are not copied in time count as forgotten.
+/// Time limit for copying producer rows at the deletion of a topic. A deleted partition gets copies of the rows of
+/// producers that wrote only to earlier partitions of its name. Producers whose rows are not copied in time count as
+/// forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.

@@ -305,7 +305,8 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // PostgreSQL computes idle times by its own clock, which is later than the time of the commit.
+    // With PostgreSQL, idle times are computed by the database's clock, which is earlier than the time passed here but
+    // later than the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -477,7 +478,8 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's only row is in the deleted partition. When the row expires, the new partition must note that.
+/// The producer's only row is in the deleted partition. When that row expires, the new partition must record that a
+/// producer was forgotten.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);

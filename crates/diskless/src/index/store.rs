@@ -306,9 +306,9 @@ pub trait RunSource: Send {
     /// Returns a [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions with records in `offsets`. If `count` or more of these transactions have their
-    /// markers in `offsets`, the answer covers only the range up to the `count`-th marker. Transactions that are still
-    /// open at the end of the covered range are included.
+    /// Returns the aborted transactions with records in `offsets`. If the markers of `count` or more of them are in
+    /// `offsets`, the answer covers only the range up to the `count`-th marker. The answer includes transactions that
+    /// have records in the covered range but their markers after it.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -345,8 +345,8 @@ impl AbortedTransactions {
 pub const LENGTH_BITS_MAX: u32 = 62;
 
 /// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
-/// offset begins less than `1 << bits` offsets before it. A search for open transactions can therefore look only at
-/// these offsets for each number of bits, and so reads few rows.
+/// offset begins less than `1 << bits` offsets before it. To find the open transactions, one search for each value of
+/// `bits` reads only the rows that begin in this range.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
@@ -397,7 +397,7 @@ pub struct CommitWrite {
     /// The rows of the partitions after the commit.
     pub partitions: Vec<PartitionRow>,
     pub decision: CommitDecision,
-    /// The time of the wall clock in ms.
+    /// The time of the commit in ms, by the append clock ([`IndexStore::append_clock`]).
     pub now_ms: i64,
 }
 
@@ -466,7 +466,8 @@ impl PartitionRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub batches: AppendedBatches,
-    /// The time of the commit in ms, by the wall clock. The idle time of the producer counts from then on.
+    /// The time of the commit in ms, by the append clock of the broker. The idle time of the producer counts from then
+    /// on.
     pub written_ms: i64,
 }
 

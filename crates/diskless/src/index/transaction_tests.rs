@@ -274,7 +274,8 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.answer(vec![verified(batch(partition, 0, 0), 0), by(8, batch(partition, 100, 0))]);
     opened.answer(vec![verified(batch(partition, 0, 10), 0)]);
     let ids = |shown: Shown| shown.1.iter().map(|of| of.producer_id).collect::<Vec<_>>();
-    // PostgreSQL computes idle times by its own clock, which is later than all writes.
+    // With PostgreSQL, idle times are computed by the database's clock, which is earlier than `late` but later than all
+    // writes.
     expire(&mut opened, late);
     assert_eq!(ids(shown(&mut opened.index, partition)), [7]);
     opened.again();

@@ -1,7 +1,7 @@
 //! Removes the producer rows that are older than the retained batches of each producer.
 //!
 //! The GC goes through the rows of a partition in small steps, so that no commit waits long. For each row that is
-//! added, it reads two rows. In this way it keeps up with the commits.
+//! added, the GC reads two rows, so it keeps up with the commits.
 //!
 //! Invariant: a row stays if one of its batches is retained, is its producer's last marker, or began the producer's
 //! open transaction. A row also stays if it was committed after the partition's state was read. The rows of an unknown

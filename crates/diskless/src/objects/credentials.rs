@@ -23,8 +23,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// How long to wait before the next request to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How long the last credentials are used without an answer. The last credentials remain valid for this long after the
-/// library first requests new ones.
+/// How long the last credentials are used after the service has last answered. The library requests new credentials
+/// this long before the last ones expire.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// The credentials of a service, with a copy of the last ones that it issued.

@@ -270,8 +270,8 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // If the directory is no longer mounted, the marker is missing as well. In that case, the error of this
-                // check is returned.
+                // If the directory is no longer mounted, the store has no ownership marker either. In that case, this
+                // check fails, and its error is returned instead of `gone`.
                 self.still_verified().await?;
                 return Err(gone);
             }

@@ -34,10 +34,11 @@ const CUT: f64 = 0.8;
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many refusals in one interval are needed to limit the rate. The refusals must also outnumber the other answers.
+/// How many refusals in one interval are needed to limit the rate. The refusals must also outnumber the accepted
+/// requests.
 const REFUSALS_MIN: u32 = 5;
-/// How many earlier intervals are kept. The largest number of answers in one of them is the estimate of the rate that
-/// the store accepts.
+/// How many earlier intervals are kept. The largest number of accepted requests in one of them is the estimate of the
+/// rate that the store accepts.
 const INTERVALS_MAX: usize = 60;
 /// Maximum Retry-After that is respected. A longer one is cut to this time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
@@ -94,8 +95,8 @@ struct Bounded {
 
 impl Bounded {
     /// Changes the rate once an interval has passed since the last change. If the store has refused a request since
-    /// then, the rate falls, and otherwise it grows. `taken` is the rate of the accepted requests, and is set while the
-    /// store refuses most requests. The new rate is then below `taken`.
+    /// then, the rate falls, and otherwise it grows. While the store refuses most requests, the caller passes the rate
+    /// of the accepted ones as `taken`. The new rate is then below `taken`.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -111,13 +112,13 @@ impl Bounded {
     }
 }
 
-/// Counts the answers in each interval.
+/// Counts the accepted (`answered`) and the refused requests in each interval.
 #[derive(Debug, Default)]
 struct Answers {
     began: Option<Instant>,
     answered: u32,
     refused: u32,
-    /// How many requests were answered in each earlier interval, oldest first.
+    /// How many requests were accepted in each earlier interval, oldest first.
     before: VecDeque<u32>,
 }
 
@@ -139,7 +140,8 @@ impl Answers {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the largest number of answers in a single interval, among the current one and the `count` before it.
+    /// Returns the largest number of accepted requests in a single interval, among the current one and the `count`
+    /// before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }
@@ -192,7 +194,8 @@ impl Pace {
         }
     }
 
-    /// Records that the store has answered a request. Callers do not report failures, which leave the rate unchanged.
+    /// Records that the store has answered a request without a refusal for its rate. Callers do not report failures,
+    /// which leave the rate unchanged.
     pub fn succeeded(&self) {
         let now = Instant::now();
         let state = &mut *self.state.lock();

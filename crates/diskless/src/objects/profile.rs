@@ -45,7 +45,7 @@ impl FileVersion {
 }
 
 impl fmt::Debug for ProfileCredentials {
-    /// Omits the secrets.
+    /// Formats the path of the file, without any secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ProfileCredentials").field("file", &self.file).finish_non_exhaustive()
     }

@@ -29,16 +29,16 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// When the request began. While the request waits for a permit, this time moves forward.
+    /// When the request began. While the request waits for a permit of the pace, this time is set again and again.
     began: Instant,
-    /// When the last complete [`STEP`] had moved.
+    /// When the last step of [`STEP`] bytes was complete. Equal to `began` before the first one.
     at: Instant,
     /// How many bytes have moved since the start. `stepped` is the value at the last complete step.
     bytes: u64,
     stepped: u64,
 }
 
-/// When bytes of any of several requests last moved.
+/// When one of several requests last made progress or succeeded.
 #[derive(Clone, Debug)]
 pub struct AnyProgress(Arc<Mutex<Instant>>);
 
@@ -68,7 +68,8 @@ impl Default for BodyProgress {
 }
 
 impl BodyProgress {
-    /// Creates the progress of a request that begins now. `any` is shared with other requests.
+    /// Creates the progress of a request that begins now. Its progress is also recorded in `any`, for several requests
+    /// together.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
@@ -104,8 +105,8 @@ impl BodyProgress {
         last.at = last.began;
     }
 
-    /// Returns the time at which the last complete [`STEP`] had moved, or the start of the request before the first
-    /// one. Also returns how many bytes have moved in total.
+    /// Returns the time at which the last step of [`STEP`] bytes was complete, or the start of the request before the
+    /// first one. Also returns how many bytes have moved in total.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

@@ -244,7 +244,7 @@ async fn two_clusters_use_a_store_at_once_one_is_refused() {
         };
         let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
         let (one, other, again) = tokio::join!(one.verified(), other.verified(), again.verified());
-        // Which of the clusters is first depends on the threads of the indexes.
+        // The threads of the indexes decide which of the two clusters gets the store.
         let is_refused = |verified| matches!(verified, Err(ObjectError::OtherCluster { .. }));
         assert_eq!(one, again);
         assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");

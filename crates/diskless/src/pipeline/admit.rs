@@ -46,7 +46,7 @@ pub struct AdmissionTerms<'a> {
     pub freshness: Freshness,
     /// The memory for the batch.
     pub room: MemoryPermit,
-    /// The flag that is set while the metadata leaves this broker out.
+    /// The flag that is set while the metadata lists this broker as one that does not serve diskless topics.
     pub left_out: &'a LeftOut,
     /// The coordinator's confirmation, which must arrive before the batch is committed. `None` if the batch does not
     /// wait for one.
@@ -113,7 +113,7 @@ pub struct Offered {
     pub bytes: Bytes,
     /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// The time of the append by the index's clock, in ms. -1 if the timestamps of the producer are used.
+    /// The time of the append in ms, by the append clock. -1 if the timestamps of the producer are used.
     pub log_append_time_ms: i64,
 }
 
@@ -148,7 +148,7 @@ impl Pipeline {
     /// without holding the lock.
     ///
     /// # Errors
-    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
     pub fn append(
         &self,
         partition: IndexedPartition<'_>,
@@ -175,7 +175,7 @@ impl Pipeline {
     /// `Continue` with `admission_terms` if it can be admitted or refused now.
     ///
     /// # Errors
-    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
     fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
@@ -240,9 +240,9 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(batch_number)) => match state.unanswered.get_mut(&batch_number) {
-                // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
-                // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
-                // errors as fatal.
+                // If too many copies of one batch are waiting, the oldest copy gets REQUEST_TIMED_OUT. A sequence error
+                // would be wrong, because the batch may be the next one of its producer, and some clients treat
+                // sequence errors as fatal.
                 Some(UnansweredBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }

@@ -67,7 +67,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Answers failed batches and refuses those that are parked behind them. The lock is released first.
+    /// Releases the lock, then answers failed batches and refuses those that are parked behind them.
     fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(BatchNumber, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
@@ -211,8 +211,8 @@ impl PipelineState {
     /// from which `producers` is complete.
     ///
     /// If a state ends before that offset, the rows in between are missing, so nothing is applied to the state. If
-    /// other brokers commit, the state stays outdated until its next refresh. Otherwise no refresh would come, so the
-    /// state is dropped and read again when it is needed.
+    /// other brokers commit, the state stays outdated until its next refresh. If no other broker commits, there are no
+    /// later refreshes. The state is therefore dropped, and read again when it is needed.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;

@@ -104,9 +104,9 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns when it has an outcome. If there is a slot, the first poll of the future queues
-    /// the marker. An equal marker that is already queued shares its outcome. Once the marker is queued, it is written
-    /// even if the future is dropped.
+    /// Writes a marker, and returns when it has an outcome. If there is a slot, the first poll of the future queues the
+    /// marker. If an equal marker is already queued, this call only waits for its outcome. Once a marker is queued, it
+    /// is written even if the future is dropped.
     ///
     /// # Errors
     /// Returns [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, or

@@ -62,7 +62,8 @@ impl ObjectIds {
         }
         if left < LOW && self.shared.fetching.available_permits() > 0 {
             let shared = Arc::clone(&self.shared);
-            // If this fails, the next call that finds the pool empty returns the error.
+            // If this registration fails, a later call that finds the pool empty registers ids itself, and returns any
+            // error.
             task::spawn(async move { drop(shared.fetch().await) });
         }
         taken.ok_or_else(|| CommitError::Unknown("the index assigned no id to a new object".into()))

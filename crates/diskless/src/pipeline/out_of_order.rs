@@ -219,7 +219,7 @@ impl Shared {
 
 impl PipelineState {
     /// Returns true if the state of a producer is forgotten, so that an out-of-order batch would be accepted as its
-    /// first one. Another broker may still commit earlier batches, which must not come after this one. The producer
+    /// first one. The batch must not be accepted, because another broker may still commit earlier batches. The producer
     /// must therefore begin a new epoch.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit

@@ -264,8 +264,8 @@ impl CommitQueue {
         self.gathering.is_empty()
     }
 
-    /// Returns the time at which the object that is being filled must be closed. Returns `None` if it is empty, or if
-    /// no upload slot is idle. If the broker stops, slots do not matter.
+    /// Returns the time at which the object that is being filled must be closed. Returns `None` if the object is empty,
+    /// or if no upload slot is idle. While the broker stops, objects are due at once, even without an idle slot.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -458,8 +458,8 @@ impl CommitQueue {
 struct GatheredBatch {
     batch_number: BatchNumber,
     batch: NewBatch,
-    /// The start time that the clock of [`Gathering`] assigned to the batch, for a fair order of all producers. Also
-    /// the number of bytes that the clock counted for the batch.
+    /// The sort key for a fair order of all producers: the virtual start time and the number of bytes that the clock of
+    /// [`Gathering`] has assigned to the batch.
     order: (u64, usize),
     at: Duration,
 }
@@ -503,7 +503,7 @@ impl Gathering {
         self.batches.push(GatheredBatch { batch_number, batch, order, at: now });
     }
 
-    /// Returns the size and the times of an object with all gathered batches.
+    /// Returns the size of an object with all gathered batches, and when the first and the last batch were added.
     fn active(&self) -> ActiveObject {
         let Gathering { bytes, ends, first_at, last_at, .. } = *self;
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }

@@ -103,7 +103,7 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the state of hedging for PUTs.
+    /// Returns the [`Tries`] of all PUTs, which send a second PUT if the first one is slow.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }

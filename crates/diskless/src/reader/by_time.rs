@@ -30,7 +30,7 @@ struct Runs<'a> {
     /// The first offset of the next page.
     from: i64,
     log_start: i64,
-    /// The end of the records that a consumer with this isolation level may read.
+    /// The end of the records that a consumer with the isolation level of the request may read.
     end: i64,
 }
 

@@ -23,11 +23,12 @@ const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks a batch that is about to be acknowledged at `offset`. Its row and its object must exist.
+    /// Checks a batch that is about to be acknowledged at `offset`. Its extent must be in the index, and its object in
+    /// the store.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.view.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // If the record was deleted, its row and its object need not exist.
+        // If the record was deleted, its extent and its object need not exist.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.view.index())).copied();
         let log_start = partition.view.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -119,7 +120,8 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // `written` lacks the bytes that the broker rewrites. `whole` adds them for parsing, but they are not compared.
+        // `written` lacks the first bytes of the batch, which the broker rewrites. `whole` adds such bytes so that the
+        // batch can be parsed, but these bytes are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
             // The batches in the gap were deleted before they were read, so their sequences are unknown.

@@ -228,7 +228,7 @@ impl Driver {
     /// Opens the index in the schedule's directory. Returns its handle and its driver.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life has its own object numbers. These numbers are the same each time the schedule runs.
+        // Each life of the process has its own object numbers, which are the same each time the schedule runs.
         let inner = SqliteIndex::open(&world.directory).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::index::Index::new(store, world.setup.window);

@@ -7,12 +7,12 @@
 //!
 //! The following properties are checked, in [`check`] unless another module is named:
 //!
-//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object existed before the answer.
+//! - An acknowledged batch is at its offset, once, with its bytes. Its extent and its object existed before the answer.
 //! - The sequences of a producer have no gap in a partition and epoch. No batch exists twice, and batches are in the
 //!   order in which they were sent.
 //! - A batch that certainly was not written does not exist. Offsets have no gap.
 //! - A record that was read does not disappear ([`consumer`]).
-//! - Every row has its object. After its grace period, every object has a row.
+//! - Every extent has its object. After its grace period, every object has an extent.
 //! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
 //!   refused, unless the topic was recreated and batches before it stay in the deleted one ([`partition_producer`]).
 //!

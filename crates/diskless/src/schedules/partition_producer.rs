@@ -298,8 +298,8 @@ impl PartitionProducer {
                 }
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // If the topic was deleted, this refusal can be correct, because the commit may have been requested
-                // before the deletion and again after it.
+                // If the topic was deleted, this refusal can be correct. The broker may have requested the commit
+                // before the deletion and repeated it afterwards, when the batch counted as a duplicate.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
@@ -309,8 +309,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // An earlier attempt to send this batch may have gone to a deleted topic, which does not matter.
-                    // The refusal is right only if a batch before this one is in a deleted topic.
+                    // A copy of this batch in a deleted topic is no reason for the refusal. The refusal is right only
+                    // if a batch before this one is in a deleted topic.
                     if !is_behind_hole {
                         world.wrong(|| format!("{} is next, and is out of order", name()));
                     }
@@ -331,9 +331,9 @@ impl PartitionProducer {
         }
     }
 
-    /// Returns true if the batch before batch `at` was acknowledged in a deleted topic, although a still earlier batch
-    /// was acknowledged in `topic`. The answer to that earlier batch had been lost, so the producer sent it again, to
-    /// the new topic. The partition of `topic` therefore lacks the batch in between.
+    /// Returns true if the partition of `topic` lacks the batch before batch `at`. That batch was acknowledged in a
+    /// deleted topic, but an earlier one was acknowledged in `topic`. This happens if the first answer to the earlier
+    /// batch is lost, so that the producer sends it again, to the new topic.
     fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
         let epoch = self.batches[at].epoch;
         let is_in_topic = |batch: &ProducerBatch| match batch.fate {

@@ -251,7 +251,8 @@ impl World {
     /// Returns true if a request that began at `begun` is overdue. The time limit must have passed since then and since
     /// the last fault. During a fault, no request is overdue.
     pub fn is_late(&self, begun: Duration) -> bool {
-        // If the memory is hardly enough for one batch, each batch waits for all earlier ones.
+        // If the memory hardly suffices for one batch, each batch waits for all earlier ones. The time limit is then
+        // longer.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
         let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
         self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + within)

@@ -66,7 +66,8 @@ impl ChangeSource for PostgresChanges {
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
-        // `seen` is not updated, because the next call may reach the right database again.
+        // If this poll fails, `seen` is not updated. The connection may have led to an older copy of the database, and
+        // the next call may reach the newest one again.
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }

@@ -19,7 +19,8 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// How many rows of producers or aborted transactions count as one extent in the limit of a step.
+/// How many rows a step of the GC may remove for each extent of its limit. This applies to rows of producers and of
+/// aborted transactions separately.
 const ROWS_A_RUN: usize = 64;
 /// The advisory lock of the broker that deletes extents. The number is "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
@@ -181,8 +182,8 @@ pub fn expire_producers(
 }
 
 /// Returns the query for idle producers of a partition, at most `producers_max`. An idle producer has not written after
-/// `before_ms` and has no open transaction. A transaction does not count as open in a deleted partition, nor in rows
-/// with negative offsets.
+/// `before_ms` and has no open transaction. A transaction does not count as open in a deleted partition. Nor does it in
+/// a row with a negative offset, which was copied from a deleted partition.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest

@@ -78,7 +78,8 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // A question without objects is only a read. Such a read takes no locks, so it does not wait for commits.
+        // If the question has no objects, the caller only wants to read. A read takes no locks, so it does not wait for
+        // commits.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&query_partitions(question, ""))?,

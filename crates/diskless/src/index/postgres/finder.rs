@@ -54,9 +54,9 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are still open at the end of the answer are found by the number of bits of their length
-        // (see [`length_bits`](super::super::store::length_bits)). The `+ 0` makes the planner use the database index
-        // on that number.
+        // Transactions that are still open at the end of the answer are found by a search for each possible value of
+        // [`length_bits`](super::super::store::length_bits). The `+ 0` makes the planner use the database index on that
+        // value.
         let rows = self.query(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted

@@ -121,8 +121,8 @@ pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
     Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
 }
 
-/// Reads a row with three columns: the first offset of a producer's row, the producer id, and the offset of its last
-/// batch as hexadecimal digits.
+/// Reads a row with three columns: the first offset of a producer's row, the producer id, and the offset of the last
+/// batch in the producer's row. The third column has hexadecimal digits.
 pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
     let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
     Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })

@@ -237,8 +237,8 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // A deletion has just removed the row of one of the partitions. Its predecessor could only be found through
-        // that row.
+        // A deletion has just removed the row of one of the partitions. Without that row, the partition's predecessor
+        // cannot be found, so the whole read fails.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)

@@ -157,7 +157,8 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
 }
 
 /// Returns the query for at most ?3 idle producers of partition ?1. An idle producer has not written after ?2 and has
-/// no open transaction. A transaction does not count as open in a deleted partition, nor in rows with negative offsets.
+/// no open transaction. A transaction does not count as open in a deleted partition. Nor does it in a row with a
+/// negative offset, which was copied from a deleted partition.
 pub fn silent_producers() -> String {
     format!(
         "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
