@@ -1,8 +1,9 @@
 //! Limits how often a log line is written. A line that might otherwise be written thousands of times a second appears
 //! at most once a minute.
 //!
-//! Invariant: suppressed lines are counted, and the next line shows how many there were. A line with many causes
-//! appears at most [`CAUSES_MAX`] + 1 times a minute.
+//! Invariant: suppressed lines are counted, and the next line shows how many there were. The count of a cause that
+//! leaves the list of causes is added to the count of the causes outside the list. A line with many causes appears at
+//! most [`CAUSES_MAX`] + 1 times a minute.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -60,7 +61,8 @@ impl CauseRateLimit {
             return limit.due();
         }
         if causes.len() == CAUSES_MAX {
-            causes.retain(|(_, limit)| !limit.is_idle());
+            let idle = causes.extract_if(.., |(_, limit)| limit.is_idle());
+            self.others.last.lock().1 += idle.map(|(_, limit)| limit.last.into_inner().1).sum::<u64>();
         }
         if causes.len() == CAUSES_MAX {
             return self.others.due();
@@ -94,10 +96,15 @@ mod tests {
         assert_eq!(line.due("cannot write /a/3f: No space left (os error 28)"), None);
         let causes = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
         assert_eq!(causes.iter().filter(|cause| line.due(cause).is_some()).count(), CAUSES_MAX - 2 + 1);
+        assert_eq!(line.due("a"), None);
         for (_, limit) in line.causes.lock().iter() {
             limit.last.lock().0 = Instant::now().checked_sub(EVERY);
         }
         assert_eq!(line.due("cannot write /a/4f: No space left (os error 28)"), Some(2));
         assert_eq!(line.due("x"), Some(0), "the others are a minute old");
+        let others = ["b", "c", "d", "e", "f", "g"].map(|cause| line.due(cause));
+        assert_eq!(others, [Some(0); 6], "the list is full again");
+        line.others.last.lock().0 = None;
+        assert_eq!(line.due("y"), Some(3), "one of a, which left the list, and those of h and i");
     }
 }
