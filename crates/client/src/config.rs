@@ -32,8 +32,9 @@ pub struct ClientConfig {
     pub reconnect_backoff_max: Duration,
     /// Plain connections, or TLS with its settings (security.protocol, ssl.*).
     pub security: Security,
-    /// The addresses of relays by advertised address, both as host:port. The client connects to the relay instead.
-    /// Certificates and messages still have the advertised names. Meant for tools, so there is no key for this field.
+    /// The addresses of relays by advertised address, both as host:port. The client connects to the relay instead of
+    /// the advertised address. Certificates and messages still have the advertised names. Only tools set this field, so
+    /// it has no key.
     pub detours: Arc<HashMap<String, String>>,
 }
 

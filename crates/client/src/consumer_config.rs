@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct ConsumerConfig {
     /// The settings of fetches, and where a partition starts (auto.offset.reset).
     pub fetch: FetchSettings,
-    /// The settings of the membership. Their creator sets the group and the topics.
+    /// The settings of the membership. The group and the topics have no key here, so the caller sets them.
     pub group: GroupConfig,
     /// True if the consumer commits offsets (enable.auto.commit).
     pub commits: bool,

@@ -201,6 +201,7 @@ impl ClientError {
             | ClientError::NoLeader { .. } => true,
             ClientError::Kafka { code, .. } => code.is_retriable(),
             // A broker that is stopping closes new connections, and so does a proxy in front of a broker that is down.
+            // Both may soon be over.
             ClientError::Handshake { source, .. } => source.kind() == std::io::ErrorKind::UnexpectedEof,
             _ => false,
         }
@@ -238,7 +239,7 @@ pub enum ConfigError {
         first: String,
         /// The second setting, with its value.
         second: String,
-        /// The rule that both break together.
+        /// The rule that the two settings break together.
         why: &'static str,
     },
     /// The settings of TLS contradict each other, or its keys or certificates cannot be used.

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Setting {
     /// Kafka's name of the setting.
     pub name: &'static str,
-    /// Kafka's default, unless `doc` names another one. Empty if there is none.
+    /// The default. If it differs from Kafka's, `doc` names Kafka's. Empty if there is none, or if `doc` names it.
     pub default: &'static str,
     /// The effect of the setting.
     pub doc: &'static str,

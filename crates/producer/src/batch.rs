@@ -99,7 +99,8 @@ pub(crate) struct ProducerBatch {
     /// The size before compression, in bytes.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// The index of this batch's first record in `outcome`. Above 0 for the later parts of a batch that was split.
+    /// The index in `outcome` of this batch's first record. It is above 0 for the second and later parts of a split
+    /// batch.
     first: u32,
     pub(crate) attempts: u32,
     /// True if an earlier attempt may have been written to the log.
@@ -150,7 +151,8 @@ impl Drop for Leased {
 
 impl Leased {
     /// Turns the chunks of a sealed batch into pieces of a request. Chunks without data return to the pool at once. If
-    /// the codec wrote into memory of its own, the lease counts this memory instead.
+    /// the codec wrote into memory of its own, the lease counts that memory against buffer.memory instead of the
+    /// chunks.
     fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
         if sealed.is_compressed {
             lease.exchange(sealed.spare, sealed.pieces.iter().map(BytesMut::len).sum());

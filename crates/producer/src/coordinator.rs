@@ -27,7 +27,7 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The identity that InitProducerId gets from a producer without one.
+/// The identity that a producer sends in InitProducerId if it has none yet.
 const NO_IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
 /// The newest version of AddPartitionsToTxn that clients may send. Later versions are for brokers.
 const ADD_PARTITIONS_MAX: i16 = 3;
@@ -106,7 +106,7 @@ impl TransactionTask {
         self.abandon(u64::MAX);
     }
 
-    /// Gets the first producer id. Each attempt begins with a request of the application.
+    /// Gets the first producer id. Makes one attempt each time the application requests the id.
     async fn initialise(&mut self) {
         loop {
             match self.ledger.phase() {
@@ -152,7 +152,8 @@ impl TransactionTask {
                 // may wait at the broker for a batch that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
-                    // The last record may have failed since `is_over` was determined.
+                    // A record may have failed since `is_over` was determined, and the transaction must then be
+                    // aborted.
                     let is_over = is_over || scope.has_failed();
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
                 }

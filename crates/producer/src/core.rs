@@ -108,8 +108,9 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 /// How long records must have waited before the reason is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
-/// ends early if a leader refuses the new id. Afterwards the previous id counts as the topic's id again. Then
-/// either the new id came from a broker that was behind, or an older copy of the cluster's metadata was restored.
+/// ends early if a leader refuses the new id. Afterwards the previous id is taken for the topic's id again. By then its
+/// return has another reason: the new id came from a broker that was behind, or an older copy of the cluster's metadata
+/// was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
@@ -251,7 +252,7 @@ impl Core {
     /// Returns a producer id other than `spent`. If there is none yet, requests one and returns `None`.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         if self.ledger.is_some() {
-            // With transactions, partitions get the identity with the permission to send.
+            // With transactions, partitions get their identity from the ledger, with the permission to send.
             return None;
         }
         let mut identity = self.identity.lock();
@@ -388,7 +389,7 @@ impl Core {
     /// Resolves when the producer stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // An error would mean that the core is gone, and with it this task.
+        // The wait cannot fail: it would fail only if the core, which has the sender, were dropped.
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
@@ -401,8 +402,8 @@ impl Core {
             () = self.keep_time() => {}
             () = self.stopped() => {}
         }
-        // Ends the requests in flight. Their handlers hold the core, which holds the connections, so in a shared
-        // runtime both would otherwise stay in memory until the last response.
+        // Ends the requests in flight. Their handlers hold the core, and the core holds the connections. In a shared
+        // runtime, core and connections would otherwise stay in memory until the last response.
         self.cluster.close();
     }
 }
@@ -483,8 +484,8 @@ impl Core {
 
     /// Fetches the metadata of every topic in use. Returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // The flag is cleared before the number rises. A caller of [`Core::want_newer_metadata`] that sees the new
-        // number thus sets the flag again, and gets a fetch that begins after its call.
+        // `wants_metadata` is cleared before `metadata_begun` rises. A caller of [`Core::want_newer_metadata`] that
+        // sees the new number thus sets `wants_metadata` again, and gets a fetch that begins after its call.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
@@ -505,7 +506,7 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // A caller whose topic is still unknown requests metadata again.
+        // This wakes all callers that wait. Those whose topic is still unknown request metadata again.
         self.topics_changed.notify_waiters();
         true
     }

@@ -64,7 +64,8 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Applies the value of a response for one topic. Returns true in the same case as [`Grants::learn`].
+    /// Applies the value of a response for one topic. Like [`Grants::learn`], returns true for the first value of the
+    /// broker that is out of bounds.
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {

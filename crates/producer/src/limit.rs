@@ -40,7 +40,7 @@ impl BatchLimit {
         }
     }
 
-    /// Returns true at the first call for a topic only.
+    /// Returns true only at the first call for a topic, so that the topic's limit is handled once.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }

@@ -280,8 +280,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. A partition that is already there wakes the sender only if the
-    /// window is open and the batch may leave: it is `ready`, or linger.ms is 0.
+    /// Puts the partition on its leader's worklist. If the partition is already there, wakes the sender only if the
+    /// window is open and the batch may leave. The batch may leave if it is `ready`, or if linger.ms is 0.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -321,8 +321,9 @@ impl Partition {
         state.leader.is_none() && state.has_work()
     }
 
-    /// Sets the leader of the partition, or `None`, for the topic `topic_id`. Ignores older epochs. Returns true if the
-    /// partition belongs to this topic, and another broker leads it now than the one that last got batches.
+    /// Sets the leader from metadata of the topic `topic_id`, or `None` if the partition has none. Ignores metadata of
+    /// another topic or of an older epoch. Returns true if the partition belongs to this topic, and its leader is not
+    /// the broker that last got batches.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,

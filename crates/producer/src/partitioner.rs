@@ -173,7 +173,8 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// A busy broker's queue makes the path look long. Small batches would then keep the broker busy.
+    /// A busy broker's queue makes the path look long. If runs then ended early, small batches would keep the broker
+    /// busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });

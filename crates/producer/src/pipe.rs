@@ -191,8 +191,8 @@ impl Pipe {
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // The window is rounded to whole requests. If it were rounded down, a path that holds few requests would
-            // run half empty.
+            // The window of the probe is rounded to whole requests. If it were rounded down, a path that holds few
+            // requests would run half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
@@ -256,7 +256,8 @@ impl Pipe {
     }
 
     fn sample_rate(&mut self, sent: &Sent, now: Instant) {
-        // The longer of the two times counts. Responses that arrive in a bunch would otherwise give too high a rate.
+        // The rate is measured over the longer of two times: between acknowledgements, and between sends. Responses
+        // that arrive in a bunch would otherwise give too high a rate.
         let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
         if elapsed <= 0.0 {
             return;

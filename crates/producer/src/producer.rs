@@ -197,7 +197,7 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // These are created before the attempt, so that no event during the attempt is missed.
+            // The futures are created before the attempt, so that no event during the attempt is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
@@ -210,7 +210,7 @@ impl Producer {
                     drop(waiting);
                     (METADATA, self.before(deadline, changed).await)
                 }
-                // The topic may have more partitions by now.
+                // The topic may have more partitions by now, so newer metadata is awaited before the record is refused.
                 Err(missing @ SendError::NoPartition { .. }) => {
                     drop(waiting);
                     let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());

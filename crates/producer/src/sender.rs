@@ -117,7 +117,8 @@ impl Sender {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Connections and worklist are polled each time. Otherwise endless records would keep a write from completing.
+        // Each poll covers both the connections and the worklist. Otherwise endless records would keep a write from
+        // completing.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -328,7 +329,8 @@ impl Sender {
     }
 
     /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
-    /// time. The reason is that brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
+    /// time. Otherwise a broker before Kafka 4.5 could refuse the first request and accept the second, because it
+    /// accepts any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }
@@ -429,7 +431,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     let mut version = newest;
     if let Some(ledger) = &core.ledger {
         request.transactional_id = Some(ledger.id.clone());
-        // The version must not be one that adds the partitions to the transaction.
+        // If the coordinator has already added the partitions, the version must be one in which Produce does not add
+        // them.
         if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
             version = version.min(ADDS_PARTITIONS - 1);
         }

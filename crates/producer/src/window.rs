@@ -164,7 +164,7 @@ pub(crate) struct Window<B> {
     /// The `place` of the newest batch acknowledged in this epoch. Earlier batches of the epoch with an unknown outcome
     /// were then written too.
     proven_to: u64,
-    /// Set once a hole has reached the front in this epoch. True if a batch there was certainly not written.
+    /// Set once a hole has reached the front in this epoch. True if the batch of such a hole was certainly not written.
     hole: Option<bool>,
     fenced: bool,
     /// The log that batches are for: the topic's id, or zero if topics have no ids.
@@ -279,7 +279,8 @@ impl<B> Window<B> {
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// Returns the same as [`Window::may_open`], but without settling anything. The result is therefore only a hint.
+    /// Returns the same as [`Window::may_open`], but without applying the consequences of failed batches. The result is
+    /// therefore only a hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -410,8 +411,8 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if a round has a next batch, and batches are in flight or that batch may already have been written.
-    /// Until the next batch is sent, a failure of the round's earlier batches starts no pause.
+    /// Returns true if a failure should start no pause, because a round goes on. The round must have a next batch, and
+    /// batches must be in flight or that batch may already have been written.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)

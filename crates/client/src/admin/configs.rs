@@ -89,7 +89,7 @@ impl ConfigSource {
 /// The value that a configuration has in one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synonym {
-    /// The configuration's name in that source.
+    /// The name of the configuration in this source, such as `log.retention.ms` for `retention.ms`.
     pub name: Text,
     /// The value, or `None` if it is a secret.
     pub value: Option<Text>,
@@ -110,7 +110,7 @@ pub struct ConfigEntry {
     pub is_sensitive: bool,
     /// True if the value cannot be changed.
     pub is_read_only: bool,
-    /// The values of all sources. The first one is in force.
+    /// The values that the configuration has in its sources. The first value is in force.
     pub synonyms: Vec<Synonym>,
 }
 
@@ -163,7 +163,7 @@ fn entry(found: DescribeConfigsResourceResult) -> ConfigEntry {
 pub enum Change {
     /// Sets a value.
     Set(String, String),
-    /// Removes the value. The next source then applies.
+    /// Removes the value. The value of the next source, such as the default, is then in force.
     Delete(String),
 }
 

@@ -28,7 +28,7 @@ pub enum Elected {
 /// A partition and the outcome of its election.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all partitions if `of` is `None`. Brokers then return only the
+/// Elects the leaders of these partitions, or of all partitions if `of` is `None`. With `None`, brokers return only the
 /// partitions whose leader had to change.
 ///
 /// # Errors

@@ -85,7 +85,7 @@ fn log_dirs_of(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Clie
     Ok(answer.results.into_iter().map(directory).collect())
 }
 
-/// Files that are kept beside a log. A power loss has separated their records from the log.
+/// Files that a broker keeps beside a log. They have records that a power loss has separated from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAside {
     /// The number of files.
@@ -123,7 +123,7 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     for broker in cluster.brokers()? {
         let (mut cluster, request, sender) = (cluster.detached(), request.clone(), sender.clone());
         let requesting = move || {
-            // The send fails if the answer comes too late.
+            // If the answer comes too late, the receiver is gone and the answer is dropped.
             let _ = sender.send((broker.id, cluster.call_at(&broker.address(), &*request, i16::MAX)));
         };
         // If no thread can be started for a broker, the broker is left out, as if it had not answered.

@@ -53,7 +53,7 @@ pub struct TransactionDescription {
 pub struct PartitionProducer {
     pub producer_id: i64,
     pub producer_epoch: i32,
-    /// The epoch of the coordinator that ended the producer's last transaction.
+    /// The epoch of the coordinator that ended the producer's last transaction, or -1 if none has ended.
     pub coordinator_epoch: i32,
     /// The last sequence number, or -1 if the producer has written nothing in its epoch.
     pub last_sequence: i32,
@@ -75,8 +75,8 @@ pub struct AbortMarker {
 /// lists only ids whose transaction has been open for longer.
 ///
 /// # Errors
-/// Returns the error of the connection if no broker answers. The error of one broker, for example for a malformed
-/// expression, is in the list.
+/// Returns the error of the connection if no broker answers. If a broker refuses, for example because the expression is
+/// malformed, its error is in the list.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
@@ -115,8 +115,8 @@ fn list_transactions_of(
 /// Describes a transactional id.
 ///
 /// # Errors
-/// Returns [`ClientError::NoTransactionalId`] if the id does not exist, or else the error of its coordinator or of the
-/// search for it.
+/// Returns [`ClientError::NoTransactionalId`] if the id does not exist. Otherwise returns the error of its coordinator,
+/// or of the search for the coordinator.
 pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
     patiently(cluster, &coordinator_of(id), |cluster| describe_transaction_once(cluster, id))
 }
@@ -148,7 +148,8 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
     })
 }
 
-/// Returns the producers of a partition, as its leader knows them, or as the broker with the given id does.
+/// Returns the producers of a partition, as the broker with this id knows them, or as the leader does if `broker` is
+/// `None`.
 ///
 /// # Errors
 /// Returns [`ClientError`] if the partition does not exist or has no leader, or the broker refuses or cannot be
@@ -160,7 +161,7 @@ pub fn describe_producers(
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     match broker {
-        // This is not retried. A broker without a replica of the partition will not get one soon.
+        // A refusal of this broker is final, because a broker without a replica of the partition will not get one soon.
         Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
         None => patiently(cluster, &leader_of(topic, partition), |cluster| {
             let leader = leader(cluster, topic, partition)?;
@@ -217,7 +218,8 @@ pub fn abort_transaction(
         producer_epoch: marker.producer_epoch,
         transaction_result: false,
         topics,
-        // If no coordinator has ended a transaction of the producer here, this sends 0, as Kafka's tool does.
+        // The epoch is -1 if no coordinator has ended a transaction of the producer here. The request then has 0, as
+        // from Kafka's tool.
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
@@ -235,8 +237,8 @@ pub fn abort_transaction(
 /// (Kafka's `Admin.fenceProducers`).
 ///
 /// # Errors
-/// Returns the error of the coordinator or of the search for it. Returns CONCURRENT_TRANSACTIONS if the transaction
-/// does not end within the cluster's patience.
+/// Returns the error of the coordinator, or of the search for the coordinator. Returns CONCURRENT_TRANSACTIONS if the
+/// transaction does not end within the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),

@@ -38,14 +38,14 @@ impl Awaited {
         DueAnswer { of: self.clone(), id }
     }
 
-    /// Returns a broker, or list of brokers, whose response has been due for at least `age`. If there are several,
-    /// returns the one of the newest wait, which is the most specific.
+    /// Returns a broker, or list of brokers, whose response has been due for at least `age`. Waits may be nested. The
+    /// newest wait counts, because it names the slow broker most exactly.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())
     }
 
-    /// Returns true if every cluster that could still wait has been dropped.
+    /// Returns true if every cluster that shares the list has been dropped, so that no wait can begin any more.
     pub fn is_over(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

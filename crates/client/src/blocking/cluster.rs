@@ -42,7 +42,7 @@ struct Bootstrap {
     /// How long a broker may be silent during a request.
     patience: Duration,
     awaited: Awaited,
-    /// How many searches for a broker that answers have begun. Each begins with another broker of the list.
+    /// How many searches for a broker that answers have begun. Each search begins with another address of the list.
     turn: AtomicUsize,
     /// The brokers that a search tries last.
     doubts: Mutex<Doubts>,
@@ -135,8 +135,8 @@ impl Cluster {
     }
 
     /// Drops the connection of [`Cluster::any`], because the leaders or coordinators that its broker names are of no
-    /// use. The next search tries other brokers first. Has an effect at most once a second, and only if there are other
-    /// brokers.
+    /// use. The next search tries other brokers first. Has no effect if no other broker is known, nor for 1 to 30 s
+    /// after the last doubt.
     pub(crate) fn doubt(&mut self) {
         if self.bootstrap.knows_others() && self.bootstrap.doubts.lock().doubt(Instant::now()) {
             drop(self.connection.get_mut().take());
@@ -179,8 +179,8 @@ impl Cluster {
         Cluster { connection, ..self.detached() }
     }
 
-    /// Removes and returns the connection of [`Cluster::any`], if there is one. Used for requests whose response may be
-    /// held back.
+    /// Removes and returns the connection of [`Cluster::any`], if there is one. The caller may use it for a request
+    /// whose response the broker holds back.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
@@ -412,7 +412,7 @@ impl Bootstrap {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let sender = sender.clone();
                 let attempt = move || {
-                    // The send fails if another attempt was faster.
+                    // If another attempt was faster, the receiver is gone and this connection is dropped.
                     let _ = sender.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);

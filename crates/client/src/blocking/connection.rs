@@ -56,8 +56,8 @@ impl Connection {
     /// Connects to `host:port` and requests the API versions.
     ///
     /// # Errors
-    /// Returns [`ClientError::Connect`] if no host answers there, or [`ClientError::Decode`] and others if the host is
-    /// not a Kafka broker.
+    /// Returns [`ClientError::Connect`] if no host answers there, or another error, such as [`ClientError::Decode`], if
+    /// the host is not a Kafka broker.
     pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
         Self::connect_within(address, client_id, security, READ_TIMEOUT)
     }
@@ -142,7 +142,7 @@ impl Connection {
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Connection::call`] would return one for either request. The caller must then drop
-    /// the connection, since responses could be mixed up.
+    /// the connection, since a late response could be taken for the response to a later request.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -312,7 +312,7 @@ mod tests {
                 let frame = answer.map(|answer| [&(answer.len() as u32).to_be_bytes(), answer].concat());
                 socket.write_all(&frame.unwrap_or_default()).expect("the client reads");
             };
-            // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
+            // The response in version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
             // If the client closes the connection, this reads the end of the stream. If the client only stops using the

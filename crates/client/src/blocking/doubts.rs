@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-/// The minimum time between the first two doubts, because each of them drops a connection. It doubles with each doubt.
+/// The minimum time between the first two doubts, since each doubt drops a connection. The time doubles with each
+/// further doubt.
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
-/// The minimum time between two doubts does not grow further. After three such times without a doubt, it is
-/// [`DOUBT_EVERY`] again.
+/// The value up to which the minimum time between two doubts grows. After three times this value without a doubt, the
+/// minimum is [`DOUBT_EVERY`] again.
 const DOUBT_EVERY_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of brokers in doubt.
 const DOUBTED_MAX: usize = 64;

@@ -10,7 +10,7 @@ use crate::error::ClientError;
 pub struct Listed<T> {
     /// The entries of those brokers that have answered.
     pub found: Vec<T>,
-    /// The error of a broker without an answer, whose entries are missing.
+    /// The error of a broker that has not answered or has refused, so that its entries are missing.
     pub failed: Option<ClientError>,
 }
 
@@ -24,7 +24,7 @@ impl<T> Listed<T> {
     /// Returns the entries, and the error of a broker whose entries are missing.
     ///
     /// # Errors
-    /// Returns this error if there are no entries, because an empty list would be wrong.
+    /// Returns the error of the broker if there are no entries at all, because an empty list would be misleading.
     pub fn parts(self) -> Result<(Vec<T>, Option<ClientError>), ClientError> {
         match self.failed {
             Some(error) if self.found.is_empty() => Err(error),
@@ -35,7 +35,7 @@ impl<T> Listed<T> {
     /// Returns the entries of all brokers.
     ///
     /// # Errors
-    /// Returns the error of a broker without an answer.
+    /// Returns the error of a broker whose entries are missing.
     pub fn whole(self) -> Result<Vec<T>, ClientError> {
         match self.failed {
             Some(error) => Err(error),

@@ -104,7 +104,7 @@ impl KeptConnection {
 
 /// Returns true if requests of this API are idempotent, because they change nothing or set the same value again.
 /// Returns false for APIs whose request a broker would refuse the second time. Also returns false for JoinGroup and
-/// SyncGroup: another thread stops such a request by ending its connection, and a second attempt would defeat this.
+/// SyncGroup, because another thread stops such a request by ending its connection. A second attempt would undo this.
 fn may_be_sent_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
@@ -153,13 +153,14 @@ mod tests {
             for socket in listener.incoming() {
                 let mut socket = socket.expect("a client");
                 request(&mut socket).expect("ApiVersions");
-                // Version 3: correlation id, no error, three APIs in version 8 only, no throttling, no tags.
+                // The response in version 3: correlation id, no error, three APIs in version 8 only, no throttling, no
+                // tags.
                 let mut answer = vec![0, 0, 0, 0, 0, 0, 4];
                 [3, 8, 11].iter().for_each(|key| answer.extend([0, *key, 0, 8, 0, 8, 0]));
                 answer.extend([0; 5]);
                 socket.write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat()).expect("it reads");
                 let body = request(&mut socket).expect("a request");
-                // The send fails if the test is over.
+                // An error only means that the test is over.
                 let _ = reports.send(i16::from_be_bytes([body[0], body[1]]));
             }
         });

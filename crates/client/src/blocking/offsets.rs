@@ -46,8 +46,8 @@ impl Cluster {
         }
     }
 
-    /// Finds the offset at `timestamp` of each of these partitions, like [`Cluster::offsets_at`]. Returns the errors of
-    /// the other partitions, too.
+    /// Finds the offset at `timestamp` of each of these partitions, like [`Cluster::offsets_at`]. Also returns the
+    /// errors of the partitions without an offset.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -162,11 +162,12 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
 }
 
 impl Connection {
-    /// Returns the offset at `timestamp` of each of these partitions, which this broker must lead. Records of open
-    /// transactions count as well.
+    /// Returns the offset at `timestamp` of each of these partitions, which this broker must lead. The offsets include
+    /// records of open transactions.
     ///
     /// # Errors
-    /// Returns [`ClientError`] if the connection breaks, or else that of the first partition that the broker refuses.
+    /// Returns the error of the connection if it breaks, or else the error of the first partition that the broker
+    /// refuses.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
@@ -188,8 +189,8 @@ impl Connection {
     }
 
     /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
-    /// are sent together, in one round trip. Long ones are sent one after another, because a broker that is still
-    /// writing a response might not read the next request.
+    /// are sent together, in one round trip. Each long one waits for the response to the previous one. Otherwise broker
+    /// and client could wait for each other to read what they write.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks.

@@ -15,7 +15,7 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// Maximum number of former topics of the same name whose positions are remembered.
+/// Maximum number of former topics of the same name whose positions a cursor remembers.
 const FORMER_MAX: usize = 4;
 /// Maximum size of a batch's decompressed records, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
@@ -29,7 +29,8 @@ pub trait Sink: Send + 'static {
     /// Returns a text about the fault if the sink refuses the record. The error ends the run.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
-    /// Called when all records of the partition in a response were read. `offset` is the next offset to read.
+    /// Called when the partition's records in a response were read, and when the read moves past lost records or to a
+    /// recreated topic. `offset` is the next offset to read.
     fn read_to(&mut self, _offset: i64) {}
 
     /// Called with the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
@@ -60,17 +61,18 @@ pub struct Cursor<S> {
     pub offset: Option<i64>,
     /// The first offset that is not read any more, or `None` to read forever.
     pub end: Option<i64>,
-    /// The bounds of the read, as they were first determined.
+    /// The bounds with which the read of the present topic began. The start stays while `offset` moves.
     pub placed: Placed,
-    /// True if records were deleted before they were read. auto.offset.reset then decides where the read continues.
+    /// True once the position was outside of the log, for example because unread records were deleted.
+    /// auto.offset.reset then decides where the read continues.
     pub(super) is_reset: bool,
     /// The position that the leader refused. It is kept until the partition has a new start.
     refused_at: Option<i64>,
-    /// A start that overrides the settings. It is kept until a record is read.
+    /// A start that takes precedence over the plan and over auto.offset.reset, until a response is read.
     pub(super) start: Option<StartOffset>,
     /// True if a leader has returned records under the topic's id, so that the topic exists or has existed.
     is_confirmed: bool,
-    /// The positions in confirmed topics that had this name before, oldest first.
+    /// The positions in topics that had this name before, oldest first. Only topics with `is_confirmed` are remembered.
     former: Vec<FormerTopic>,
     /// The sink of the records.
     pub sink: S,
@@ -199,8 +201,8 @@ impl<S: Sink> Cursor<S> {
         self.is_confirmed = true;
     }
 
-    /// Moves to the start of a recreated topic. If the cursor has read `topic_id` before, its read continues instead.
-    /// In this case, the id in between came from a broker that was behind, and no leader knew it.
+    /// Moves to the start of a recreated topic. If the cursor has read the topic `topic_id` before, continues there
+    /// instead. The id that the cursor now leaves then came from a broker that was behind, and no leader knew it.
     fn change_topic(&mut self, topic_id: Uuid) {
         let (placed, offset) = (self.placed, self.offset);
         let present = FormerTopic { placed, offset, refused_at: self.refused_at, start: self.start };
@@ -216,7 +218,7 @@ impl<S: Sink> Cursor<S> {
                 self.begin_at_start();
             }
         }
-        // The id of a former topic was confirmed before it was remembered.
+        // A topic that was found among the former ones is confirmed, since only confirmed topics are remembered.
         if std::mem::replace(&mut self.is_confirmed, is_known.is_some()) {
             self.former.push(present);
         }
@@ -270,7 +272,7 @@ impl<S: Sink> Cursor<S> {
         count: &mut Count,
     ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
-        // This is reported even after an error, since the records before an unreadable batch were read.
+        // The sink gets the position even after an error, since the records before an unreadable batch were read.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
@@ -288,9 +290,9 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
-            // Batches before the wanted offset count here, because one of them may end an aborted transaction.
+            // Even a batch before the wanted offset is passed on here, because it may end an aborted transaction.
             let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
-            // A response may begin with batches before the wanted offset.
+            // A response may begin with batches before the wanted offset. Their records are not read.
             if batch.last_offset() < from {
                 continue;
             }

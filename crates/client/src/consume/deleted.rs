@@ -14,8 +14,9 @@ pub struct DeletedOffsets {
     pub topic: Text,
     /// The number of the partition.
     pub partition: i32,
-    /// The range from the reader's position to its new position, which is the log's start, or its end if
-    /// auto.offset.reset is latest. It includes markers, and records that compaction had removed.
+    /// The range from the reader's old position to its new one. The new one is the start of the log, or the end of the
+    /// log if auto.offset.reset is latest. The range also has the offsets of markers, and of records that compaction
+    /// had removed.
     pub offsets: Range<i64>,
 }
 

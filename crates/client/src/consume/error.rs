@@ -79,7 +79,7 @@ pub enum ConsumeError {
         partition: i32,
         /// The offset of the record.
         offset: i64,
-        /// The reason, as a sentence of the sink.
+        /// The reason for the refusal, as a sentence that the sink has returned.
         reason: String,
     },
     /// The timeout passed while a partition could not be read.

@@ -80,7 +80,8 @@ pub(super) enum FetcherEnd {
 
 impl From<ClientError> for FetcherEnd {
     fn from(error: ClientError) -> Self {
-        // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
+        // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures. They may pass, so this error is retried
+        // too.
         let is_unexpected = matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. });
         if error.is_retriable() || is_unexpected { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
     }
@@ -171,7 +172,8 @@ pub(super) struct Fetcher<S> {
     returns: Box<dyn Fn(Returned<S>) + Send>,
     /// The next offset to request for each cursor, which is ahead of what was read.
     requested: HashMap<PartitionKey, i64>,
-    /// The names of partitions that count as refused until the leader answers for them.
+    /// Partitions that are in `ConsumeProgress::waiting` until the leader answers for them, with their names in that
+    /// list.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     session: FetchSession,
@@ -282,7 +284,7 @@ impl<S: Sink> Fetcher<S> {
             if counts {
                 self.feed(&response, fetch)?;
             }
-            // Fetches may still be in flight that were sent before the records showed the end.
+            // The fetcher ends even if fetches are in flight that it sent before the records showed the end.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(FetcherEnd::Done);
             }
@@ -393,7 +395,7 @@ impl<S: Sink> Fetcher<S> {
     }
 
     /// Handles a response apart from its records. Determines the next offsets, and gives partitions back that the
-    /// leader refuses. Returns false if the response belongs to a lost session and does not count.
+    /// leader refuses. Returns false if the response belongs to a lost session and must be ignored.
     fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, FetcherEnd> {
         let is_lost = matches!(
             response.error_code,
@@ -422,8 +424,8 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
-                // A response with records proves that the partition can be read, and so does one at the end of the log.
-                // An empty response before the end of the log does not.
+                // A response with records proves that the partition can be read, and so does an empty one at the end of
+                // the log. An empty response before the end of the log proves nothing.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
@@ -463,7 +465,7 @@ impl<S: Sink> Fetcher<S> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let why = match code {
-            // The records were deleted before they were read.
+            // The unread records were deleted, so the partition needs a new start.
             ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() || self.cursors[at].start.is_some() => {
                 Why::Reset
             }
@@ -475,7 +477,8 @@ impl<S: Sink> Fetcher<S> {
                 let at = self.requested.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
                 let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
                 let error = ClientError::refused(what, code);
-                // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
+                // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures. They may pass, so this error is
+                // retried too.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(FetcherEnd::Failed(error.into()));
                 }
@@ -498,7 +501,7 @@ impl<S: Sink> Fetcher<S> {
         self.cursors.iter().position(|cursor| self.is(cursor, key))
     }
 
-    /// Returns true if `key` stands for the cursor's partition in responses.
+    /// Returns true if responses identify the cursor's partition by `key`.
     fn is(&self, cursor: &Cursor<S>, (topic_id, topic, partition): &PartitionKey) -> bool {
         cursor.partition == *partition
             && match self.version > NAMED_VERSION_MAX {

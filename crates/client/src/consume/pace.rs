@@ -3,8 +3,8 @@
 //!
 //! Times are passed with each response. A leader that reads ahead gets a window of several fetches ([`AheadPace`]). Any
 //! other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch is only known from
-//! the last response. Invariants: a pace only grows. It stays within the fetcher's share of `fetch.buffer.memory`
-//! ([`FetchMemory`]), except for one response.
+//! the last response. Invariants: a pace only grows. It exceeds the fetcher's share of `fetch.buffer.memory`
+//! ([`FetchMemory`]) by at most one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -107,7 +107,7 @@ impl AheadPace {
 
     /// Adapts to a response. Returns true if later responses may be larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
-        // A smaller response contains all records that the leader had.
+        // A smaller response contains all records that the leader had, so its size is no measure for the next ones.
         let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
         self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);

@@ -117,7 +117,8 @@ impl ConsumeProgress {
     /// Returns how long no record has come. Returns zero while a sink takes records, because the brokers are not at
     /// fault then.
     pub(super) fn idle(&self) -> Duration {
-        // With `Acquire`, a thread that sees the end of a fetcher's feeding also sees the counts of that fetcher.
+        // With `Acquire`, a thread that sees that a fetcher's sinks are done also sees the records that this fetcher
+        // has counted.
         if self.feeding.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }

@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a partition must be refused before this is shown.
+/// How long a partition must be refused before the user gets the reason.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which the deadline is checked and the observer is called.
 const TICK: Duration = Duration::from_millis(20);
@@ -43,7 +43,8 @@ const CLOSING_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
-    /// How long a run with an end retries a partition without a leader, or one that its leader refuses.
+    /// How long a run that ends at the logs' ends (`to_end`) retries a partition without a leader, or one that its
+    /// leader refuses.
     refused_max: Duration,
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
@@ -119,7 +120,7 @@ impl<'a, S: Sink> Run<'a, S> {
             next_fetcher: 0,
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
-                // The send fails if the run is over.
+                // If the run is over, the receiver is gone and the answer is dropped.
                 drop(sender.send(Event::Found(Box::new(answer))));
             }),
             events,
@@ -246,7 +247,8 @@ impl<'a, S: Sink> Run<'a, S> {
     /// answer.
     fn hang(&self) -> Option<ClientError> {
         let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
-        // A look-up may wait for each server of the list, one after another.
+        // A look-up may wait for each server of the list, one after another, so it gets [`ANSWER_GRACE`] for each of
+        // them.
         let servers = self.scout.servers();
         let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
         let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
@@ -313,7 +315,7 @@ impl<'a, S: Sink> Run<'a, S> {
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
-        // If a fetcher still reads partitions of the topic, they come here after their leader's error.
+        // Partitions that a fetcher still reads are not idle. They get here once their leader has refused them.
         if of_topic.is_empty() {
             return;
         }
@@ -475,7 +477,8 @@ impl<'a, S: Sink> Run<'a, S> {
             Ok(event) => self.handle(event),
             Err(_) => match self.fetchers.iter().find(|(_, fetcher)| fetcher.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
-                // A fetcher sends its cursors before its thread finishes, unless the thread panicked.
+                // A fetcher sends its cursors before its thread finishes. Without such an event the thread has
+                // panicked.
                 Some(fetcher) => match self.events.1.try_recv() {
                     Ok(event) => self.handle(event),
                     Err(_) => {
@@ -547,8 +550,8 @@ impl<'a, S: Sink> Run<'a, S> {
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Notes that a partition cannot be read, for a reason that may pass. The partition becomes idle. A run with an end
-    /// gives the partition up after `refused_max`, unless the leader cannot be reached.
+    /// Notes that a partition cannot be read, for a reason that may pass. The partition becomes idle. A run that ends
+    /// at the logs' ends (`to_end`) gives the partition up after `refused_max`, unless the leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         self.scout.doubt_after(for_long);

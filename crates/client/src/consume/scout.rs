@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a partition must not have been read until leaders are looked up at another broker.
+/// How long a partition may stay unread before the scout looks up leaders at another broker.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts look-ups and connections.
@@ -25,8 +25,8 @@ pub(super) struct Scout {
     servers: String,
     /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns the cluster.
     requested: Option<Cluster>,
-    /// The open connection of `requested`, between two look-ups. A thread that connects to the leader at the other end
-    /// takes this connection.
+    /// The open connection of `requested`, between two look-ups. A thread that would otherwise open a connection to the
+    /// same broker takes this one.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,

@@ -34,7 +34,7 @@ enum State {
     Opening,
     /// The leader reads ahead in this session. The next fetch has this epoch.
     Ahead { id: i32, epoch: i32 },
-    /// The leader has lost the session, so the responses in flight do not count.
+    /// The leader has lost the session, so the responses in flight must be ignored.
     Lost,
     /// Fetches carry offsets, one fetch at a time. The next fetch closes the session `unused`, if that is not 0. From
     /// the time `again` on, a fetch requests a session.
@@ -61,8 +61,8 @@ pub(super) struct Naming {
 pub(super) enum Named {
     /// All partitions that are read, with their offsets.
     All,
-    /// New partitions with their offsets, and partitions that are no longer read. With `sizes`, all other partitions
-    /// are named too, with their new sizes.
+    /// New partitions with their offsets, and partitions that are no longer read. With `sizes`, also all other
+    /// partitions, with their new size limits.
     Changes { named: Vec<PartitionKey>, forgotten: Vec<PartitionKey>, sizes: bool },
 }
 
@@ -80,7 +80,7 @@ pub(super) struct FetchSession {
 }
 
 impl FetchSession {
-    /// Creates a session. `may_read_ahead` is false if the leader does not know the field.
+    /// Creates a session. `may_read_ahead` is false if the leader's version of Fetch has no field for reading ahead.
     pub(super) fn new(may_read_ahead: bool) -> Self {
         FetchSession {
             state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0, again: None } },
@@ -150,7 +150,7 @@ impl FetchSession {
         self.named.remove(key);
     }
 
-    /// Makes the next fetch carry the new sizes of all partitions.
+    /// Makes the next fetch carry the new size limit of each partition.
     pub(super) fn resize(&mut self) {
         self.sizes_changed = true;
     }
@@ -205,7 +205,7 @@ impl FetchSession {
     }
 
     /// Notes the session of a response without an error. Returns false if the response belongs to a lost session and
-    /// does not count.
+    /// must be ignored.
     pub(super) fn note(&mut self, response: &FetchResponse, now: Instant) -> bool {
         match self.state {
             State::Opening => {

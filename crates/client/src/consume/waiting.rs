@@ -1,7 +1,7 @@
 //! The partitions that are not being read, with the reasons. Fetchers and the run write them, and any thread reads
 //! them.
 //!
-//! Invariant: a partition is here from its first refusal until a fetch of the partition is answered without an error.
+//! Invariant: a partition is here from its first refusal until a response shows that it can be read.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;

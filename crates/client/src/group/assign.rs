@@ -159,7 +159,8 @@ struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// The partitions that the member already owned. They move only after `others`, the last one first.
+    /// The partitions that the member already owned. These partitions move to other members only after `others`, the
+    /// last one first.
     owned: Vec<TopicPartition>,
     /// The partitions that the member has newly got. They move first, from the front.
     others: VecDeque<TopicPartition>,

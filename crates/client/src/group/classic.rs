@@ -27,20 +27,20 @@ use std::time::{Duration, Instant};
 
 /// The protocol type of consumers.
 const CONSUMER: Text = Text::from_static("consumer");
-/// How long after the rebalance timeout JoinGroup or SyncGroup may still be answered.
+/// How long after the rebalance timeout the coordinator may still answer JoinGroup or SyncGroup.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 /// The newest version of subscriptions. It has the generation of owned partitions (KIP-792) and the rack.
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// The oldest version of assignments. Every client reads it, and later versions add nothing.
 const ASSIGNMENT_VERSION: i16 = 0;
 /// How long an assignment must stay empty to count as final. Until then, other members may still give up partitions
-/// that this member will get. A member whose reader has a blocked output gives up partitions within a minute, and the
-/// session of a failed member ends sooner.
+/// that this member will get. A member gives up partitions within a minute even if its reader's output is blocked, and
+/// the session of a failed member ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// The first version of JoinGroup in which a member gets an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;
-/// Maximum number of partitions whose offsets are requested together with the assignment. Such a request is short
-/// enough for a broker to read it while it writes a response.
+/// Maximum number of partitions whose offsets are requested together with the assignment. A longer request could block:
+/// the broker would not read it while it writes a response that this member does not read yet.
 const OFFSETS_MAX: usize = 1000;
 /// The last version of LeaveGroup that names one member instead of a list.
 const LEAVE_ONE_VERSION: i16 = 2;
@@ -56,7 +56,7 @@ pub(super) struct Classic<'a> {
     /// How many partitions each topic of the group has, as the leader last counted.
     counts: BTreeMap<Text, i32>,
     counted: Instant,
-    /// The partitions of the member's topics at the time of the join.
+    /// The partitions of the member's topics, from metadata that was requested together with the join.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
     /// The partitions that this member has assigned to itself as the leader, and that its reader does not have yet.
     own: Vec<(TopicPartition, Uuid)>,
@@ -237,7 +237,7 @@ impl<'a> Classic<'a> {
         let (joined, described) = self.patiently(|coordinator| coordinator.call_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
         described.iter().for_each(|described| self.coordinator.learn(described));
-        // If topics are missing here, they are requested again later, which also reports their errors.
+        // Topics that are missing here are requested again later. That request also reports their errors.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
         Ok(joined)
     }
@@ -341,7 +341,7 @@ impl<'a> Classic<'a> {
             if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
                 self.counted = Instant::now();
                 let topics: Vec<Text> = self.counts.keys().chain(&self.config.topics).cloned().collect();
-                // An error of the count is ignored. If the failure lasts, the next heartbeat shows it.
+                // An error of the metadata request is ignored. If the failure lasts, the next heartbeat reports it.
                 if self.count(&topics).is_ok_and(|counts| counts != self.counts) {
                     return Ok(Next::Rejoin);
                 }

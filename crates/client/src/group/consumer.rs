@@ -27,9 +27,9 @@ const LEAVES: i32 = -1;
 /// The epoch in the heartbeat of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// An empty assignment counts as final after this many heartbeat intervals. If the interval has changed since the
-/// assignment became empty, the longest one is used. A failed member keeps its partitions until its session ends. By
-/// default a session lasts for nine intervals of a stable group, which are longer than those of a rebalance.
+/// An empty assignment counts as final after this many heartbeat intervals. By then the session of a failed member has
+/// ended, and others have got its partitions. By default a session lasts for nine intervals of a stable group. The
+/// longest interval since the assignment became empty counts, since intervals are shorter during a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
 /// An empty assignment never counts as final before this time, whatever the intervals are. Fullbore's interval is short
 /// for 3 s after a change, and its operator may set that interval to milliseconds.

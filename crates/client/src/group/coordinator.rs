@@ -79,8 +79,8 @@ impl Coordinator {
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                // Only an accepted request counts. A broker that is not the coordinator may refuse a request that the
-                // coordinator would accept.
+                // Only a response that accepts the request is used. A broker that is not the coordinator may refuse a
+                // request that the coordinator would accept.
                 Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
@@ -127,7 +127,7 @@ impl Coordinator {
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let (is_connected, begun) = (self.is_connected(), Instant::now());
         let answer = self.connection.call(request, max, || found(&mut self.cluster, &self.group));
-        // The time to find and connect to a coordinator does not count.
+        // Without a connection, the time also includes the search for the coordinator, so it is not noted.
         if is_connected && answer.is_ok() {
             self.times.note(begun.elapsed(), false);
         }

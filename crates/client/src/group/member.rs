@@ -300,7 +300,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        // Only under the consumer protocol do brokers compare the member's epoch here.
+        // Only under the consumer protocol does OffsetFetch name the member, because brokers then compare its epoch.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {

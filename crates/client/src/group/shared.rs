@@ -177,7 +177,8 @@ impl SharedMembership {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // If the reader has not confirmed a loss yet, the new target must report it as well.
+            // If the reader has not confirmed yet that it lost its partitions, the new target must report this loss as
+            // well.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }

@@ -1,4 +1,5 @@
-//! A cluster behind a bootstrap list: its brokers, the leaders of topics in responses, and connections to the brokers.
+//! A cluster behind a bootstrap list: its brokers, the leaders that Metadata responses name, and connections to the
+//! brokers.
 //!
 //! The caller chooses when metadata is refreshed. A request to any broker is sent to one broker after another, so that
 //! a hung broker costs a moment and not the request's timeout. A connection to a bootstrap address also serves the
@@ -56,8 +57,8 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// How many requests that any broker can answer were made. Each is first sent to another broker than the one
-    /// before.
+    /// How many requests that any broker can answer were made. The number rotates the brokers, so that each request is
+    /// first sent to another broker.
     turn: AtomicUsize,
     config: ClientConfig,
     /// The addresses as host:port, by broker id.
@@ -195,7 +196,8 @@ impl Cluster {
         let mut bootstrap = self.inner.bootstrap.clone();
         bootstrap.retain(|address| !known.contains(address));
         let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
-        // Such turns have a rotation of their own. Otherwise the same address could come first in all of them.
+        // Turns in which the connected addresses come last have their own rotation. Otherwise the same address could
+        // come first in all of them.
         let rotation = if connected_last { turn / ELSEWHERE } else { turn };
         for addresses in [&mut known, &mut bootstrap] {
             let by = rotation % addresses.len().max(1);
@@ -235,7 +237,7 @@ impl Cluster {
     }
 
     fn learn(&self, response: &MetadataResponse) {
-        // The known brokers are kept, because a broker that is starting answers without any.
+        // A broker that is starting answers without any brokers. The known brokers are then kept.
         if response.brokers.is_empty() {
             return;
         }
@@ -247,10 +249,11 @@ impl Cluster {
     }
 
     /// Closes all open connections to brokers, even if responses are due on them. Connections from [`Cluster::another`]
-    /// belong to the caller.
+    /// belong to their callers and stay open.
     pub fn close(&self) {
         for slot in self.inner.connections.lock().values() {
-            // A locked slot has no connection to close: its task is still connecting, and ends with its caller.
+            // A slot is locked while a task connects, and then has no connection to close. That task ends with its
+            // caller.
             if let Some(connection) = slot.try_lock().ok().and_then(|slot| slot.clone()) {
                 connection.close();
             }
@@ -326,10 +329,11 @@ mod tests {
         let address = listener.local_addr().expect("an address").to_string();
         let serving = tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.expect("a client");
-            // Correlation id, no error, one API (Metadata in version 0), no throttling, no tags.
+            // The response to ApiVersions: correlation id, no error, one API (Metadata in version 0), no throttling, no
+            // tags.
             answer(&mut socket, &[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
             begin.await.expect("the test begins it");
-            // Correlation id, no brokers, no topics.
+            // The response to Metadata: correlation id, no brokers, no topics.
             answer(&mut socket, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).await;
         });
         (address, serving)

@@ -65,7 +65,7 @@ fn a_removed_member_gets_no_offsets_at_once() {
         let (reports, reported) = mpsc::channel();
         std::thread::spawn(move || {
             let found = member.committed(&[(("t".into(), 0), Uuid([1; 16]))], Duration::from_secs(3600));
-            // The send fails if the test has already failed.
+            // An error only means that the test has already failed.
             let _ = reports.send(found.map_err(|error| error.to_string()));
             member.leave(Duration::ZERO);
         });

@@ -60,8 +60,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error that counts among several. A final error takes precedence over one that may pass. An error with a
-/// cause of its own takes precedence over OPERATION_NOT_ATTEMPTED.
+/// Returns the one of several errors in a response that decides about the request. A final error takes precedence over
+/// one that may pass. An error with a cause of its own takes precedence over OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,

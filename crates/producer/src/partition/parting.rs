@@ -29,7 +29,7 @@ impl Partition {
         self.limit.set(bytes);
     }
 
-    /// Returns true at the first call for the topic only.
+    /// Returns true only at the first call for the topic, so that the topic's limit is handled once.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }

@@ -17,7 +17,8 @@ pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Returns true if the partition may leave the worklist of `broker`. Wakes the broker that leads now.
+    /// Returns true if the entry `serial` may leave the worklist of `broker`: another entry counts, or this broker does
+    /// not lead any more. In the second case, puts the partition on the worklist of the new leader, if it has work.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
@@ -36,8 +37,8 @@ impl Partition {
 
     /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
     /// would be spread over twice as many connections. That helps only if the window permits more batches than are in
-    /// flight now. A full connection has twice its bandwidth-delay product in flight, which is enough for two
-    /// connections.
+    /// flight now. It need not permit twice as many, because a full connection has twice its bandwidth-delay product in
+    /// flight, which is enough for two.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_more() {
@@ -123,8 +124,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // A record that joins while responses are due does not wake any task. The next check is therefore one
-            // linger time from now.
+            // While responses are due, a record that joins the partition does not wake any task. The next check is
+            // therefore one linger time from now.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The number of last rounds of which the smallest burst counts.
+/// The number of last rounds among which the smallest burst is taken.
 const ROUNDS: usize = 4;
 
 /// The size of the bursts in the last rounds.

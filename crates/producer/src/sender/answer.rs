@@ -103,7 +103,7 @@ impl Core {
     fn act(self: &Arc<Self>, mut outgoing: Outgoing, answer: &PartitionProduceResponse, now: Instant) {
         let message = answer.error_message.as_deref().unwrap_or_default();
         let verdict = match verdict::of(answer.error_code, outgoing.batch.ambiguous) {
-            // A new epoch cannot begin within a transaction.
+            // Within a transaction no new epoch can begin, so the batch fails.
             Verdict::SetBack(Setback::Fenced) if self.ledger.is_some() => Verdict::Failed { maybe: false },
             verdict => verdict,
         };

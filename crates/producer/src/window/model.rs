@@ -171,7 +171,7 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
 }
 
 /// Returns schedules with few kinds of steps and few records. Late copies, restarts and parking then often coincide,
-/// and the order of responses decides what each of them proves.
+/// and the order of responses decides what each response proves.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });

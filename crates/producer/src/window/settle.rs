@@ -157,8 +157,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in the present log, so `maybe_in` keeps only another log. That log counts as
-            // deleted, but may later turn out to be the topic's log after all.
+            // No attempt of the batch is in the present log, so `maybe_in` keeps a value only if it names another log.
+            // That log counts as deleted, but may later turn out to be the topic's log after all.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -426,8 +426,8 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
 #[tokio::test]
 async fn every_connection_takes_the_detour() {
     let fake = Fake::start(1, 1).await;
-    // The name does not resolve, so the bootstrap works only through the detour. After that, the cluster returns its
-    // own names.
+    // The first name does not resolve, so the bootstrap works only through its relay. After that, the cluster returns
+    // its own address, which has another relay.
     let mut relayed = Vec::new();
     let mut detours = HashMap::new();
     for at in ["nowhere.invalid:1".to_owned(), fake.bootstrap()] {

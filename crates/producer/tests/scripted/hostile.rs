@@ -68,7 +68,7 @@ async fn run_against(seed: u64, settings: &[(&str, &str)], announced: [Announced
             ProducerRecord::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
         deliveries.push(producer.send(record).await.unwrap());
         if i % 7 == 0 {
-            // This waits until the present batches have left, so that later ones are new.
+            // Waits until another batch has arrived, so that the records are spread over many batches.
             let arrived = fake.lock().seen.len();
             fake.until("something arrives", |state| state.seen.len() > arrived).await;
         }
@@ -96,7 +96,7 @@ fn check(fake: &Fake, seed: u64) {
         let expected: Vec<String> =
             (0..RECORDS).filter(|i| (i % PARTITIONS as u32) as i32 == partition).map(|i| i.to_string()).collect();
         assert_eq!(fake.values(partition), expected, "seed {seed} partition {partition}");
-        // Batches with the same stamp must have the same bytes (row 22).
+        // Batches with the same stamp must have the same bytes.
         let mut first = HashMap::new();
         for seen in fake.seen(partition) {
             let stamp = (seen.stamp.producer_id, seen.stamp.producer_epoch, seen.stamp.base_sequence);

@@ -1,6 +1,6 @@
-//! Tests the items of KIP-1269's own test plan for producers, except those in `learning`. Also tests rows 2 and 27 of
-//! the table that `rows` tests, and a broker whose responses have the ids of other requests. Old producers are tested
-//! in the broker's own tests.
+//! Tests the items of KIP-1269's own test plan for producers, except those in `learning`. Also tests two bugs of other
+//! producers (see `rows`), and a broker whose responses have the ids of other requests. Old producers are tested in the
+//! broker's own tests.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Announced, Fake, Fate, Garble, State};
@@ -180,7 +180,7 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
     fake.hold(true);
     let at_second = |state: &State| state.seen.iter().filter(|seen| seen.broker == 1).count();
     let answered = move |state: &State| state.logs[&0].values.len() - 1;
-    // At most five more records may arrive than were acknowledged before the gate closed.
+    // At most five more records may arrive than were acknowledged before the broker held its responses back again.
     stays(&fake, move |state| at_second(state) <= answered(state) + 5).await;
     fake.hold(false);
     written(deliveries, 1).await;

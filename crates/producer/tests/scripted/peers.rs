@@ -122,7 +122,7 @@ async fn unreachable_partition_leaves_memory_to_the_others() {
     for i in 0..200 {
         in_time(&format!("record {i}"), send(&producer, 0, &value).await).await.unwrap();
     }
-    // Records for any partition go to one that has memory.
+    // Records without a fixed partition go to one that has memory.
     for i in 0..200 {
         let record = ProducerRecord::new("t", &value);
         let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Tests bugs of other producers (table 4b of the test plan) against a scripted broker.
+//! Tests bugs that other producers had, against a scripted broker. The rows in the names of the tests number these
+//! bugs.
 
 use crate::alone::{producer, send};
 use crate::fake::{Fake, Fate, Seen, State};
@@ -194,7 +195,8 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // All records are in flight before the first one is read. After a closed connection, one batch would go alone.
+        // The fake reads no request before all five are in flight. If it closed the connection earlier
+        // (`Fate::Dropped`), the next batch would go alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;

@@ -192,7 +192,7 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     producer.flush().await;
     let failed = deliveries.iter().map(|delivery| delivery.try_result().unwrap().is_err());
     assert_eq!(failed.collect::<Vec<_>>(), [false, true, false]);
-    // The request for the limit may come after the parts.
+    // The producer may request the limit only after it has sent the parts, so the test waits for that request.
     fake.until("the limit is asked for", |state| state.configs_requested == 1).await;
     producer.close(Duration::from_secs(10)).await;
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());

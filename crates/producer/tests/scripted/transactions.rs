@@ -1,4 +1,5 @@
-//! Tests transactions in both versions, by example and by seed. The coordinator loses and refuses requests.
+//! Tests transactions with `transaction.version` 0 and 2, by example and by seed. The coordinator loses and refuses
+//! requests.
 
 use crate::fake::{Announced, Fake, Fate, TransactionFate, Transactions};
 use fullbore_producer::{

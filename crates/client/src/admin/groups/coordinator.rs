@@ -113,8 +113,8 @@ pub struct GroupOutcomes<T> {
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Removes and returns the outcome of a group. The first group without an outcome gets the coordinator's error, and
-    /// all later ones get a general error.
+    /// Removes and returns the outcome of a group. If the group has none, the first such call returns the coordinator's
+    /// error, and later ones a general error.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the coordinator refused the request for the group, or was not found or reached.

@@ -70,7 +70,8 @@ pub struct GroupMember {
     pub assignment: Vec<(Text, i32)>,
     /// The partitions of the target assignment, or `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
-    /// True if the member uses the consumer protocol, as its group does. `None` if the broker does not report this.
+    /// True if the member uses the consumer protocol, and false if it still uses the classic one in a group of the
+    /// consumer protocol. `None` if the broker does not report this.
     pub is_upgraded: Option<bool>,
 }
 
@@ -147,8 +148,8 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the outcome of one group. The outer error is an error of the coordinator itself, so the request may be
-/// retried.
+/// Returns the outcome of one group. A retriable error is the outer one, because it concerns the coordinator and not
+/// the group. The caller may then repeat the request.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }

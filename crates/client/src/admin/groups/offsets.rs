@@ -24,8 +24,8 @@ const FETCH_GROUPS_MAX: usize = 100;
 /// The weight of a commit without its partitions, each of which adds 1.
 const COMMIT_WEIGHT: usize = 31;
 /// Maximum weight of all commits in flight. A commit weighs [`COMMIT_WEIGHT`], plus 1 for each partition. The maximum
-/// allows 32 commits of one partition each, or one of many partitions. Without the limit, a broker that still writes
-/// responses might not read the next request.
+/// allows 32 commits of one partition each, or one of many partitions. Without the limit, broker and client could wait
+/// for each other: the broker to write a response, and the client to write a request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// The committed offset of a partition.
@@ -119,7 +119,7 @@ fn committed_at(
         Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
     };
     for ids in ids.chunks(at_once) {
-        // The fields of both layouts are filled. Each version encodes its own ones.
+        // Fills the fields for one group and those for several. Each version encodes only the fields that it has.
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };

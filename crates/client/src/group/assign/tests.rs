@@ -63,8 +63,8 @@ fn a_moving_partition_is_withheld_until_its_owner_gives_it_up() {
 
 #[test]
 fn an_owned_partition_does_not_move_while_a_free_one_can() {
-    // In the order of names, the partitions of A come after the free ones. If the free ones were assigned first, A
-    // would have three partitions for a while, as many as B. A partition of B would then move and be withheld.
+    // The partitions of A (5 and 6) come after the free ones (3 and 4). If the free ones were assigned first, A would
+    // have three partitions for a while, as many as B. A partition of B would then move to C and be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
     let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];

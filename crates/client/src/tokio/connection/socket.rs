@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(of(&ClientConfig::default()).await, (true, sent, received));
         let sized =
             ClientConfig { send_buffer_bytes: Some(20_000), receive_buffer_bytes: Some(30_000), ..Default::default() };
-        // Linux doubles a set size for its own use.
+        // Linux doubles a size that is set, because it counts its own overhead.
         assert_eq!(of(&sized).await, (true, 40_000, 60_000));
     }
 }

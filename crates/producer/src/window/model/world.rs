@@ -81,7 +81,8 @@ pub(super) struct World {
     attempts: u64,
     next_producer_id: i64,
     /// True if a correct broker returns the offset of every batch. False once a batch was proven written without a
-    /// retry. Such a batch was refused as out of order before a late copy came, or its producer was fenced.
+    /// retry, so that its offset is unknown. Such a batch was refused as out of order before a late copy came, or its
+    /// producer was fenced.
     offsets_known: bool,
 }
 

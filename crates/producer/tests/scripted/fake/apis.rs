@@ -137,8 +137,8 @@ impl Fake {
 
     /// Responds when every out-of-order batch is appended or has waited for the time limit.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        // A broker releases batches behind a refused one at once. With transactions, the fake releases them by a time
-        // limit.
+        // A broker answers batches behind a refused one at once. The fake answers them when their time is over, so with
+        // transactions this time is short.
         let is_transactional = self.lock().transactions.is_some();
         let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
         while !parked.early.is_empty() {
