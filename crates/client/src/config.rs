@@ -58,7 +58,7 @@ impl Default for ClientConfig {
 
 /// The settings of connections by name, without those of security.
 const KEYS: &[Key<ClientConfig>] = crate::keys! {
-    "client.id", "fullbore", "Sent with every request (Kafka's default is empty).",
+    "client.id", "fullbore", "Name of the client, sent with every request (Kafka's default is empty).",
         |c, v| c.client_id = v.to_owned();
     "connections.max.idle.ms", "540000", "A connection without traffic for this long is closed.",
         |c, v| c.connections_max_idle = ms(v)?;

@@ -41,10 +41,7 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, over all \
-         leaders; one more fetch per leader may exceed it. The consumer sends as many fetches at a time as fill the \
-         link to a leader that reads ahead (Fullbore's). To any other leader it sends larger fetches instead, each \
-         for at most half of this memory. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, for all leaders together. The response to one more fetch of each leader may exceed it. Fullbore's leaders read ahead, so the consumer sends as many fetches at a time as fill the link. To any other leader it sends one larger fetch at a time, for at most half of this memory. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
     "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is \
          always complete.",
@@ -55,27 +52,26 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Bytes of records that one partition may have in a response, at first. While this limits throughput, the consumer allows more, up to fetch.max.bytes and what fetch.buffer.memory leaves. In a response of a leader that reads ahead (Fullbore's), all partitions together have this limit. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Initial limit of the bytes of records of one partition in a response. While the limit reduces throughput, the consumer raises it, up to fetch.max.bytes and to the memory that fetch.buffer.memory leaves. In a response of Fullbore, which reads ahead, the limit applies to all partitions together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
 /// The settings of a consumer without those of its fetches, by name.
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
-    "auto.commit.interval.ms", "5000", "Time between two commits of the records that were written out.",
+    "auto.commit.interval.ms", "5000", "Time between two commits. A commit has the offsets of the records that the command has written to its output.",
         |c, v| c.commit_interval = milliseconds(v)?;
-    "auto.offset.reset", "latest", "Where to start in a partition without a committed offset, or whose records were \
-         deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the \
+    "auto.offset.reset", "latest", "Where to start in a partition that has no committed offset, or whose records were deleted before they were read. earliest and latest start at that end of the log; none ends the command with an error. With `--from-beginning` the \
          default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts \
          at a time.",
         |c, v| c.fetch.reset = reset(v)?;
-    "enable.auto.commit", "true", "Commits the records that were written out, at intervals and at the end.",
+    "enable.auto.commit", "true", "Commits the offsets of the records that the command has written to its output, at intervals and at the end.",
         |c, v| c.commits = boolean(v)?;
     "exclude.internal.topics", "true", "Leaves internal topics out of `--include`.",
         |c, v| c.exclude_internal = boolean(v)?;
-    "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` is the same.",
+    "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` sets this key too.",
         |c, v| c.group.instance = Some(v.into());
     "group.protocol", "classic", "classic: a member assigns the partitions; consumer: the broker assigns them \
-         (KIP-848). `--group-protocol` is the same.",
+         (KIP-848). `--group-protocol` sets this key too.",
         |c, v| c.group.protocol = protocol(v)?;
     "group.remote.assignor", "", "The broker's assignor, uniform or range; without one the broker chooses. Only with group.protocol=consumer.",
         |c, v| c.group.remote_assignor = Some(v.into());
@@ -173,7 +169,7 @@ mod tests {
         ("client.rack", "The consumer reads from leaders."),
         (
             "default.api.timeout.ms, request.timeout.ms",
-            "30 s for each response. A partition without a leader, or that its leader refuses, is retried until the command ends; with `--exit`, for `--timeout`.",
+            "Fixed: 30 s for each response. If a partition has no leader, or its leader refuses the fetch, the command retries until it ends. With `--exit` it retries for `--timeout`.",
         ),
         ("group.id", "`--group` names the group."),
         ("interceptor.classes, metric.reporters", "Java classes cannot be loaded here."),
@@ -185,7 +181,7 @@ mod tests {
         ("receive.buffer.bytes, send.buffer.bytes", "The system chooses."),
         (
             "reconnect.backoff.ms, reconnect.backoff.max.ms, retry.backoff.ms, retry.backoff.max.ms",
-            "A retry follows after 100 ms; after 1 s if failures continue.",
+            "Fixed: a retry follows after 100 ms, or after 1 s if failures continue.",
         ),
         ("sasl.*", "Refused: SASL is not offered yet."),
         ("socket.connection.setup.timeout.ms", "10 s."),
@@ -212,8 +208,8 @@ mod tests {
 # Consumer configuration
 
 Settings of `fullbore consume` (`-X KEY=VALUE`, `--command-config FILE`) and of `fullbore perf consume`
-(`--command-property KEY=VALUE`, `--command-config FILE`). Names and defaults are Kafka's; a line with another default
-names the difference.
+(`--command-property KEY=VALUE`, `--command-config FILE`). Names and defaults are Kafka's. If a default differs,
+its line also has Kafka's.
 
     fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
 
@@ -221,8 +217,8 @@ A key that is not on this page has no effect. A notice on standard error then na
 probably meant: `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?` It omits the value,
 which may be a secret.
 
-A value that is not allowed ends the command. So do `sasl.*`, and `ssl.*` without `security.protocol=SSL`, since the
-connection would not be encrypted.
+A value that is not allowed ends the command. The keys `sasl.*` end it too. The keys `ssl.*` end it unless
+`security.protocol=SSL` is set, since the connection would not be encrypted.
 
 Generated from the tables in `crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To
 write it again: `UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
@@ -243,7 +239,7 @@ For `consume` and `perf consume`.
 ## Groups and commits
 
 For `consume`. Without `--group`, only `exclude.internal.topics`, `metadata.max.age.ms` and `auto.offset.reset` have an
-effect, the last when records were deleted before they were read.
+effect. `auto.offset.reset` then decides what happens if records were deleted before they were read.
 
 ";
         page += &table(rows(KEYS.iter().map(|key| key.setting)));
@@ -257,11 +253,11 @@ effect, the last when records were deleted before they were read.
             (
                 "client.id",
                 "",
-                "Sent with every request. The default is the command's: fullbore-consume, or perf-consumer-client as in Kafka's tool.",
+                "Name of the client, sent with every request. The default is fullbore-consume, or with `perf consume` perf-consumer-client as in Kafka's tool.",
             ),
         ];
         page += &table(own.into_iter().chain(rows(Security::settings())));
-        page += "\n## Kafka's other keys\n\nThey have no effect, and a notice reports each unless its line has an exception.\n\n| key | here |\n|---|---|\n";
+        page += "\n## Kafka's other keys\n\nThese keys have no effect. A notice reports each of them, unless its line names an exception.\n\n| key | here |\n|---|---|\n";
         for (keys, here) in OTHERS {
             page += &format!("| `{}` | {here} |\n", keys.replace(", ", "`, `"));
         }

@@ -32,7 +32,11 @@ const PROTOCOL: &str = "security.protocol";
 /// The settings of security, with their defaults and meanings.
 const SETTINGS: [Setting; 16] = [
     setting("security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet."),
-    setting("ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all."),
+    setting(
+        "ssl.cipher.suites",
+        "",
+        "Cipher suites that may be used, by Java's names, separated by commas. If empty, all may be used.",
+    ),
     setting("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "Versions of TLS that may be used."),
     setting(
         "ssl.endpoint.identification.algorithm",

@@ -70,7 +70,7 @@ mod tests {
 # Producer configuration
 
 Settings of the producer library, `fullbore produce` (`-X`), `perf produce` (`--command-property`, `--command-config`)
-and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's; a line with another default names Kafka's as well.
+and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's. If a default differs, its line also has Kafka's.
 The keys of connections (`bootstrap.servers`, `client.id`, `security.protocol`, `ssl.*`) are those of every command that
 connects to a cluster.
 

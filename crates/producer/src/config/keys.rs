@@ -12,7 +12,7 @@ use fullbore_wire::did_you_mean;
 pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
     "acks", "all", "Replicas that must have a batch before it is acknowledged: all (or -1), 1, 0.",
         |c, v| c.acks = acks(v)?;
-    "batch.size", "16384", "A batch of this many bytes is sent at once. A batch that cannot be sent yet keeps \
+    "batch.size", "16384", "A batch that reaches this many bytes is sent without waiting for linger.ms. A batch that cannot be sent yet keeps \
          growing, up to max.request.size (unlike in Kafka). With 0, each record is a batch of its own.",
         |c, v| c.batch_size = size(v, 0)?;
     "bootstrap.servers", "", "host:port of the brokers to which the client connects first, separated by commas.",
@@ -42,7 +42,7 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.linger = ms(v)?;
     "max.block.ms", "60000", "Longest wait of send for memory or metadata.",
         |c, v| c.max_block = ms(v)?;
-    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). Above 5 is allowed with idempotence: each partition is bounded by the number of batches that its broker retains.",
+    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). With idempotence, more than 5 are allowed too: the number of batches that the broker retains limits each partition separately.",
         |c, v| c.max_in_flight = in_flight(v)?;
     "max.request.size", "1048576", "Largest request in bytes, and so the largest batch and record.",
         |c, v| c.max_request_size = size(v, 1024)?;
@@ -51,7 +51,7 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
     "partitioner.ignore.keys", "false", "With true, the partition of a record does not depend on its key, as for \
          records without keys.",
         |c, v| c.partitioner_ignore_keys = boolean(v)?;
-    "retries", "2147483647", "Attempts after the first; delivery.timeout.ms is the better bound.",
+    "retries", "2147483647", "Maximum number of attempts after the first. Prefer to limit the time of all attempts by delivery.timeout.ms.",
         |c, v| c.retries = number(v, 0, i64::from(i32::MAX))? as u32;
     "retry.backoff.max.ms", "1000", "Longest pause before an attempt is repeated.",
         |c, v| c.retry_backoff_max = ms(v)?;
@@ -61,7 +61,7 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.transaction_timeout = ms(v)?;
     "transaction.two.phase.commit.enable", "false", "true is refused: two-phase commit (KIP-939) is not offered.",
         |_c, v| if boolean(v)? { return Err("must be false: this producer does not offer two-phase commit".to_owned()); };
-    "transactional.id", "", "Sends every record within a transaction of this id, which outlives the producer: a new producer with the same id fences the previous one.",
+    "transactional.id", "", "Sends every record within a transaction of this id. The id outlives the producer: a new producer with the same id fences the previous one.",
         |c, v| c.transactional_id = Some(transactional_id(v)?);
 };
 
