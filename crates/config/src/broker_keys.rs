@@ -47,7 +47,7 @@ const KEYS: &[Key] = &[
         "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
         .differs("PLAINTEXT and SSL are the protocols a listener may use"),
     Key::new("controller.listener.names", Type::List, None,
-        "Listeners named here are not opened: this broker keeps its metadata itself.")
+        "Names of listeners that the broker does not open. In Kafka they belong to controllers, which this broker does not need.")
         .differs("there is no controller, so its listeners are skipped"),
     Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
         "host:port of the HTTP page with /metrics, /readyz and /livez; empty turns it off.")
@@ -111,13 +111,13 @@ const KEYS: &[Key] = &[
     Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "Time without a byte in either direction after which a connection is closed, in milliseconds. The broker closes it at most an eighth later; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .differs("a client that waits for a response is not idle"),
-    Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0 is one per core of the machine. Brokers that share a machine serve more with fewer threads each; fullbore cluster up divides the cores among them.")
+    Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0 is one per core of the machine. Brokers that share a machine handle more requests if each of them has fewer threads; fullbore cluster up divides the cores among them.")
         .allow(Allowed::Between(0, 1024))
         .differs("not a Kafka key: each thread reads, executes and answers requests, where Kafka has num.network.threads and num.io.threads"),
     Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection that are read and not answered yet. At this limit, the broker stops reading from the connection.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
-    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection that are read and not answered yet. At this limit, the broker stops reading from the connection. Responses other than those of Produce and Fetch count with sixteen times their size. One request is always admitted.")
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection that are read and not answered yet, or for responses that wait to be sent. At this limit, the broker stops reading from the connection. The bytes of all requests but Produce and Fetch count sixteen times, since clients need few of those in flight. One request is always admitted, whatever its size.")
         .differs("not a Kafka key"),
     // Topics.
     Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
@@ -158,7 +158,7 @@ const KEYS: &[Key] = &[
         "Size of the file disk-reserve in the data directory, in whole blocks of 4,096 bytes and at most a sixteenth of the file system. On a full disk the broker shrinks this file for requests that free space, such as DeleteTopics. Until the file has its full size again, the broker refuses records and other changes of metadata. With 0 there is no reserve, and a full disk may refuse deletions as well.")
         .differs("not a Kafka key"),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "How many bytes of the broker's newest records stay in the page cache, on machines where a growing page cache is expensive. These are virtual machines whose host takes free memory back. The broker recognises them by the processor time that its writes take. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
+        "How many bytes of the broker's newest records stay in the page cache, on machines where a growing page cache is expensive. These are virtual machines whose host takes free memory back. The broker recognises them by the processor time that its writes take. Older records are read from the disk. If consumers read older records again and again, the broker keeps those in the cache as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two checks for segments to delete, in milliseconds."),
@@ -202,13 +202,13 @@ const KEYS: &[Key] = &[
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "Time without a batch after which a partition forgets an idempotent producer, in milliseconds.").dynamic(),
     Key::long("replica.lag.time.max.ms", Some("30000"), 0, "Time that a follower may be behind before it leaves the in-sync replicas, in milliseconds."),
     Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 0, "Time between two checkpoints of the high watermarks, in milliseconds."),
-    Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: each log at its first use; after a crash, all logs at the start.")
+    Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs. The broker opens a log at its first use, but after a crash it opens all logs at its start.")
         .allow(Allowed::Between(1, 64))
-        .differs("at most 64; read at the start, when there is something to recover"),
+        .differs("at most 64, and read at the start"),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two checks for idempotent producers to forget, in milliseconds."),
     Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, each counted once per partition. Beyond this number, the broker forgets the producers that have sent no batch for the longest time. Producers of diskless topics do not count.")
         .differs("not a Kafka key"),
-    Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one.")
+    Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may have as many batches of a partition in flight, counted from the oldest unacknowledged batch.")
         .allow(Allowed::Between(5, 10_000))
         .differs("KIP-1269, which is in no release of Kafka yet")
         .dynamic(),
@@ -216,7 +216,7 @@ const KEYS: &[Key] = &[
         .allow(VALIDATIONS)
         .dynamic()
         .differs("not a Kafka key"),
-    Key::int("fullbore.produce.version.max", Some("14"), 13, "Largest version of Produce that the broker offers to clients. Responses of version 14 have the number of retained batches.")
+    Key::int("fullbore.produce.version.max", Some("14"), 13, "Largest version of Produce that the broker offers to clients. In version 14, responses report how many batches of a producer a partition retains, so that clients can have more than five in flight.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),
     Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Out-of-order batches per producer and partition that wait for the batches before them, which are sent over other connections. Producers receive this number; with 0 the broker holds no such batches and sends no number. A number above max.idempotence.batches.to.retain has no additional effect.")

@@ -14,7 +14,7 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
         .differs("at most 64"),
     Key::long("log.cleaner.dedupe.buffer.size", Some("134217728"), 1_048_577, "Memory for the keys of the logs being compacted, in bytes, shared by all threads. Allocated while a log is compacted; a key takes 24 bytes.")
         .dynamic()
-        .differs("the minimum of more than 1 MiB for each thread is checked at the start only"),
+        .differs("the broker requires more than 1 MiB for each thread, but checks this only at the start, not when the key changes later"),
     Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "Share of log.cleaner.dedupe.buffer.size that keys may fill. A log with more keys is compacted in several passes.")
         .allow(Allowed::Share)
         .dynamic()

@@ -44,7 +44,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.ssl.truststore.location", Type::String, None, "PEM file with certificates of authorities that are trusted beside the system's, for a store with a private authority.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the ownership marker is written to the bucket by a PUT with If-None-Match: *. If two clusters take a bucket at the same time, one of them is then refused. If unset, the broker tries it, and repeats the PUT without this header if the store answers 501.")
+    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the broker writes the ownership marker, the object that names the bucket's cluster, by a PUT with If-None-Match: *. If two clusters take a bucket at the same time, the store then refuses one of them. If unset, the broker tries this header, and repeats the PUT without it if the store answers 501.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.aws.access.key.id", Type::String, None, "Access key of S3. If unset, the broker follows the usual chain: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance. The profile is read again when it changes.")
         .differs(NOT_KAFKAS),
@@ -88,7 +88,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. A producer's batches that wait for an upload may take half of the memory that the other producers leave; beyond that, the broker stops reading from this producer. Must be at least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])

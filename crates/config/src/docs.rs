@@ -13,15 +13,15 @@ const HEAD: &str = "\
 # Configuration
 
 Names, meanings, defaults and ranges are those of Apache Kafka 4.3; the last column of each table has the differences.
-A value that is set is honoured, refused with a message, or reported at start as having no effect.
-An unknown key is reported as well, and refused if it starts with `fullbore.`. Values of Kafka's own configuration
-files that have no effect here are reported together in one line.
+The broker honours a value that is set, refuses it with a message, or reports at start that it has no effect.
+An unknown key is reported as well, and refused if it starts with `fullbore.`. The configuration files that Kafka ships
+set some keys that have no effect here; as long as you keep these values, one line reports all of them.
 
 Keys of the broker are set in `server.properties` or with `--set key=value`, and read at start. Keys marked
 `cluster-wide` can also be set while the broker runs, for one broker or for all of them: with `fullbore configs alter`,
 `kafka-configs --entity-type brokers` or any client's IncrementalAlterConfigs. Such a value is stored, and overrides the
-file. `listeners` and `ssl.*`, which Kafka can change at run time, are read at start. Key, certificate and
-truststore files are read again when they change.
+file. Kafka can change `listeners` and `ssl.*` at run time; here they are read at start. Only the contents of key,
+certificate and truststore files are read again when the files change.
 
 Generated from the table in `crates/config`; a test compares this page with it. To write it again:
 `UPDATE_DOCS=1 cargo test -p fullbore-config committed_page`.
@@ -37,8 +37,8 @@ value.
 const INERT: &str = "Kafka's keys without effect";
 const INERT_HEAD: &str = "\
 The broker knows these keys and shows them in DescribeConfigs. If the broker's file sets such a key, the broker either
-reports it, or refuses it unless the value is Kafka's default. The second column names which. A client that sets such a
-key receives the reason.
+reports it, or refuses it unless the value is Kafka's default; the second column shows which of the two. A client that
+sets such a key receives the reason.
 ";
 
 const FIRST: &str = "Ten keys to set first";

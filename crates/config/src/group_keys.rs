@@ -57,7 +57,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.group.consumer.unsettled.heartbeat.interval.ms",
         Some("1000"),
         0,
-        "Time between two heartbeats of a group of the consumer protocol for 3 seconds after its members, subscriptions or topics have changed, in milliseconds. After that, members that wait for partitions of others send heartbeats less and less often. Never shorter than eight round trips to the client, nor longer than the group's interval. With 0 the group's interval applies always, as in Kafka.",
+        "Time between two heartbeats of a member of the consumer protocol during the 3 seconds after its group's members, subscriptions or topics have changed, in milliseconds. Afterwards the group's usual interval (group.consumer.heartbeat.interval.ms) applies again; for a member that waits for other members' partitions, the time grows to it gradually. The time is at least eight round trips to the client, and at most the group's usual interval. With 0 the usual interval always applies, as in Kafka.",
     )
     .allow(Allowed::Between(0, 60_000))
     .differs("not a Kafka key"),
@@ -99,7 +99,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.regex.refresh.interval.ms",
         Some("600000"),
         10_000,
-        "Time between two matches of regular expressions with topics while no topic changes, in milliseconds.",
+        "Time after which the broker matches consumers' regular expressions with the topics again even if no topic has changed, in milliseconds.",
     )
     .differs("Kafka's tools do not list it"),
     Key::int(

@@ -16,7 +16,7 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
     Key::new("security.inter.broker.protocol", Type::String, None, "Protocol of the listener between brokers: the broker uses the listener with the name PLAINTEXT or SSL. Must be left out if inter.broker.listener.name is set.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
-    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "With https, this broker checks that the certificate of a broker to which it connects has the host name of that broker; if empty, it does not check.")
+    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "With https, this broker connects to another broker only if the certificate has the other broker's host name; if empty, host names are not checked.")
         .allow(Allowed::OneOf(&["https", ""]))
         .any_case()
         .differs("between brokers only; https, or empty"),

@@ -12,7 +12,7 @@ pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
 pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
 pub(super) const OPENS_TO: &str =
-    "a batch that the broker decompresses may have the larger of 64 MiB and twice max.message.bytes, at most 256 MiB";
+    "a decompressed batch may have up to twice max.message.bytes; this limit is never below 64 MiB or above 256 MiB";
 const NO_QUOTAS: &str = "quotas are not offered yet";
 const TIERED: &str = "tiered storage is not offered";
 
@@ -122,7 +122,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         BATCHES_TO_RETAIN,
         None,
         5,
-        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic without this setting has the broker's diskless.producer.state.batches.to.retain.",
+        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may have as many batches of a partition in flight, counted from the oldest unacknowledged batch. A diskless topic without this setting has the broker's diskless.producer.state.batches.to.retain.",
     )
     .allow(Allowed::Between(5, 10_000))
     .or_else(&["max.idempotence.batches.to.retain"])

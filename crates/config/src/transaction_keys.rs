@@ -89,7 +89,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "fullbore.transaction.flush",
         Type::Boolean,
         Some("false"),
-        "Whether a commit is answered only once the transaction is on disk: first its records and offsets, then the decision, before any marker. In a cluster, leaders flush transactional batches before they answer Produce.",
+        "Whether the broker answers a commit only once the transaction is on disk. The transaction's records and offsets are flushed first, then the coordinator's decision; only then are markers written. In a cluster, leaders flush transactional batches before they answer Produce.",
     )
     .differs("not a Kafka key; has the effect of flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];

@@ -6,17 +6,18 @@ use prometheus_client::registry::Unit;
 const HEAD: &str = "\
 # Metrics
 
-The broker serves these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.listener`), as text for Prometheus
+The broker serves its metrics at `http://127.0.0.1:9644/metrics` (`fullbore.admin.listener`), as text for Prometheus
 (OpenMetrics 1.0). Counters start at zero with the process. A histogram `x` has the samples `x_bucket`, `x_sum` and
 `x_count`.
 
 `/readyz` (`/healthz` is the same) is for load balancers: 200 while the broker accepts records, else 503 with the
-reason. It is 503 on a full disk as well, although reads and deletions continue and a restart changes nothing. `/livez`
-is for supervisors: 200 unless only a restart helps. While the database of a cluster is away, both return 200, since all
-brokers continue without it. `/readyz` then has a second line about it, as about an unreachable object store of diskless
-topics and about damaged partitions. The page stays up while a stopping broker still answers its clients.
+reason. A full disk also gives 503, although reads and deletions continue and a restart changes nothing. `/livez` is for
+supervisors: 200 unless only a restart helps. While a cluster's database is unreachable, both return 200, since all
+brokers continue without it. `/readyz` then reports the database on a second line. It does the same if the object store
+of diskless topics is unreachable or if partitions are damaged. A stopping broker serves all these paths until it has
+answered its clients.
 
-A scrape configuration is in [operating](operating.md#metrics), a runbook for each alert [there](operating.md#alerts).
+[Operating](operating.md#metrics) has a scrape configuration and a [runbook for each alert](operating.md#alerts).
 
 Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write the
 page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
