@@ -2,7 +2,7 @@
 //! finding is printed as one line.
 //!
 //! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if the
-//! broker would not start, or would lose records.
+//! broker would not start, or would lose records although no setting accepts the loss.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,7 +115,7 @@ impl fmt::Display for OnlyReplica {
 }
 
 impl DirectoryFinding {
-    /// Returns true if the broker would not start, or would lose records.
+    /// Returns true if the broker would not start, or would lose records although no setting accepts the loss.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Absent | Self::Whole { .. } => false,
@@ -233,8 +233,8 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
-    // The identity is read again, because a running broker may meanwhile have written a newer number to the directory
-    // and the database.
+    // The identity is read again. A running broker may meanwhile have written a newer heartbeat number to the directory
+    // and the database. Compared with this number, the first reading would look like an older copy.
     let now = identity_of(directory)?;
     let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
     findings.extend(other_directory(config, marks, &found));
@@ -280,8 +280,8 @@ fn unknown(directory: &Path, found: &DirectoryInDatabase, is_of_cluster: bool) -
     Ok(unknown.collect())
 }
 
-/// Returns the partitions that should have a directory but do not. This broker is their replica, and the checkpoints
-/// show that they had records. A partition without records has no directory.
+/// Returns the partitions whose directory is missing. This broker has a replica of each, and the checkpoints show that
+/// the partition had records. A partition without records has no directory.
 fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {

@@ -65,7 +65,7 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
 }
 
 /// Returns true if an older copy of the database was accepted since this broker last ran. Also returns true for some
-/// time after the acceptance, even if this broker has run since, because that start may have failed. `seen` is the
+/// time after the acceptance, even if this broker was started since, because that start may have failed. `seen` is the
 /// newest version of the metadata that this broker has seen before.
 pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
     image.accepted_copy().is_some_and(|accepted| {
@@ -107,8 +107,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // If this broker might not know all producers, it notes this before the deletion (as partial tails). If the
-        // topic was ever written, the deletion then stores the state of its producers instead.
+        // If this broker might not know all producers of a partition, it stores [`ProducerTails::partial`] before the
+        // deletion. If the partition was ever written, the deletion then stores its actual producer tails instead.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

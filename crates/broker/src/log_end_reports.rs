@@ -1,5 +1,5 @@
-//! Reports the log ends of this broker for partitions that have no leader because no replica has every record. Once all
-//! brokers that may lead have reported, the broker whose log ends last becomes the leader.
+//! Reports the log ends of this broker for partitions that have no leader because no replica is certain to have every
+//! record. Once all brokers that may lead have reported, the broker whose log ends last becomes the leader.
 //!
 //! The election itself is in the control plane. Of each new image, only the topics that have changed are checked.
 

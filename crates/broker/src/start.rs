@@ -139,7 +139,7 @@ impl Broker {
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
-        // The file is read before the control plane writes newer values to it.
+        // The version is read from the file `cluster` before the control plane writes a newer one to it.
         let seen = identity_of(&config.node.data_dir).ok().flatten().and_then(|known| known.seen_number());
         if may_have_older_index(&config.node.data_dir) {
             unsettled.note_older_index();
@@ -150,8 +150,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // Fences the broker, even if no other broker runs. Otherwise, if the join failed before the file `cluster`
-            // was written, the next start would count as that of another broker.
+            // Fences the broker, even if no other broker runs. If the file `cluster` was not written, the next start
+            // has another directory id. It would be refused as long as the registration of this start is not fenced.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());

@@ -1,8 +1,8 @@
 //! Metrics that clients push to the broker (KIP-714): which metrics each client should push, and when it may push.
 //!
-//! Pushes are checked and counted (`fullbore_telemetry_*`). The broker serves these APIs although it does not read the
-//! contents, so that running clients learn of a new subscription. Without a subscription, clients push nothing. The
-//! rules are in [`fullbore_rules::telemetry`].
+//! Pushes are checked and counted (`fullbore_telemetry_*`). The broker does not read the contents of a push. Without a
+//! subscription, a client pushes nothing, but it requests its subscription again from time to time, and so gets a new
+//! one. The rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};

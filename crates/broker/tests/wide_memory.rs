@@ -112,8 +112,8 @@ impl Requesting {
         let response_room = LARGEST_ROOM.load(Ordering::SeqCst);
         let line = format!("{:?}: {taken} of {room} bytes, the response {response_bytes} of {response_room}", R::KEY);
         println!("{line}");
-        // The estimated size of a group's description includes the metadata of the members, which the description of an
-        // unstable group omits. Such a response may reserve up to half of the request's memory.
+        // The estimate for the description of a group includes the metadata of its members. An unstable group's
+        // description omits them. So a response may also reserve up to half of the memory that its request reserves.
         let rooms = response_bytes..=(ROOM_FACTOR_MAX * response_bytes).max(room / 2);
         if room == 0 || taken > room + OTHERS_MAX || !rooms.contains(&response_room) {
             self.failures.push(line);

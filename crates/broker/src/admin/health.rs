@@ -45,7 +45,8 @@ pub(super) enum Unhealthy {
     )]
     DiskHangs {
         directory: PathBuf,
-        /// How long a write has been hanging. `None` if the directory itself does not respond.
+        /// How long a write has been hanging. `None` if the check of the directory ([`data_directory`]) does not
+        /// return.
         hung_for: Option<Duration>,
     },
     #[error(
@@ -79,11 +80,11 @@ struct Condition {
 
 /// Checks readiness without waiting. The data directory is checked separately by [`data_directory`].
 ///
-/// Returns a note if the database, the object store or some partitions have a problem that does not make the broker
-/// unready.
+/// If the broker is ready, returns a note about a problem that does not make it unready, or `None`. Such a problem is
+/// one of the database, the object store or some partitions.
 ///
 /// # Errors
-/// Returns the first fault that was found.
+/// Returns the first fault that makes the broker unready.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.metadata.config.node.id;
     let condition = Condition {
@@ -187,13 +188,15 @@ fn note_of_store(trouble: StoreTrouble) -> String {
 /// disk read-only, which this check finds. May hang.
 ///
 /// # Errors
-/// Returns the error of the system call, or of a directory that was moved or unmounted.
+/// Returns an error if the directory was moved or unmounted, or the error of the system call that checks the
+/// permissions.
 pub(super) fn data_directory(space: &DiskSpace, directory: &Path) -> Result<(), io::Error> {
     space.check_place()?;
     Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Judges the result of [`data_directory`]. `looked` is `None` if that check has not returned in time.
+/// Turns `looked`, the result of [`data_directory`], into a fault. `looked` is `None` if that check has not returned in
+/// time.
 ///
 /// # Errors
 /// Returns the fault of the directory.

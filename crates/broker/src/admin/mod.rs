@@ -114,7 +114,8 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
 
 async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
-        // If no files can be created in the directory, `data_directory` may find the reason.
+        // `Unwritable` means that no files can be created, but not why. If `data_directory` finds the reason, the
+        // response has that fault instead.
         found @ (Ok(_) | Err(Unhealthy::Unwritable(_))) => {
             let (space, directory) = (Arc::clone(&node.space), node.metadata.config.node.data_dir.clone());
             let checked = checks.directory.run(move || data_directory(&space, &directory)).await;

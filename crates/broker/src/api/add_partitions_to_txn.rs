@@ -40,7 +40,7 @@ pub async fn handle(
     let mut response = AddPartitionsToTxnResponse::default();
     if version >= SEVERAL_FROM {
         for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
-            // The transactions begin in the order of the request and then run at the same time.
+            // The transactions of a chunk are begun in the order of the request, and then handled at the same time.
             let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
             transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(services, hosted, one, version))));
             response.results_by_transaction.extend(results.collect::<Vec<_>>().await);
@@ -66,9 +66,8 @@ async fn of_several(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // The response must not have a larger coordinator epoch than that of the shard that adds the partitions. So the
-    // epoch is read before, since a newer shard may take over meanwhile. A shard that is still loading counts as epoch
-    // 0.
+    // The epoch in the response must not be larger than that of the shard that adds the partitions. A newer shard may
+    // take over during the call, so the epoch is read before it. A shard that is still loading counts as epoch 0.
     let coordinator_epoch = services.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results =
         timeout(Duration::from_millis(BATCH_ANSWER_MS), added(services, hosted, transaction, version)).await;
@@ -155,8 +154,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(services, id, version).await?;
-    // In a request with several transactions, an id waits only briefly for the end of its previous transaction. The
-    // broker that sent the request will repeat it, and a long wait would delay the other transactions.
+    // In a request with several transactions, each waits only briefly until the previous transaction of its id has
+    // ended. A long wait would delay the others. The broker that sent the request will repeat it.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(transactions.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -171,7 +170,7 @@ async fn add(
 }
 
 /// Waits until the shard of `id` is loaded. For a request with several transactions, returns Ok after [`BATCH_WAIT_MS`]
-/// even if the shard is still loading. The call that follows then fails with the shard's error.
+/// even if the shard is still loading. The caller then gets COORDINATOR_LOAD_IN_PROGRESS when it uses the id.
 async fn prepare(services: &CoordinatorServices, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = services.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

@@ -71,7 +71,8 @@ enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// The loggers of this broker. They have already been changed, without the control plane.
+    /// A resource without a command, because its changes were made without the control plane. These are the loggers of
+    /// this broker.
     Done,
 }
 

@@ -95,7 +95,7 @@ pub struct Admission {
 pub struct Call<'a> {
     /// The client that sent the request.
     pub client: &'a mut Client,
-    /// Index of the listener that the client connected to. It decides which broker addresses this client gets.
+    /// Index of the listener that the client connected to. Responses contain the brokers' addresses on this listener.
     pub listener: usize,
     /// The header of the request.
     pub header: RequestHeader,
@@ -108,7 +108,7 @@ pub struct Call<'a> {
 pub struct Reply {
     pub(super) version: Version,
     pub(super) correlation_id: i32,
-    /// Index of the listener that the client connected to. It decides which broker addresses this client gets.
+    /// Index of the listener that the client connected to. Responses contain the brokers' addresses on this listener.
     pub(super) listener: usize,
 }
 
@@ -158,8 +158,8 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
     joined(elements, key, |_, _| {})
 }
 
-/// Joins elements that have the same key, such as a topic that a request names twice. Each later one is joined to the
-/// first, and the first ones are returned in order.
+/// Joins elements that have the same key, such as a topic that a request names twice. Returns the first element with
+/// each key, in order, with all later elements of that key joined to it.
 ///
 /// Joining takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
@@ -182,8 +182,8 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns a pair of positions for each repeated element, in order: where it is, and where the first element with the
-/// same key is.
+/// Returns two positions for each repeated element, in order: its own position, and that of the first element with the
+/// same key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =

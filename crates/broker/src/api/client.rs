@@ -26,12 +26,12 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// Counts the requests of this connection other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// The queued writes of this client to groups. They are appended at the latest when the connection has nothing else
-    /// to do.
+    /// The writes to groups that this client has queued. Writes that are still queued when the connection has nothing
+    /// else to do are appended then.
     pub unwritten: Arc<Unwritten>,
     /// The follower's session, if the client is a broker that replicates from this one.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
-    /// The session of the client, if the client is a consumer that reads ahead.
+    /// The fetch session of this connection, if the client is a consumer whose session reads ahead.
     pub(super) reads_in: Option<ConnectionSession>,
 }
 

@@ -23,8 +23,8 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// Returns the heartbeat interval, raised if the client is far away. An interval of 0 stays 0, because 0 means that the
-/// setting is off.
+/// Returns the heartbeat interval of a group that has just changed, raised if the client is far away. An interval of 0
+/// stays 0, because the group's usual interval then applies.
 ///
 /// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout it must reconnect, request the
 /// versions and send a heartbeat, all within the next interval.
@@ -81,8 +81,8 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest metadata image is read only now. With an older image, topics that the group has already seen could
-        // disappear again.
+        // The image is read only here, under the group's lock. An image from before the wait for that lock could lack
+        // topics that the group has already seen in a newer image.
         let image = services.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -207,8 +207,8 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.coordinators.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let requests = std::thread::spawn(move || opened.call(&heartbeat(1), 1));
-        // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
-        // lock.
+        // Waits until the heartbeat has found the group. By then the heartbeat has read the metadata of the topics, and
+        // waits for the group's lock.
         while node.coordinators.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // The sleep blocks the thread on purpose: the thread that waits for the group may be the one that drives

@@ -74,7 +74,8 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
             overrides = topic.overrides.iter().map(|(key, value)| copies * (key.len() + value.len())).sum();
         }
-        // The sample of a resource that does not exist is empty, so it is not reused.
+        // All resources of a type share one sample. An empty sample is that of a resource that does not exist, so it is
+        // replaced by the sample of the next resource.
         let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();
         let sample = known.unwrap_or_else(|| of_type(resource.resource_type, &resource.resource_name));
         samples.insert(resource.resource_type, sample);
@@ -98,7 +99,8 @@ impl Sample {
     }
 }
 
-/// Returns the approximate memory that a setting takes: decoded, in a list with spare capacity, and encoded.
+/// Returns the approximate memory that a setting takes in all: its structs and its encoded form, each in a buffer that
+/// may have as much spare capacity again.
 fn memory(setting: &DescribeConfigsResourceResult) -> usize {
     let fixed = size_of::<DescribeConfigsResourceResult>() + size_of::<ConfigEntry>();
     let synonyms = setting.synonyms.len() * 2 * size_of::<DescribeConfigsSynonym>();

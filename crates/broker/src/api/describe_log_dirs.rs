@@ -118,8 +118,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
 }
 
 /// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics,
-/// otherwise the classic ones. Partitions without a replica on this broker are left out, as in Kafka. If all topics are
-/// requested, topics with no partition here are left out too.
+/// otherwise the classic ones. Classic partitions without a replica on this broker are left out, as in Kafka. If all
+/// topics are requested, topics with no partition here are left out too.
 fn topics(
     metadata: &MetadataServices,
     hosted: &Partitions,

@@ -1,7 +1,7 @@
 //! DescribeQuorum 0-2: answers like Kafka nodes in combined mode, although the metadata is in a database and not in a
 //! Raft log.
 //!
-//! Each serving broker is a voter without lag. The one with the lowest id is the leader, so that all brokers give the
+//! Each serving broker is a voter without lag. The voter with the lowest id is the leader, so that all brokers give the
 //! same response. The epoch is that of the leader's registration, and the offset is the version of the metadata.
 
 use super::call::{Call, Fault, Reply};

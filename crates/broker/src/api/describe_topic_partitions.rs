@@ -102,7 +102,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
             leader_epoch: shown.leader_epoch,
             replica_nodes: shown.replicas,
             isr_nodes: shown.isr,
-            // The field may be null, but the Java client fails on a null.
+            // The protocol allows null for `eligible_leader_replicas`, but the Java client fails on it.
             eligible_leader_replicas: Some(shown.eligible),
             last_known_elr: Some(shown.lost),
             offline_replicas: shown.offline,
@@ -114,7 +114,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: range.filter_map(partition).collect(),
-        // The request has no field that could turn these operations off, so they are always returned.
+        // Unlike Metadata, this request cannot leave out the authorized operations, so they are always returned.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }

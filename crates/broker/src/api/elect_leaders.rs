@@ -24,7 +24,7 @@ pub async fn handle(
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // A request of version 0 never gets here. Its type of election is missing and is decoded as 0 (`PREFERRED`).
+        // The type is unknown. This cannot be a request of version 0, whose missing type is decoded as 0 (`PREFERRED`).
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {

@@ -28,8 +28,8 @@ pub async fn handle(
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    // The leader's response contains the metadata of all members. Encoding copies them, which takes long if they are
-    // large.
+    // The response to the group's leader contains the metadata of all members. Encoding copies them. If they are large,
+    // this takes long and runs like a wide request.
     let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
     match is_large(bytes) {
         true => wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,
@@ -59,8 +59,8 @@ async fn join(
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest metadata image is read only now. With an older image, topics that the group has already seen could
-        // disappear again.
+        // The image is read only here, under the group's lock. An image from before the wait for that lock could lack
+        // topics that the group has already seen in a newer image.
         let image = services.metadata.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });

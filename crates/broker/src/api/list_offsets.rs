@@ -79,7 +79,7 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
             response.timestamp = found.timestamp;
             response.leader_epoch = found.leader_epoch;
         }
-        // There is no such record, so the offset and the timestamp stay -1.
+        // No record was found, so the offset and the timestamp stay -1.
         Ok(None) => {}
         Err(code) => response.error_code = code,
     }

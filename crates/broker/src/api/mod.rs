@@ -114,7 +114,7 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
 /// Admits a request. Returns `None` if it gets no response, as with acks=0.
 ///
 /// # Errors
-/// Returns the reason to close the connection.
+/// If the connection must be closed, returns the reason.
 pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<Admission>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;

@@ -34,7 +34,8 @@ pub async fn admit(
     reply: Reply,
 ) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // The result is ignored on purpose: without `__consumer_offsets` there are no offsets to return.
+    // Waits until the groups are loaded. This cannot fail, because it does not create `__consumer_offsets`. If that
+    // topic is missing, no group has offsets.
     let mut requested = vec![&request.group_id];
     requested.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = services.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
@@ -185,7 +186,8 @@ fn of_topic(
     held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
     let found = find(image, version, requested);
-    // An unknown id is an error. A missing topic that was requested by name only has no offsets.
+    // An unknown topic id is an error. An unknown topic name is not: its partitions get the response of partitions
+    // without offsets.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
     let of_topic = found.and_then(|topic| held.committed.get(&topic.id));

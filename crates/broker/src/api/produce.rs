@@ -2,8 +2,8 @@
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets and their order is fixed. A response may
 //! then still have to wait for three things. These are the fsync that a topic demands, the replicas of acks=all, and
-//! earlier batches that an out-of-order batch with `reorder` needs. A diskless topic also fixes the order at admission,
-//! but the commit assigns the offsets. An acknowledged batch is in the log exactly once.
+//! the missing earlier batches of an out-of-order batch with `reorder`. A diskless topic also fixes the order at
+//! admission, but the commit assigns the offsets. An acknowledged batch is in the log exactly once.
 
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
@@ -32,10 +32,10 @@ const ALL: i16 = -1;
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
 /// The client id of Kafka's own tools. They may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
-/// Sent in Produce 14 if the settings of the topic are unknown.
+/// The number of retained batches in a response of Produce 14, if the settings of the topic are unknown.
 const NOT_SAID: i32 = -1;
 
-/// Checks and appends every batch of the request. Returns `None` with acks=0.
+/// Checks and appends every batch of the request. With acks=0 there is no response, so `None` is returned.
 ///
 /// # Errors
 /// With acks=0, returns any failure as an error, because only a closed connection can report it.
@@ -67,7 +67,7 @@ pub async fn admit(
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // Without a response there is no deadline either.
+        // With acks=0 there is no response, and so no time by which it is due.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
@@ -83,8 +83,8 @@ pub async fn admit(
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // A pending batch that is not in a log yet was copied. If the names in the response are also copied, the request's
-    // frame can be freed now, before the response is sent.
+    // If a batch is not in a log yet, its bytes were copied. The topic names in the response are then copied as well.
+    // So nothing refers to the request's frame any more, and it is freed before the response is sent.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -259,8 +259,8 @@ fn begun(requested: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProdu
     }
 }
 
-/// Lowers `retained` to this partition's value if that is smaller. A change of the setting reaches the partitions of a
-/// topic one after another, so their values may differ.
+/// Lowers `retained` to the number of batches that this partition retains, if that is smaller. A change of the setting
+/// reaches the partitions of a topic one after another, so their numbers may differ.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }

@@ -1,6 +1,6 @@
-//! Estimates responses that are much larger than their requests: lists of everything, and entries that are much longer
-//! than their names. Making such a response takes many times the memory of its encoded form, so the memory and the
-//! encoded size are both estimated.
+//! Estimates responses that are much larger than their requests. Such a response lists everything, or has entries much
+//! longer than the names by which they are requested. Making such a response takes many times the memory of its encoded
+//! form, so the memory and the encoded size are both estimated.
 //!
 //! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
 //! request. An estimate may be too high, for example because a filter of the request leaves out most entries. A name
@@ -43,7 +43,7 @@ struct Costs {
     measure: Measure,
     /// A topic without its partitions.
     topic: usize,
-    /// Number of copies of a topic's name that are added to `topic`.
+    /// Number of copies of a topic's name that the response has. Their bytes are added to `topic`.
     names: usize,
     /// A partition in Metadata and DescribeTopicPartitions, without its replicas.
     partition: usize,
@@ -120,8 +120,8 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
-/// Returns true if the response of this API is not made during the admission of the request, but only when it is the
-/// next one to be sent.
+/// Returns true if the response of this API is only made once all earlier responses of the connection are sent. All
+/// other estimated responses are made during admission.
 pub(super) fn is_made_later(api: ApiKey) -> bool {
     api == ApiKey::OffsetFetch
 }
@@ -249,7 +249,8 @@ fn offsets(node: &Node, request: &OffsetFetchRequest, costs: &Costs) -> usize {
     costs.entry * entries + costs.copies * metadata
 }
 
-/// Returns the number of different partitions in these topics, each with its name, id and partitions.
+/// Returns the number of different partitions in `topics`. Each topic is given by its name, its id and the partition
+/// numbers.
 fn distinct<'r>(topics: impl Iterator<Item = (&'r Text, Uuid, &'r Vec<i32>)>) -> usize {
     let partitions = topics.flat_map(|(name, id, indexes)| indexes.iter().map(move |index| (name, id, *index)));
     once(partitions.collect(), |partition| *partition).len()

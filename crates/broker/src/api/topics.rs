@@ -44,9 +44,10 @@ pub fn partition(partitions: &Partitions, topic: &Topic, index: i32) -> Result<A
 /// partition got its first record after that call, another thread may still be creating its directory. This function
 /// waits until the directory is there.
 ///
-/// # Errors Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, since every
-/// client retries after this error. Fails with KAFKA_STORAGE_ERROR if the log could not be opened, because another
-/// attempt would block the thread.
+/// # Errors
+/// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client
+/// retries after this error. Fails with KAFKA_STORAGE_ERROR if the log could not be opened, because another attempt
+/// would block the thread.
 pub async fn opened(partitions: &Partitions, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(partitions, topic, index)?;
     if partition.is_being_made() {

@@ -2,9 +2,9 @@
 //!
 //! Such a request is measured before it is decoded. It is then decoded, executed and answered apart from the threads
 //! that serve connections. A short request with a large response, such as a list of all topics, is executed in the same
-//! way. [`super::response_size`] estimates the response before that. Each poll of a wide request's future needs a
-//! permit and a share of the memory budget. Fetches of large sessions also run in this way, even if the request itself
-//! is short. Work that is long for other reasons is in [`fullbore_host::long_work`].
+//! way. [`super::response_size`] estimates such a response before the request is executed. Each poll of a wide
+//! request's future needs a permit and a share of the memory budget. Fetches of large sessions also run in this way,
+//! even if the request itself is short. Work that is long for other reasons is in [`fullbore_host::long_work`].
 //!
 //! Memory is reserved before a permit is taken, and nothing is awaited while a permit is held. Memory that is kept
 //! between polls is charged to the connection, which admits one request at a time. Commands to the control plane keep
@@ -22,7 +22,7 @@ use tokio::sync::SemaphorePermit;
 const SHORT_BODY: usize = 16 * 1024;
 /// A request with at most this many entries is not wide. It takes a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
-/// About how much memory one entry takes at most: decoded, with its result, and with the encoded result.
+/// Approximate maximum memory that one entry takes in all: the decoded entry, its result, and the encoded result.
 pub(super) const ENTRY_BYTES: usize = 448;
 /// A response of at most this size is not wide. It takes as long as [`ENTRIES_SHORT_MAX`] entries of a request.
 const RESPONSE_SHORT_MAX: usize = ENTRIES_SHORT_MAX * ENTRY_BYTES;
@@ -57,7 +57,7 @@ pub fn is_large(response_bytes: usize) -> bool {
 }
 
 /// Waits until no other wide command of the control plane runs. While such a command runs, it holds several times the
-/// memory of its request. Returns `None` at once for any other request.
+/// memory of its request. Returns `None` at once if requests of this API are no such commands.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(

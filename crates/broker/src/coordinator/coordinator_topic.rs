@@ -233,7 +233,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Leaves shards whose partitions have a new leader, and removes their state.
+    /// Leaves shards whose partitions have changed their role ([`Shard::keeps_its_role`]), and removes their state.
     fn unload<C: Coordinator>(coordinator: &C, topic: &InternalTopic, left: &[Arc<Shard>]) {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);

@@ -28,8 +28,8 @@ use tokio::sync::watch;
 const BATCH_BYTES: usize = 512 << 10;
 /// Once this many writes wait, the caller that queues the last one appends them all, if the log is open.
 const WAITING_MAX: usize = 512;
-/// How many times a caller appends the queue at most, if others queue further writes meanwhile. After that, another
-/// thread continues.
+/// Maximum number of times that a caller appends the queue, if others queue further writes meanwhile. After that,
+/// another thread continues.
 const ROUNDS_MAX: usize = 4;
 
 /// A record as its key and its value. A tombstone has no value.
@@ -51,7 +51,7 @@ pub enum Records {
     Late(Late),
 }
 
-/// A producer in whose transaction this partition is, as verified with the transaction coordinator.
+/// A producer with a transaction to which this partition belongs. The transaction coordinator has verified this.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
@@ -59,7 +59,8 @@ pub struct VerifiedProducer {
     /// How many markers the shard had before the verification. The verification is valid until a marker of this
     /// producer comes.
     pub seen: MarkersSeen,
-    /// The partition's state when the verification began, with the epoch of the coordinator that answered.
+    /// The partition's state when the verification began, and the epoch of the transaction coordinator that has
+    /// verified.
     pub at: VerificationTime,
 }
 
@@ -155,11 +156,11 @@ impl Shard {
         self.is_successor
     }
 
-    /// Returns true if this shard can go on: the partition is still led here, or still led elsewhere, as when the shard
-    /// was created.
+    /// Returns true if this shard can stay: this broker led the partition when the shard was created and still does, or
+    /// another broker did and one still does.
     ///
     /// If this broker was elected again for the very next epoch, no other leader has written in between, and the shard
-    /// continues in that epoch. A later epoch counts as another role.
+    /// continues in that epoch. An epoch after that counts as another role.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -196,7 +197,8 @@ impl Shard {
 
     /// Waits until the shard is no longer loading.
     pub async fn loaded(&self) {
-        // The sender lives as long as the shard, so this cannot fail.
+        // The wait only fails once the channel's sender is dropped. The shard owns the sender, so this cannot happen
+        // here.
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
@@ -238,7 +240,8 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending as long as the guard lives, like a thread that is appending.
+    /// Locks the writer, so that no thread can append until the guard is dropped. Stands for another thread that
+    /// appends.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
@@ -265,8 +268,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// If the records are a marker, remembers it. If they are transactional, returns true if their transaction may have
-    /// ended. The caller has locked the queue.
+    /// Returns true for records of a transaction that may have ended, and false for all other records. Remembers the
+    /// transactions that a marker ends. The caller has locked the queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
@@ -444,7 +447,7 @@ impl<'a> WriteBatch<'a> {
         }
         let written = match appended? {
             AppendStep::Blocked(_) => return Err(AppendError::Unverified),
-            // A batch that is in sequence never waits for others. It is either written or refused.
+            // The batch has no sequence numbers, so it is never parked. It is either written or refused.
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
@@ -456,8 +459,8 @@ impl WriteBatch<'_> {
     /// state at the verification is not needed, since [`EndedTransactions`] has checked the markers in between.
     ///
     /// # Errors
-    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it
-    /// the coordinator's epoch.
+    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification. The log has
+    /// then also forgotten the epoch of the producer's coordinator.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };

@@ -26,8 +26,8 @@ impl InternalTopic {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// Returns the topic with new shards for partitions that have a new leader. Also returns the shards that were
-    /// replaced.
+    /// Returns the topic with new shards for the partitions that have changed their role. Also returns the shards that
+    /// were replaced.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {
@@ -57,9 +57,10 @@ impl InternalTopic {
 
     /// Returns the shard that a key belongs to, if it is serving.
     ///
-    /// # Errors Fails with COORDINATOR_LOAD_IN_PROGRESS while the shard is loading, and with NOT_COORDINATOR if another
-    /// broker leads it. Fails with COORDINATOR_NOT_AVAILABLE if the shard's log could not be read, or if the shard is
-    /// no longer used.
+    /// # Errors
+    /// Fails with COORDINATOR_LOAD_IN_PROGRESS while the shard is loading, and with NOT_COORDINATOR if another broker
+    /// leads it. Fails with COORDINATOR_NOT_AVAILABLE if the shard's log could not be read, or if the shard is no
+    /// longer used.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(self.shard(key))
     }

@@ -25,8 +25,8 @@ impl Unreplicated {
     }
 
     /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
-    /// them in the order of the writes. When no write waits any more, the task calls the `then` with which it was
-    /// started.
+    /// them in the order of the writes. When no write waits any more, the task calls `then`. Only the `then` of the
+    /// call that has started the task is used.
     pub fn notify_in_order(
         self: &Arc<Self>,
         written: AppendResult,

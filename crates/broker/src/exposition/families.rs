@@ -386,7 +386,7 @@ fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     })
 }
 
-/// Returns each connection to the database with its calls. A standalone broker has none.
+/// Returns each connection to the database with the counts of its calls. A standalone broker has none.
 fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
     let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
     calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))

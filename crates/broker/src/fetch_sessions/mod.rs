@@ -8,14 +8,15 @@
 //! served without a session.
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to search the map of
-//! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one pending
-//! fetch of the session is registered with these partitions, which wake it when they have news. That fetch always reads
-//! the present list. As in Kafka, a fetch is refused once its session has planned a later one.
+//! sessions, and no session is locked or freed under it. All fetches of a session share its list. At most one waiting
+//! fetch of the session is registered with the partitions of the list, which wake this fetch when they change. The
+//! fetch then reads the list as it is at that time. As in Kafka, a fetch is refused once its session has planned a
+//! later one.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
 //! ends of the records that it contains. The client can therefore send further fetches before it has read the
-//! responses. Such responses contain only whole batches, and a partition with an error leaves the session. The session
-//! ends with the connection that opened it.
+//! responses. Such responses contain only whole batches, and a partition with an error leaves the session. A session
+//! that reads ahead ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -331,7 +332,8 @@ impl Sessions {
         }
         if !has_room {
             self.remove(id);
-            // The client then starts over with a full fetch, which is served without a session.
+            // After this error, the client sends a full fetch. If there is still no room, that fetch is served without
+            // a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
         Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
@@ -350,8 +352,8 @@ impl Sessions {
                 drop(cache);
                 return FetchPlan::once(requested);
             };
-            // The partitions of the evicted session count until the session is freed. It must not be freed under the
-            // lock.
+            // The evicted session is freed without the lock. Until then its partitions still count towards
+            // [`PARTITIONS_MAX`], so the limit is tried again afterwards.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();

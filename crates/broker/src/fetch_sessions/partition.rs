@@ -217,7 +217,8 @@ fn has_records(data: &PartitionData) -> bool {
 mod tests {
     use super::*;
 
-    /// A large fetch may have 900,000 entries of each list in memory, so the entries must be small.
+    /// A large fetch may have 900,000 partitions, with an entry for each in the lists of both types. So the entries
+    /// must be small.
     #[test]
     fn entries_of_lists_are_small() {
         assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());

@@ -57,8 +57,8 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// If set, the offset is deleted only if it was committed at this time and is not pending in a transaction. With
-    /// `None`, any offset is deleted.
+    /// Commit time of the offset. If the partition has an offset with another commit time or a pending one, nothing is
+    /// deleted. With `None`, any offset of the partition is deleted.
     pub committed_ms: Option<i64>,
 }
 
@@ -96,7 +96,8 @@ impl PendingCommit {
 
 impl Groups {
     /// Queues a commit of `offsets` if the group allows it. If there is a `producer`, the commit is part of its
-    /// transaction. A commit from outside the group creates a missing group, but only if an offset is written.
+    /// transaction. If the group is missing, a commit by a client that is no member creates it, but only if an offset
+    /// is written.
     ///
     /// # Errors
     /// Returns an error code if no offset can be committed.
@@ -115,8 +116,8 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // The image is read under the group's lock. A commit for a topic that is created later is therefore
-                // queued after this one.
+                // The image is read under the group's lock. If the topic is recreated later, commits for the new topic
+                // are queued after this one, so this one cannot replace their offsets.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -165,7 +166,8 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // In a transaction, an offset replaces no other one before the transaction ends.
+                // A transactional offset replaces the earlier one only when the transaction ends, so it needs all of
+                // its capacity now.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -211,8 +213,8 @@ impl Groups {
         let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
-            // Released only after `put` has counted the offsets. Otherwise another commit could take the same capacity
-            // in between.
+            // The capacity of this commit is released only after `put` has counted its offsets. Otherwise another
+            // commit could take the same capacity in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);

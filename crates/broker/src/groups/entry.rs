@@ -76,7 +76,7 @@ impl EntryState {
     pub fn take_change(&mut self) -> Change {
         let mut change = std::mem::take(&mut self.unwritten);
         change.merge(self.outbox.take_change());
-        // The snapshot is newer than any record that came with an effect.
+        // A new snapshot replaces the group's record from the outbox, because the snapshot is newer.
         change.group = self.group.take_snapshot().or(change.group);
         change
     }

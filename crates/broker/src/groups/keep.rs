@@ -68,8 +68,8 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // `commits` is read first. A commit makes its offsets visible before it decreases `commits`, so one of the two
-        // checks finds the commit.
+        // `commits` is checked before the offsets. A commit makes its offsets visible before it decreases `commits`, so
+        // one of these two checks always finds the commit.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }

@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // If this broker led the partition before, writes that completed after that time may have left state in
-                // memory.
+                // This broker has led the partition before. No state of that time may stay in memory beside the state
+                // from the log, so it is removed first.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             let snapshots = std::mem::take(&mut found.snapshots);

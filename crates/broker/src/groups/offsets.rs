@@ -1,5 +1,5 @@
-//! The committed offsets of groups in memory, as requests read them. They are found by group, topic id and partition.
-//! Offsets that are pending in transactions are next to them.
+//! The committed offsets of groups in memory, as requests read them. Requests find them by group, topic id and
+//! partition. Offsets that are pending in transactions are stored beside them.
 //!
 //! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
 //! loaded, so memory and log always agree. Of two commits for a partition, the same one wins in memory and in the log.
@@ -15,7 +15,8 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Groups are spread over this many locks, so that reading one group rarely has to wait for a commit of another.
+/// Number of stripes. Each is a lock with the offsets of some groups, so reading one group rarely waits for a commit of
+/// another.
 const STRIPES: usize = 32;
 
 /// The committed offset of one partition.
@@ -100,8 +101,8 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Lists the groups with pending offsets for each open transaction. While this lock is held, no stripe must be
-    /// locked.
+    /// For each open transaction, the groups that have pending offsets in it. A thread that holds this lock must not
+    /// lock a stripe.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,

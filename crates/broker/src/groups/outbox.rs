@@ -20,7 +20,7 @@ pub(super) enum Outgoing {
 pub(super) struct Outbox {
     /// Effects that wait for the write under way. If no write is under way, these effects can be carried out.
     ready: VecDeque<Outgoing>,
-    /// The next change to write. A snapshot that is encoded only when the change is taken is not in it.
+    /// The next change to write. Lacks the snapshot of a classic group, which is encoded only when the change is taken.
     change: Option<Change>,
     /// Effects that wait for `change`.
     behind: VecDeque<Outgoing>,

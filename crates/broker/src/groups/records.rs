@@ -129,8 +129,8 @@ pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, Deco
             Ok(GroupRecord::Group { group, snapshot: snapshot.transpose()? })
         }
         CoordinatorRecord::Unknown(PART, key, value) => {
-            // A part of an unknown kind was written by a later release. The group's own record then has an unknown
-            // version as well.
+            // A part of an unknown kind was written by a later release and is skipped. The version in the group's own
+            // record is then unknown too, so the group is not restored without that part.
             let Some(key) = part_key(key)? else { return Ok(GroupRecord::Other) };
             Ok(GroupRecord::Part { key, value: value.map(|value| Bytes::copy_from_slice(&value)) })
         }

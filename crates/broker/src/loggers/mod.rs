@@ -16,7 +16,7 @@ const TARGETS: &str = include_str!("targets.txt");
 const NO_LOG: &str =
     "The program in which this broker is embedded decides its log levels; they cannot be changed through the broker.";
 
-/// Kafka's levels (`LogLevelConfig`). Nothing is ever logged as fatal, so this level silences a logger.
+/// Kafka's levels (`LogLevelConfig`). Nothing is ever logged as fatal, so the level `Fatal` silences a logger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Logs nothing.

@@ -33,9 +33,9 @@ use tokio::sync::{Semaphore, watch};
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 /// How long a connection may admit received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The memory that is held for a request until its response is sent counts this many times in
-/// `fullbore.connection.bytes.max`. Produce and Fetch count once. Of all other requests, a client needs only a few in
-/// flight.
+/// Each byte that is held for a request until its response is sent counts as this many bytes of
+/// `fullbore.connection.bytes.max`. The bytes of Produce and Fetch count once. A client needs only a few of all other
+/// requests in flight, so the weight limits these requests.
 const ANSWER_WEIGHT: usize = 16;
 /// Responses that are ready are gathered into one write up to this size.
 const GATHERED_BYTES: usize = 64 * 1024;
@@ -104,8 +104,8 @@ pub async fn serve(
     }
 }
 
-/// Returns once the client has been idle for too long. A client that waits for a response counts as idle only after it
-/// has ended its side.
+/// Returns the reason to end the connection: the client was idle for too long, or its unread response takes too much
+/// memory. A client that waits for a response counts as idle only after it has ended its side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
@@ -181,7 +181,8 @@ async fn read(
             queue.leave(1);
             continue;
         };
-        // The connection may have to wait for its earlier responses, but this response takes memory already.
+        // A response that is ready counts as unread from here on. It takes memory already, even if it must wait behind
+        // earlier responses.
         let room = match &completion {
             Completion::Ready(response) => {
                 UnreadCounter { all: &broker.unread, idleness, stream }.count(api, response, room)
@@ -419,7 +420,7 @@ impl<T> Handover<T> {
     }
 }
 
-/// Runs both halves until both are done or one of them fails. Returns the results of both.
+/// Runs both halves until both are done or one of them fails. Returns the two results.
 ///
 /// # Errors
 /// Returns the first error of either half.
@@ -428,13 +429,13 @@ async fn in_turn<T, A, B, E>(
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The pushing half may use up the cooperative budget of the task. The popping half therefore runs without that
-    // limit. Its work is limited by the items that were pushed.
+    // The reading half, which pushes, may use up tokio's cooperative budget of the task. The writing half, which pops,
+    // therefore runs without that budget. Its work is limited by the items that were pushed.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // If `enter` still waits, it sets `wants_room` again.
+            // If the reading half still waits in `enter`, its poll below sets `wants_room` again.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)

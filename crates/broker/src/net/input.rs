@@ -91,8 +91,8 @@ impl<'a> Input<'a> {
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
         let len = len.ok_or_else(|| match self.buffer[..4] {
-            // A TLS handshake begins with a record of type 22 and version 3.x. Read as a length, these bytes would mean
-            // 352 MiB.
+            // A TLS handshake begins with a record of type 22 and version 3.x. Read as a length, these bytes mean 352
+            // MiB, which few limits allow. So a frame that is too long may be a handshake.
             [22, 3, ..] if matches!(self.stream, ClientStream::Plain(_)) => InputError::Tls,
             _ => InputError::Length { length, max: self.frame_max },
         })?;

@@ -117,7 +117,8 @@ async fn write_plain(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         };
-        // The copies in `unsent` now own the bytes alone, so that a part is freed once it is sent.
+        // `unsent` has its own references to the bytes. The references of the frame are dropped, so that each part is
+        // freed as soon as it is sent.
         parts[..count].fill_with(|| Part::Bytes(Bytes::new()));
         if !unsent.is_empty() {
             // Boxed, because otherwise the task of every connection would reserve memory for this future from the
@@ -276,7 +277,8 @@ fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -
     stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
-/// Returns the `parts` after the first `sent` bytes, limited by `storage` and `max`.
+/// Returns the parts in memory as slices in `storage`, without the first `sent` bytes. Stops at `max` bytes, or when
+/// `storage` is full.
 fn unsent<'s, 'p>(
     parts: &'p [Part],
     mut sent: usize,

@@ -34,7 +34,7 @@ pub struct Certificates {
     name: String,
     tls: ListenerTls,
     current: RwLock<Acceptor>,
-    /// The stamps that the files had when the certificates in use were read.
+    /// The change time, size and inode of each file, as they were when the certificates in use were read.
     stamps: Mutex<Vec<FileStamp>>,
     /// The last logged reason why newer files could not be used.
     refused: Mutex<Option<String>>,

@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this
-/// time.
+/// How long the broker waits after its first failure to write a marker. Each further failure doubles this time.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
 /// How long the broker waits at most before it tries to write a marker again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
@@ -46,13 +45,14 @@ enum Marked {
     Gone,
     /// The marker is in the log, but not yet flushed or replicated.
     Written(Box<WrittenBatch>),
-    /// The coordinator of `__consumer_offsets` has queued the marker, or has written it and waits for the replicas.
+    /// The coordinator of groups has queued the marker for `__consumer_offsets`, or has written it and waits for the
+    /// replicas.
     Queued(PendingWrite<MarkerOutcome>),
     /// The partition's log is not open yet.
     Closed,
     /// The marker waits for a slot in the queue, or for the object store and the index.
     Committing(Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>),
-    /// The partition's coordinator is still loading it.
+    /// The coordinator of groups is still loading this partition of `__consumer_offsets`.
     Loading,
     /// Another broker writes to the partition.
     Elsewhere(MarkerRoute),
@@ -193,7 +193,7 @@ impl Transactions {
             }
         };
         match code {
-            // Must be the same codes as in `Marked::is_over`.
+            // These codes confirm the write. `Marked::is_over` must accept the same codes.
             ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
             code => Err(format!("broker {}: {}", route.broker, code.message())),
         }

@@ -242,7 +242,7 @@ impl Transactions {
             let is_diskless = |name: &str| image.topic(name).is_some_and(|topic| topic.config.diskless);
             let lacks_marker = |transaction: &Transaction| {
                 let state = transaction.describe()?;
-                // Partitions of the same topic are adjacent in this list.
+                // Partitions of the same topic are adjacent in this list, so `dedup` leaves each topic once.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
                 // If the transaction is still open, InitProducerId will abort it, and its markers must then be written.

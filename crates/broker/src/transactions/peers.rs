@@ -1,9 +1,9 @@
 //! Connects coordinators to other brokers, over the listener between brokers, and sends them the markers for their
 //! partitions.
 //!
-//! Markers for the same broker share requests, even if they belong to different transactions. Only one WriteTxnMarkers
-//! is in flight, and the next one carries everything that was queued meanwhile. A leader responds only once the markers
-//! are replicated, so this connection carries no other requests.
+//! Markers for the same broker share requests, even if they belong to different transactions. A route to a broker
+//! ([`MarkerRoute`]) has only one WriteTxnMarkers in flight, and the next one carries everything that was queued
+//! meanwhile. A broker responds only once the markers are replicated, so the connection carries no other requests.
 //!
 //! Each queued marker gets an answer: the code in the response, or the failure of its request. If a marker was sent to
 //! another broker instead, it is dropped here and needs no answer.

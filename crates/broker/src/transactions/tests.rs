@@ -142,7 +142,8 @@ fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
     Batch::at(0, &["v"]).from_producer(producer.id, producer.epoch, 0).transactional().bytes()
 }
 
-/// Returns the terms of a batch whose partition was added by the coordinator.
+/// Returns the parameters for the append of a batch. The coordinator has already added the partition to the
+/// transaction.
 fn terms_of_added() -> AppendTerms<'static> {
     AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) }
 }

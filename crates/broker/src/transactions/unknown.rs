@@ -87,7 +87,8 @@ impl Transactions {
         is_done
     }
 
-    /// Adds the transactions that are open in diskless partitions to `open`. Returns true if the index could be read.
+    /// Adds the transactions that are open in diskless partitions to `open`. Returns true if the index and the
+    /// producers of these partitions could be read.
     async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
         let Some(diskless) = self.logs.diskless() else { return true };
         let Ok(partitions) = diskless.with_open_transactions().await else { return false };

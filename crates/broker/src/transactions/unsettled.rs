@@ -40,8 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// How many times it was noted that transactions may have lost their state, and for how many of these times all
-    /// transactions have been resolved. Locked while the file changes.
+    /// Two counts: how many times a possible loss of state was noted, and how many of these losses were resolved. They
+    /// differ while there may be unresolved transactions. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when it is noted that transactions may have lost their state.
     changed: Notify,
@@ -62,8 +62,9 @@ impl Unsettled {
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // A partition of any topic counts, because the directories of `__transaction_state` may be lost. Diskless
-        // partitions have no directories, so their index counts as well.
+        // After a power loss, any partition may have transactions without a state, since the directories of
+        // `__transaction_state` may be lost. Diskless partitions have no directories, so their index is checked as
+        // well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -77,8 +78,8 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns how many times it was noted that transactions may have lost their state. `None` if all transactions have
-    /// been resolved since the last time.
+    /// Returns how many times a possible loss of state was noted. `None` if all transactions have been resolved since
+    /// it was last noted.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -97,8 +98,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes, only in memory, that transactions may have lost their state if `__transaction_state` does not exist after
-    /// a kill (`is_there` is false). The topic may have been deleted right before the kill.
+    /// Checks after a kill whether `__transaction_state` exists (`is_there`). If it does not, notes in memory that
+    /// transactions may have lost their state. Nothing is written, since the topic may have been deleted right before
+    /// the kill.
     ///
     /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
     /// of one of the topic's partitions may be gone.
@@ -116,8 +118,7 @@ impl Unsettled {
         self.must_search.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that all transactions are resolved for the first `seen` times that a possible loss of state was noted. If
-    /// none was noted since, the file is removed.
+    /// Notes that the first `seen` possible losses of state are resolved. If none was noted since, removes the file.
     ///
     /// # Errors
     /// Returns the error of the file system. The file stays in this case.

@@ -87,7 +87,8 @@ fn time_index_entry_with_a_wrong_time_skips_no_record() {
     check(&mut directory);
 }
 
-/// Retention uses the last entry. After the cut, that entry is too old, so the index must be rebuilt.
+/// Retention takes the age of a segment from the last entry. After the cut, the last entry is too old, so the index
+/// must be rebuilt.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {

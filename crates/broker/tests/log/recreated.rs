@@ -65,7 +65,7 @@ fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let mut id = ID;
     for life in 101..=200 {
         let partition = directory.partition_of(TOPIC, id, 0);
-        // Some of the topics never get a directory.
+        // A third of the topics get no record, and so no directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -113,8 +113,8 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (directory.file("partition.metadata"), directory.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // A directory with this name makes the file unreadable, as a bad sector would. The file must not be missing
-    // instead, because that has another meaning.
+    // A directory with this name makes the file unreadable, as a bad sector would. The test does not remove the file,
+    // because the broker treats a missing file differently.
     fs::create_dir(&metadata).expect("made");
     directory.kill();
     let partition = directory.partition();

@@ -113,8 +113,8 @@ fn unfinished_files_of_a_crash_are_removed() {
     let mut directory = Directory::new().with(|config| config.segment_bytes = 1000);
     let partition = directory.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
-    // Without a flush, no snapshot may be removed. A restarted broker may need any of them to find the aborted
-    // transactions. The flusher may already have flushed the first segments, whose snapshots are then removed.
+    // The flusher removes the snapshots of segments that it has flushed, which may be the first ones here. All later
+    // snapshots must stay, since a restarted broker may need any of them to find the aborted transactions.
     let (written, kept) = ([2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot")), directory.files("snapshot"));
     assert_eq!(directory.files("log").len(), 5);
     assert!(kept.len() >= 2 && written.ends_with(&kept), "{kept:?}");

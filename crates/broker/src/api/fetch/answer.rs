@@ -1,8 +1,8 @@
 //! Builds the response of a fetch, with the partitions in the order in which they were read.
 //!
 //! Partitions of one topic are encoded in groups of at most [`TOPIC_PARTITIONS_MAX`]. A million partitions then take no
-//! more memory than their encoded bytes. A topic has several entries if it is larger, or if its partitions are not
-//! neighbours.
+//! more memory than their encoded bytes. So a topic gets several entries if it has more partitions than that, or if
+//! partitions of other topics were read in between.
 
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};

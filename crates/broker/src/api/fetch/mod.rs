@@ -123,8 +123,8 @@ fn admit_consumer(
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_slot() => {
             let fetched = attempt(services, &wanted, &limits, plan.reads_ahead);
-            // Drop this second reference to the session's list, so that the session can change the list without copying
-            // it.
+            // Drops this second reference to the session's list, so that the session can change the list without
+            // copying it.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -373,8 +373,8 @@ fn partition(services: &FetchServices, image: &Image, wanted: &PartitionFetch) -
     topics::partition(&services.partitions, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch and remembers its name. If the topic is recreated later, its old id is unknown, and the
-/// remembered name shows why.
+/// Finds the topic of a fetch and remembers its name. If the topic is recreated later, its old id is unknown. The
+/// remembered name then shows that another topic has replaced this one.
 ///
 /// # Errors
 /// Fails as [`topics::find`] does. Fails with INCONSISTENT_TOPIC_ID if a different topic now has the name.
@@ -407,11 +407,11 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts the `bytes` that a partition returns. `room` is the most that it may return. `is_cut` is true if the
-    /// partition has more records than fit into `room`.
+    /// Counts the `bytes` of a partition towards the minimum. `room` is the most that the partition may return.
+    /// `is_cut` is true if it has more records than fit into `room`.
     ///
     /// If the records are cut, a longer wait brings no more of them, so at least `room` bytes count, as in Kafka. In a
-    /// session that reads ahead, the fetch is then answered at once, since the next answer has the rest.
+    /// session that reads ahead, cut records reach the minimum at once, since the next answer has the rest.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -481,8 +481,8 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead also gets
-/// the next offset that it can read.
+/// Returns the outcome for a partition that cannot be read. If its records at the client's position are lost, a session
+/// that reads ahead also gets the first offset after them.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,

@@ -124,8 +124,8 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// If there are many topics, a damaged log may be opened and refused before the groups are loaded. In this case, too,
-/// the shard of the log must not serve.
+/// A damaged log may be opened and refused even before the groups begin to load, for example if there are many topics.
+/// Its shard must not serve in this case either.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let directory = tempfile::tempdir().expect("tempdir");

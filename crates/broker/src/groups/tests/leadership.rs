@@ -248,7 +248,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let began = std::time::Instant::now();
-    // Only the partition of `g0` moves. The other partition keeps its leader, and its writes still wait.
+    // Only the partition of `g0` gets another leader. The other partition keeps its leader, and its writes still wait.
     let (moves, index) = (opened.groups.serving("g0").expect("it serves").partition().index(), Cell::new(0));
     opened.publish(|registered| {
         if index.replace(index.get() + 1) == moves {
@@ -321,8 +321,8 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // The follower has not confirmed the records yet, so they may still be truncated. Until it has, the shard must not
-    // serve.
+    // The follower has not confirmed the records yet, so they may still be truncated. The shard must not serve before
+    // the follower has confirmed them.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);

@@ -16,7 +16,8 @@ impl Opened {
         self.request_verified(producer, (seen, at), group, offsets)
     }
 
-    /// Queues a commit whose transaction was verified when the partition had the markers of `seen`.
+    /// Queues a commit in a transaction. The verification of the transaction began when `seen` was the number of the
+    /// partition's markers.
     fn request_verified(
         &self,
         (id, epoch): (i64, i16),

@@ -109,8 +109,8 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// As soon as a partition has records. A new high watermark alone causes no answer, but is sent with the next
-    /// answer.
+    /// As soon as a partition has records or an urgent entry is added. A new high watermark alone causes no answer, but
+    /// is sent with the next answer.
     WhenMarked,
 }
 
@@ -178,7 +178,8 @@ impl FollowerSession {
         }
         if !state.urgent.is_empty() {
             drop(state);
-            // An earlier fetch may be waiting, and its answer can already carry the urgent entries.
+            // An earlier fetch of the session may be waiting. It is woken, because its answer can carry the urgent
+            // entries.
             self.marks.wake();
         }
     }
@@ -196,8 +197,8 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // The partition has left the session, but the follower does not know that yet. The follower will request
-            // the partition again.
+            // The partition has left the session, but the follower has not yet read the answer that reports this. So
+            // its request to read on is ignored. The follower will request the partition again.
             return;
         }
         let place = match known.filter(|_| is_followed) {

@@ -37,7 +37,8 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // A timer's file descriptor is polled and read like that of a pipe.
+            // A timer's file descriptor is polled and read like that of a pipe, so tokio's type for a pipe can wait for
+            // it.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
