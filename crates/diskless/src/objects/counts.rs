@@ -20,7 +20,7 @@ pub struct StoreCounts {
     pub put_bytes: AtomicU64,
     /// Number of failed attempts to put an object.
     pub put_failures: AtomicU64,
-    /// Number of second PUTs of an object, which are sent if the first one takes too long.
+    /// Number of PUTs that were sent beside or after the first PUT of an object, because an earlier one took too long.
     pub hedged_puts: AtomicU64,
     /// Number of successful GETs.
     pub gets: AtomicU64,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// True while the metadata lists this broker as one that does not serve diskless topics. All diskless partitions of the broker share it.
+/// True while the metadata lists this broker as one that does not serve diskless topics. All diskless partitions of the
+/// broker share it.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 
