@@ -81,9 +81,11 @@ impl AnyPartition {
 
     /// Refuses a use that would have to wait for the recovery of a log.
     ///
-    /// # Errors Returns NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client retries after this
-    /// error. Returns KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread,
-    /// and if a diskless partition is deleted.
+    /// # Errors
+    ///
+    /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client retries after this error.
+    /// Returns KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread, and if a
+    /// diskless partition is deleted.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
