@@ -25,8 +25,8 @@ impl Backoff {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause. Its length is drawn at random between half of the current length and all of it. The current
-    /// length then doubles, up to the limit.
+    /// Begins a pause of random length, between half of the current length and the whole. The current length then
+    /// doubles, up to the limit.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);

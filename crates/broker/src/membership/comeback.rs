@@ -11,7 +11,7 @@ use fullbore_control::Image;
 
 /// Maximum pause before a fenced broker returns, in session timeouts.
 const PAUSE_MAX: u32 = 8;
-/// A broker that is fenced again returns without a pause if it was back for at least this many session timeouts.
+/// If a broker was unfenced for at least this many session timeouts, it ends its next fencing without a pause.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.
@@ -60,7 +60,7 @@ impl Comeback {
 }
 
 /// Returns true if a partition has no leader, and this broker may be able to lead it. That is the case if this broker
-/// is in the ISR, in the ELR, or among the replicas whose logs may lack records at the end.
+/// is in the ISR, in the ELR, or in `lost` (replicas whose logs may lack records at the end).
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

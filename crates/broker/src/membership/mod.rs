@@ -39,7 +39,8 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// How long a stopping broker waits for heartbeats that show that the other brokers know the new leaders.
+/// Maximum time that a stopping broker waits until the heartbeats of the other brokers show that they have applied the
+/// election of the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// How long this broker waits before it repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);

@@ -1,5 +1,6 @@
 //! Watches the object store, and reports to the control plane if this broker has lost it. Other brokers then serve its
-//! diskless partitions. Another report follows once the store answers again.
+//! diskless partitions. Another report follows once the store answers again, or once no other broker serves diskless
+//! partitions.
 //!
 //! [`fullbore_rules::cluster::store`] decides when to report. The loss is detected in `diskless/health.rs`, and
 //! requests are refused meanwhile by [`fullbore_log::partition::left_out`].
@@ -27,7 +28,7 @@ impl LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the store. Reports to the control plane if this broker has lost it, or can serve diskless topics again.
+    /// Checks the store. Reports to the control plane if this broker has lost it, or will serve diskless topics again.
     pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
