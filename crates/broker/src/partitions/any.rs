@@ -35,8 +35,8 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns the state of the partition right before a verification of the producer's transaction. The caller passes
-    /// this state to the append in `AppendTerms::verified_at`.
+    /// Returns the partition's present state, for a caller that is about to verify the producer's transaction. The
+    /// append gets this state in `AppendTerms::verified_at`, and compares it with the state at that time.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -95,8 +95,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would have to wait for a recovery. Accepts one that only waits until the partition's
-    /// directory is created, since that takes little time.
+    /// Refuses an append that would have to wait for a recovery. An append that only waits for the creation of the
+    /// partition's directory is not refused, since the creation takes little time.
     ///
     /// # Errors
     /// Returns UNKNOWN_TOPIC_OR_PARTITION if the partition is deleted, and the errors of
@@ -179,11 +179,11 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, which is the outcome of [`AnyPartition::refresh`], for a diskless partition. Returns `Ok`
-    /// for a classic one, which needs no refresh.
+    /// Returns the outcome of a refresh for this partition. `refreshed` is the outcome of [`AnyPartition::refresh`] for
+    /// several partitions. A classic partition needs no refresh, so its outcome is always `Ok`.
     ///
     /// # Errors
-    /// Returns the error of the refresh if the partition is diskless.
+    /// Returns the error in `refreshed` if the partition is diskless.
     pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),
@@ -233,7 +233,7 @@ impl AnyPartition {
     /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the end that `isolation` allows.
     /// With `at_least_one`, the first batch is returned complete even if it is larger than `max_bytes`. Otherwise the
     /// result may be empty. Returns `None` while the log is being opened or the records are being fetched, and wakes
-    /// the waiters afterwards. If that opening or fetch failed at `since` or later, returns its error.
+    /// the waiters afterwards. If the opening or the fetch has failed since the time `since`, returns that error.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if `offset` is out of range, or if the log or the store cannot be read.
@@ -261,8 +261,8 @@ impl AnyPartition {
     }
 
     /// Returns how many bytes are readable from the batch with `offset` on. If there are more than `enough`, any number
-    /// above `enough` may be returned. Returns `None` if a read is no more expensive than the count, or is the only way
-    /// to count.
+    /// above `enough` may be returned. Returns `None` if only a read can count the bytes, or if a read costs no more
+    /// than the count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read of a classic partition returns ranges of files instead of records, so it is as cheap as a count.
@@ -303,8 +303,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the offsets, together with the last stable offset of a diskless partition or the high watermark of a
-    /// classic one. Does not wait: returns `None` while the partition is being opened, or if its log cannot be opened.
+    /// Returns the log start, the high watermark and the log end, and once more the high watermark. For a diskless
+    /// partition, the second value is the last stable offset instead. Does not wait: returns `None` while the partition
+    /// is being opened, or if its log cannot be opened.
     pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {
@@ -313,8 +314,8 @@ impl AnyPartition {
         })
     }
 
-    /// Returns the log start and the leader epoch of the record there, or -1 if the epoch is unknown. The timestamp is
-    /// always -1.
+    /// Returns the log start and the leader epoch of the record there, or -1 if the epoch is unknown. As in Kafka, the
+    /// timestamp in the result is always -1.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.

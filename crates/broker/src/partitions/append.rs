@@ -36,7 +36,7 @@ use fullbore_log::validation::{
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
 pub const ADDS_FROM: i16 = 12;
-/// How long to wait for a verification if no client waits for a response.
+/// Maximum wait for a verification if the request has no deadline, because no client waits for its response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
 /// A request with more bytes of records is appended in a slot for long work. Fewer bytes take a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
@@ -78,7 +78,7 @@ pub struct BeginningTransaction {
 /// The verification of each partition, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
-/// A verification that is running. It may take longer than its request waits.
+/// A running verification. It may outlast the request that started it.
 pub type Verifying = Pin<Box<dyn Future<Output = VerifiedPartitions> + Send>>;
 
 /// The coordinator of transactions, as far as appends use it.
@@ -90,9 +90,9 @@ pub trait TransactionVerifier: Send + Sync {
 /// The verification of one batch.
 struct BatchVerification {
     outcome: Result<Verification, ErrorCode>,
-    /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
+    /// The state of the partition right before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// The confirmation, if it has not arrived yet. Until then, `outcome` is the expected one.
+    /// The coordinator's confirmation, if it has not arrived yet. Until it arrives, `outcome` is only expected.
     awaited: Option<AwaitedConfirmation>,
 }
 
@@ -147,7 +147,8 @@ pub struct RequestTerms<'a> {
     pub peer: SocketAddr,
     /// When a wait for memory, the index or the coordinator ends. `None` if no client waits for a response.
     pub deadline: Option<tokio::time::Instant>,
-    /// True if the producer knows of no further batches in its transaction.
+    /// True if the producer has declared that the transaction has no further batches for these partitions. The records
+    /// of a diskless partition are then uploaded sooner.
     pub ends_transaction: bool,
 }
 
@@ -293,8 +294,8 @@ impl<'a> AppendRun<'a> {
         let permit = self.permit.take();
         let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
         partition.check_writable().inspect_err(|code| {
-            // The batch is not validated yet. If its header is wrong, the worst that can happen is that an out-of-order
-            // batch is refused with `code`.
+            // The batch is not validated yet, so its stamp may be wrong. A wrong stamp does little harm: an
+            // out-of-order batch of that producer may be refused with `code`.
             if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
                 partition.turned_away(&stamp, *code);
             }
@@ -386,9 +387,9 @@ impl<'a> AppendRun<'a> {
         let requested: Vec<_> =
             next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // A marker after the log end that this broker knows counts as the end of the verified transaction. Another
-            // broker may have written the marker of the producer's previous transaction, so the log end is refreshed
-            // before the verification.
+            // If a marker is at or after the log end that is noted below (`verification_time`), the append takes it for
+            // the end of the verified transaction. So the log end is refreshed first: another broker may have written
+            // the marker of the producer's previous transaction.
             let partitions: Vec<_> = requested.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
@@ -428,12 +429,12 @@ impl<'a> AppendRun<'a> {
                 self.verifications.extend(late);
             }
         }
-        // The next batch is tried again in any case, so it needs an outcome.
+        // Without an outcome, the next batch would be verified again and again.
         self.verifications.entry(first).or_insert(BatchVerification::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Allows the batches at `positions` to be appended before their confirmation arrives. A task passes the
-    /// confirmation on later.
+    /// Allows the batches at `positions` to be appended before the coordinator's confirmation arrives. A task waits for
+    /// the confirmation and passes it to these appends.
     fn go_ahead(&mut self, positions: Vec<(usize, VerificationTime)>, verifying: Verifying) {
         let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(positions.len());
         for (position, at) in positions {
@@ -449,9 +450,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of the batch at `position`, because the partition did
-    /// not append this batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
-    /// confirmation. Returns false if there is no confirmation to wait for.
+    /// Waits at most [`CONFIRMATION_WAIT`] for the coordinator's confirmation of the batch at `position`, if the
+    /// partition has refused to append the batch without it. Refuses the batch if the deadline has passed without a
+    /// confirmation. Returns false if no confirmation of this batch is awaited.
     async fn await_confirmation(&mut self, position: usize) -> bool {
         let Some(verification) = self.verifications.get_mut(&position) else { return false };
         let Some(awaited) = &mut verification.awaited else { return false };
@@ -467,8 +468,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
-    /// later batches, if they know only a stale state of the producer. One refresh then serves all of them.
+    /// Returns the partition of the next batch. Before the request's first refresh, also returns those partitions of
+    /// later batches whose state of the producer is stale. One refresh then serves all of them.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
@@ -493,7 +494,7 @@ fn unverified(code: ErrorCode) -> RefusedBatch {
     RefusedBatch::new(code, why)
 }
 
-/// Returns the refusal of a batch that was not appended, for its client.
+/// Converts the error of an append into the refusal that the client gets.
 pub fn refusal_of(error: AppendError) -> RefusedBatch {
     let refused = RefusedBatch::new(error.code(), error.to_string());
     match error {

@@ -27,8 +27,8 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Maximum time for which one round removes the directories of deleted partitions. On a slow disk, the rest is left for
-/// the next rounds.
+/// Maximum time for which one round removes files and the directories of deleted partitions, unless the disk is full.
+/// On a slow disk, the rest is left for the next rounds.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// Maximum time for which one round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ impl Housekeeping {
         self.stop.notify_all();
     }
 
-    /// Sets how long producers may be silent before they are forgotten. Until this is called, no producer is forgotten.
+    /// Sets how long producers may be silent before they expire. Until this is called, no producer expires.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -226,9 +226,9 @@ impl Housekeeping {
         agenda.trimmer.trim_if_due();
     }
 
-    /// Notes failed reads in the partitions that the files belong to. The threads that read these files did not know
-    /// the partitions. Compares only the names of directories, because a failed file has its real path, while the path
-    /// of the data directory may contain symbolic links.
+    /// Notes failed reads in the partitions to which the files belong, because the threads that read the files had only
+    /// their paths. Finds a partition by the name of the file's directory alone. The whole paths may differ: a file has
+    /// its real path here, while the path of the data directory may contain symbolic links.
     fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
         for failed in self.log_dir().cold.failed().take() {
             let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };
@@ -288,8 +288,8 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition if it is due. If the log must be opened for that, queues the opening and
-    /// returns false.
+    /// Applies retention to one partition if it is due. If the log must be opened for that, queues the opening. Returns
+    /// false if a later call must apply the retention, because the log is not open yet.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         if self.log_dir().keeps_records(now_ms) {

@@ -287,8 +287,9 @@ impl Partitions {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    /// Deletes a topic's logs, and its rows in the index of diskless topics. Both deletions are noted before the one in
-    /// the index is requested. Otherwise the topic could count as gone when only one of them has ended.
+    /// Deletes a topic's logs, and its rows in the index of diskless topics. Notes both deletions before it requests
+    /// the one in the index. Otherwise that deletion could end first, and the topic would count as gone while its logs
+    /// remain.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {
@@ -317,10 +318,10 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of a diskless topic with `count` partitions. A broker that does not serve diskless topics
-    /// knows no producers of a partition. A broker that serves them might not know the producers of an earlier topic of
-    /// the same name. In both cases, it stores [`ProducerTails::partial`] for the partition. The next topic of that
-    /// name then lets an unknown producer begin with any sequence.
+    /// Handles the deletion of a diskless topic with `count` partitions. Stores [`ProducerTails::partial`] for each
+    /// partition of which this broker may not know all producers, so that unknown producers may begin with any sequence
+    /// in the next topic of that name. These are all partitions if the broker does not serve diskless topics, and
+    /// otherwise those whose predecessors' tails it may lack.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -357,7 +358,7 @@ impl Partitions {
         }
     }
 
-    /// Sets how long producers may be silent before they are forgotten. Until this is called, no producer is forgotten.
+    /// Sets how long producers may be silent before they expire. Until this is called, no producer expires.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -370,8 +371,8 @@ impl Partitions {
         self.log_dir.flusher.failures.count()
     }
 
-    /// Returns the number of partitions whose appends or reads have failed for seconds although their logs are
-    /// complete.
+    /// Returns the number of partitions whose appends or reads have failed for seconds, or whose logs lack committed
+    /// records, although no write or fsync has failed.
     pub fn unwritable_partitions(&self) -> usize {
         self.log_dir.unwritable.count()
     }

@@ -63,7 +63,8 @@ impl Partitions {
         }
     }
 
-    /// Renames a partition's directory. An earlier restore may have left another directory under the new name.
+    /// Renames a partition's directory, and returns the new name. If an earlier restore has left a directory under that
+    /// name, chooses another name.
     fn rename_as_stray(&self, dir: &Path, (topic, index): &(String, i32), id: Uuid) -> io::Result<String> {
         let retired = |unique| files::retired_dir(&self.log_dir.path, topic, *index, unique, "stray");
         let mut unique = u128::from_be_bytes(id.0);

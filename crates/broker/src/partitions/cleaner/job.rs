@@ -75,7 +75,7 @@ struct Found {
     segments: Vec<DirtySegment>,
     /// The transactions that were aborted in these segments or later ones.
     aborted: AbortedLookup,
-    /// The number of truncations of the log until the segments were listed.
+    /// How often the log was truncated before the segments were listed. A later truncation ends the cleaning.
     cuts: u32,
 }
 
@@ -121,8 +121,9 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions that may have records in `part` of a segment, even if their markers come later.
-    /// A transaction takes 32 bytes of memory, less than half of the 78 bytes of its marker in the log.
+    /// Returns the aborted transactions that may have records in the offset range `part` of `segment`, even if their
+    /// markers are after this range. In memory, a transaction takes 32 bytes, less than half of the 78 bytes of its
+    /// marker in the log.
     fn aborted(
         &self,
         found: &Found,
@@ -296,8 +297,8 @@ struct Rewriting<'a> {
     /// The aborted transaction that the last batch ends. `None` if that batch is not an abort marker, or if no data of
     /// the transaction is left.
     ended: Option<AbortedTransaction>,
-    /// The last batch without its records, if it was not written to the output. The flag is true if the batch had no
-    /// records before this cleaning either.
+    /// A copy, without records, of the batch that was read last, if that batch was removed. The flag is true if the
+    /// batch had no records before this cleaning either.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
@@ -425,7 +426,8 @@ impl Rewriting<'_> {
         Fate::Rewritten
     }
 
-    /// Returns when the tombstones and markers that this cleaning keeps may be removed, in ms.
+    /// Returns the time from which the tombstones and markers that this cleaning keeps may be removed, in ms since
+    /// 1970.
     fn next_horizon_ms(&self) -> i64 {
         self.job.now_ms.saturating_add(self.job.config.delete_retention_ms)
     }
@@ -439,9 +441,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch, and returns which data is left of the transaction that it ends. An earlier cleaning has
-/// emptied a control batch without records, because no data was left. For a control batch that is not a marker, returns
-/// that data is left, because the batch must stay.
+/// Notes a control batch, and returns which data is left of the transaction that it ends. No data is left if the batch
+/// has no records, because a cleaning removes a marker only after its data. A control batch of another kind must stay,
+/// so for such a batch the result is that data is left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),

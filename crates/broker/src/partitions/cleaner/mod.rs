@@ -190,8 +190,9 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due, if another
-    /// thread has just taken that log, or if the log is no longer dirty.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due or
+    /// compaction must not delete records now. Also returns `None` if another thread has just taken that log, or if it
+    /// can no longer be cleaned.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         if self.registry.log_dir().keeps_records(now_ms) {
             return None;
@@ -208,10 +209,11 @@ impl Cleaner {
             }
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
-        // If another thread has just begun to clean this log, this thread pauses for the backoff.
+        // `begin` returns false if another thread has just begun to clean this log. The caller then looks for work
+        // again after `log.cleaner.backoff.ms`.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The dirty part is determined again, because the log may have been truncated in the meantime. Later
-        // truncations are noted in the entry that `begin` has made.
+        // The dirty part is determined again, because the log may have been truncated before `begin`. From now on, the
+        // cleanings note each truncation of the log, and the checkpoint will not be past it.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -295,8 +297,8 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Fail if the disk is full, since compaction needs space before it frees any. The permit is released at once,
-        // because a cleaning may pause here.
+        // Fail if the disk is full, since compaction needs space before it frees any. The permit to write is dropped at
+        // once, because the cleaning may pause below, and must not hold a permit meanwhile.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }

@@ -17,13 +17,13 @@ use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
 /// Replaces adjacent segments, which have the base offsets `sources`, by the segments `cleaned`. The new segments must
-/// be complete and on the disk. `cuts` is the number of truncations of the log until the cleaning began. If the log was
+/// be complete and on the disk. `cuts` is how often the log was truncated before the cleaning began. If it was
 /// truncated since then, nothing is replaced. Returns the files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error
-/// if the new segments cannot be renamed. In both cases an open log is unchanged. After [`CleanError::Unsettled`], the
-/// next start of the broker completes the replacement.
+/// if the new segments cannot be renamed. In both cases an open log is unchanged. Fails with [`CleanError::Unsettled`]
+/// if a later step fails. The next start of the broker then completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -50,7 +50,8 @@ pub fn replace(
     settle(partition, &bases)?;
     step();
     match sync_dir(dir) {
-        // The error is temporary, so the sync of the directory is repeated by the next flush of the partition.
+        // The system lacks descriptors or memory for the moment, so the next flush of the partition syncs the
+        // directory.
         Err(error) if is_momentary(&error) => note_new_names(partition),
         result => result.map_err(CleanError::Unsettled)?,
     }

@@ -36,7 +36,8 @@ fn settings() -> (BrokerConfig, TopicConfig) {
     let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
-    // The test's own thread opens the partitions, because only the steps of that thread are watched.
+    // The test's own thread opens the partitions, because `watch` sees only the changes of files that this thread
+    // makes.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -155,7 +156,7 @@ fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<Pa
 
 #[test]
 fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
-    // With the second size, one segment becomes several.
+    // The log has segments of 1500 bytes. With 4000 bytes, several become one; with 700, one becomes several.
     for segment_bytes in [4000, 700] {
         // Use memory if possible, because the test is about names, and a disk would flush each renaming.
         let memory = Path::new("/dev/shm");
@@ -198,8 +199,8 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Does so on another
-/// thread, whose steps are not watched.
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Runs on another thread,
+/// because `watch` does not see that thread's changes of files.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {
