@@ -64,8 +64,8 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // A parked batch with sequence 0 may be the first one of the new epoch. This stamp ends just before
-            // sequence 0, so that the batch counts as the next one.
+            // A parked batch with sequence 0 may be the first one of the new epoch. Sequence 0 follows i32::MAX, so
+            // after this stamp that batch counts as the next one.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -74,8 +74,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the state of the partition right before a verification of the producer's transaction. The caller passes
-    /// this state to the append in [`AppendTerms::verified_at`].
+    /// Returns the partition's present state, for a caller that is about to verify the producer's transaction. The
+    /// append gets this state in [`AppendTerms::verified_at`], and compares it with the state at that time.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -187,7 +187,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // The effects can be ignored, because all callers wake the waiters.
+            // The only effect can be a new high watermark. It is ignored here, because all callers wake the waiters.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -264,9 +264,9 @@ impl Replica {
     }
 }
 
-/// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since then. Must be called under
-/// the log's lock. Otherwise the transaction could end before the append, and the batch would open a new transaction
-/// that no marker ends.
+/// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since it was verified. Must be
+/// called under the log's lock. Otherwise the transaction could end before the append, and the batch would open a new
+/// transaction that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());

@@ -213,9 +213,9 @@ impl Replica {
         self.state.lock().failing.is_some()
     }
 
-    /// Counts the partition as unwritable if its appends or reads have failed for seconds, and as writable again after
-    /// a successful probe. The probe creates a file in the partition's directory, or repeats the failed read. If the
-    /// log is not open, requests its opening, and a later call probes.
+    /// Counts the partition as unwritable if its appends or reads have failed for seconds, or if its log lacks
+    /// committed records. Counts it as writable again after a successful probe, which creates a file in the partition's
+    /// directory or repeats the failed read. If the log is not open, requests its opening, and a later call probes.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;

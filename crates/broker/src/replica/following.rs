@@ -45,7 +45,7 @@ pub struct FromLeader<'a> {
 /// The reason why a follower could not use a leader's response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// The replica no longer follows that leader in that epoch.
+    /// The replica no longer follows a leader in the leader epoch of the fetch.
     #[error("{}", .0.message())]
     Role(ErrorCode),
     /// The log ends at another offset than the one where the response begins.
@@ -287,8 +287,8 @@ impl Replica {
         }
     }
 
-    /// Writes the checkpoints after a truncation, and locks the state for that. The caller has cleared
-    /// `has_cut_to_checkpoint`, and a failure sets it again.
+    /// Writes the checkpoints after a truncation. The caller has cleared `has_cut_to_checkpoint` and has unlocked the
+    /// state. If the write fails, sets the flag again.
     fn checkpoint_cut(&self) -> Result<(), StorageError> {
         let written = self.log_dir.checkpoints.write_of(self);
         if written.is_err() {

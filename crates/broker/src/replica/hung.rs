@@ -15,8 +15,7 @@ impl Replica {
     /// Refuses a write while the disk hangs, because the write would hang too.
     ///
     /// # Errors
-    /// While the disk hangs, fails with [`AppendError::Storage`] if this broker leads, and otherwise with
-    /// [`AppendError::Role`].
+    /// Fails with [`AppendError::Storage`] if this broker leads, and otherwise with [`AppendError::Role`].
     pub(super) fn check_disk(&self) -> Result<(), AppendError> {
         match self.log_dir.space.hangs().then(|| self.leads_in()) {
             None => Ok(()),
@@ -28,7 +27,7 @@ impl Replica {
     /// Refuses a request that needs the log's lock while a hanging write may hold that lock.
     ///
     /// # Errors
-    /// In that case, returns KAFKA_STORAGE_ERROR if this broker leads, and otherwise NOT_LEADER_OR_FOLLOWER.
+    /// Returns KAFKA_STORAGE_ERROR if this broker leads, and otherwise NOT_LEADER_OR_FOLLOWER.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         let may_hang = self.log_dir.space.hangs() && self.try_lock_as_it_is().is_none();
         if may_hang { self.check_disk().map_err(|error| error.code()) } else { Ok(()) }

@@ -87,7 +87,7 @@ pub struct Replica {
     phase: PhaseCell,
     /// Flags that record which of the opener's queues this replica is in.
     requested: OpeningMarks,
-    /// See [`Replica::lacks_committed`].
+    /// True if the log, when it was opened, lacked committed records at its end that no other replica had.
     lacks_committed: AtomicBool,
     /// A deleted partition of the same name whose directory may still have that name.
     name_holder: Mutex<Option<Arc<Replica>>>,
@@ -223,16 +223,17 @@ impl Replica {
     }
 
     /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. The reason is a
-    /// failed write or fsync, a damaged log, a directory that takes no files, or records that cannot be read.
+    /// failed write or fsync, a damaged log, a directory that takes no files, or committed records that cannot be read
+    /// or are missing.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is if this broker must resign from the partition, and `None` if it need not. An
-    /// open log that is not broken is `Whole`. Any other log is `EndMissing` if it certainly lacks records at its end,
-    /// and otherwise `Unsure`. With such a log the broker also leaves the ELR, because a replica in the ELR may become
-    /// leader.
+    /// Returns how complete the log is if this broker must resign from the partition, and otherwise `None`. An open log
+    /// that is not broken is `Whole`. Any other log is `EndMissing` if it certainly lacks records at its end, and
+    /// otherwise `Unsure`. With an `EndMissing` or `Unsure` log the broker also leaves the ELR, because a replica in
+    /// the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

@@ -62,7 +62,7 @@ impl Replica {
 
     /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
     /// `failed` is the error if the batch with `stamp` could not be appended. After a disk error, refuses all parked
-    /// batches of the producer, because the batch before them would fail again.
+    /// batches of the producer, because the batch that they wait for would probably fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -75,7 +75,7 @@ impl Replica {
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
             stamp = early.batch().stamp();
-            // The check is repeated, because a replica may have left the ISR while the batch was parked.
+            // Check again that the role allows the append: a replica may have left the ISR while the batch was parked.
             let written = state.check_append(early.acks());
             // The batch before this one has opened the transaction, so no verification is needed.
             let unknown = Verification::Unknown;

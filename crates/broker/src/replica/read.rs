@@ -284,7 +284,7 @@ impl Replica {
     }
 
     /// Returns the log start and the leader epoch of the record there, or -1 if that epoch is unknown. If the log has
-    /// no records, returns the current leader epoch. The timestamp is always -1.
+    /// no records, returns the current leader epoch. As in Kafka, the timestamp in the result is always -1.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.

@@ -22,7 +22,7 @@ enum Name {
     Free {
         had_directory: bool,
     },
-    /// The directory belongs to another topic, and so do the checkpoints under its name.
+    /// The directory belongs to another topic, and so do the checkpoints under its name. Both stay as they are.
     Anothers,
 }
 

@@ -95,7 +95,7 @@ impl Replica {
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // The effects can be ignored, because the end of the opening wakes the waiters.
+        // The effects, such as a new high watermark, can be ignored: the end of the opening wakes the waiters.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }

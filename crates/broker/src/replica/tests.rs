@@ -181,7 +181,8 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 /// A log cannot be created while the data directory takes no files. The failed creation must not count as a failure of
-/// the partition. Only an append would end such a failure, and a partition that is handed over gets no appends.
+/// the partition. If it did, the partition would be handed over and get no appends, so that no append could end the
+/// failure.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

@@ -367,9 +367,9 @@ impl Entries {
 
     /// Checks at the broker's start whether the machine was booted since the last run. If it was booted, and the last
     /// run crashed, a power loss may have damaged every partition, so all of them are marked [`REBOOTED`]. If the
-    /// recovery points cannot be read, marked partitions get the mark [`KILLED`] instead. The list of marked partitions
-    /// is written before the id of the new boot. If the broker is killed between the two writes, the next start marks
-    /// the partitions again.
+    /// recovery points cannot be read, marks no further partitions, and all that are already marked get the mark
+    /// [`KILLED`]. The list of marked partitions is written before the id of the new boot. If the broker is killed
+    /// between the two writes, the next start marks the partitions again.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

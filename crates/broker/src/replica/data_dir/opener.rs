@@ -67,8 +67,9 @@ struct Recovery {
 }
 
 impl OpeningQueue {
-    /// Notes that the opening of a partition of `rest` has succeeded (`is_of_use`) or failed. Only the first openings
-    /// count for the recovery, because the partitions that a crash may have damaged come first in `rest`.
+    /// Counts a partition that was taken from `rest` in the progress of the recovery. `is_of_use` is false if it could
+    /// not be opened. The partitions that a crash may have damaged come first in `rest`. Once all of them are counted,
+    /// further calls do nothing.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
