@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Maximum size of a response. There is no limit below that of a frame, because a response has at least one complete
-/// batch, however large. With `compression.type=uncompressed`, a request of kilobytes can become a batch of a hundred
-/// megabytes. A follower that refused such a batch would end its connection to the leader, and so stop the replication
-/// of all other partitions.
+/// Maximum size of a leader's response: the maximum size of a frame. A smaller limit is not possible, because a
+/// response has at least one complete batch, however large. With `compression.type=uncompressed`, a request of
+/// kilobytes can become a batch of a hundred megabytes. A follower that refused such a batch would end its connection
+/// to the leader, and so stop the replication of all other partitions.
 const RESPONSE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// The state that the modules of replication share.

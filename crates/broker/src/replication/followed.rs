@@ -241,9 +241,9 @@ impl FollowedPartition {
         }
     }
 
-    /// Called after OFFSET_OUT_OF_RANGE: this log ends before the leader's log begins, or it ends after the leader's
-    /// log and has no last epoch to compare. Removes all records and restarts the log at the nearest offset that the
-    /// leader has.
+    /// Handles OFFSET_OUT_OF_RANGE: removes all records, and restarts the log at the nearest offset of the leader's
+    /// log. The leader sends this error if this log ends before the leader's log begins. It also sends the error if
+    /// this log ends after the leader's and the fetch contained no leader epoch to compare.
     fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {

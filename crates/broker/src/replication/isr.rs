@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Maximum number of changes in one command.
 const GATHERED_MAX: usize = 10_000;
-/// Minimum interval between two rounds of checks.
+/// Minimum interval between two periodic checks.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
 /// An ISR change that a partition requests.

@@ -1,6 +1,6 @@
 //! Withdraws this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
-//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Leaders then no longer wait
-//! for this broker, and another replica leads in its place.
+//! fsync, a damaged log, a directory that takes no files, or committed records that cannot be read or are missing.
+//! Leaders then no longer wait for this broker, and another replica leads in its place.
 //!
 //! The control plane chooses the new leader. If no other replica can lead, this broker stays the leader, unless its log
 //! lacks committed records.
@@ -54,7 +54,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Returns the partitions that this broker cannot write or read and must withdraw from. A leader withdraws only if the
 /// ISR has another member, and a follower only if it is in the ISR itself. If the log may lack records at its end,
-/// membership in the ELR counts like membership in the ISR.
+/// membership in the ELR counts like membership in the ISR. Partitions without a leader are skipped.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -89,8 +89,8 @@ async fn thousand_idle_partitions_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // Right after the appends, fetches still list partitions and follow each other faster. So the measurement of two
-    // seconds starts anew whenever more than 40 fetches have come.
+    // Right after the appends, fetches still list partitions and follow each other faster. So the measurement must
+    // wait: it restarts each time that it has counted more than 40 fetches within its two seconds.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(120);
     loop {

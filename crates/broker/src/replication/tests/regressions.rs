@@ -73,7 +73,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // With this setting, the records that are left after compaction fit into one segment of broker 3.
+    // With larger segments, all records that are left after compaction fit into one segment of broker 3.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
