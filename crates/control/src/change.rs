@@ -77,7 +77,7 @@ impl CopyAcceptance {
 /// A single change to the metadata. Each commit is a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A broker has started and got a new epoch.
+    /// A broker was registered with a new epoch, or its state has changed. `node` has all of its registration.
     BrokerRegistered {
         id: i32,
         node: RegisteredBroker,

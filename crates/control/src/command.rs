@@ -61,11 +61,11 @@ pub enum ChangeCommand {
     /// Reports where a broker's logs end, for partitions without a leader. Each partition is given by topic id and
     /// number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
-    /// Removes a broker from the ISRs of partitions that it can no longer write to.
+    /// Removes a broker from the ISRs of partitions that it can no longer write or read.
     Resign(BrokerState, Resigned),
 }
 
-/// The partitions that a broker can no longer write to, by topic id and number, with the states of their logs.
+/// The partitions that a broker can no longer write or read, by topic id and number, with the states of their logs.
 pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
 /// A command that reserves a new producer id.
@@ -113,14 +113,15 @@ pub enum BrokerChange {
     Unfence,
     /// The broker is shutting down cleanly, so other replicas take over its leaderships.
     ShutDown,
-    /// The broker's disk is full or hangs. The broker leaves the ISRs of other leaders, and keeps only the leaderships
-    /// that no other in-sync replica can take.
+    /// The broker's disk is full, hangs or takes no files. The broker leaves the ISRs of other leaders, and keeps only
+    /// the leaderships that no other in-sync replica can take.
     Full,
     /// The broker's disk works again and has free space.
     Room,
     /// The broker cannot reach the object store. It serves diskless partitions only if no other broker can.
     StoreLost,
-    /// The broker can reach the object store again, and serves diskless partitions.
+    /// The broker serves diskless partitions again, because it can reach the object store or no other broker serves
+    /// them.
     StoreBack,
 }
 

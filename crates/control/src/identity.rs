@@ -217,7 +217,7 @@ impl UsedDirectory {
         Self { directory: directory.to_owned(), content }
     }
 
-    /// See [`ClusterDirectory::marks`].
+    /// Returns the data by which an older copy of the directory is recognised ([`ClusterDirectory::marks`]).
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         self.content.marks(is_same_boot)
     }
@@ -253,7 +253,7 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-/// Returns the lines with the version and the number. Their length never changes.
+/// Returns the lines with the metadata version, its nonce, and the heartbeat number. Their length never changes.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
     format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.nonce))

@@ -214,12 +214,12 @@ impl Image {
         self.past.get(name)
     }
 
-    /// Returns the leader epoch in which new partitions of this name begin. It is larger than every epoch of the
-    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. A commit
-    /// raises an epoch at most twice (the leader goes, and another comes), so no epoch exceeds twice the version
-    /// number. The result is therefore twice the number of the version that deleted the last of these topics. If an
-    /// older copy of the database was accepted, the result is also larger than all epochs that the copy lacks.
-    /// Otherwise a partition that the copy lacks would use its old epochs again when it is added again.
+    /// Returns the leader epoch in which new partitions of this name begin. It must be larger than every epoch of the
+    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. Therefore it
+    /// is twice the number of the version that deleted the last of these topics. Twice is enough, because a commit
+    /// raises an epoch at most twice: the leader goes, and another comes. If an older copy of the database was
+    /// accepted, the result is also larger than all epochs that the copy lacks. Otherwise a partition that the copy
+    /// lacks would use its old epochs again when it is added again.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {
         let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);
         let first = self.accepted_copy.map_or(0, |accepted| accepted.first_leader_epoch);

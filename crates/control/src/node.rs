@@ -18,8 +18,8 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// The broker's `broker.rack`.
     pub rack: Option<Text>,
-    /// True if the broker can serve diskless topics. In a cluster it needs `diskless.storage` for that, and must be
-    /// able to reach the object store.
+    /// True if the broker serves diskless topics. In a cluster it needs `diskless.storage` for that. The value is false
+    /// after the broker has reported that it cannot reach the object store.
     pub serves_diskless: bool,
     /// The addresses that clients use, by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,

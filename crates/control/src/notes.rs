@@ -1,7 +1,7 @@
-//! Numbers that the broker writes to its data directory before it sends them to the database with a heartbeat. They
+//! Numbers that the broker writes to its data directory, and sends to the database with its heartbeats afterwards. They
 //! reveal whether a directory is an older copy (see `identity`).
 //!
-//! The heartbeat thread requests the next number, and another thread writes it to the file (see `identity`).
+//! The heartbeat thread requests the next number, and another thread writes it to the directory's file `cluster`.
 //! Invariants: a number is sent only after it is in the directory. A hanging disk delays only one heartbeat, by at most
 //! [`NOTE_MAX`].
 

@@ -1,4 +1,4 @@
-//! Commands on partitions that brokers send.
+//! Commands on partitions. A broker sends them for itself, and elections also for a client.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,7 +68,7 @@ impl Control {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Removes this broker from the ISRs of partitions that it can no longer write to. A partition that no other
+    /// Removes this broker from the ISRs of partitions that it can no longer write or read. A partition that no other
     /// replica can lead stays unchanged, unless this broker's log certainly lacks committed records.
     ///
     /// # Errors

@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use super::decide::ChangeBudget;
 
-/// Number of partitions in the first piece of a command that is repeated after a refusal.
+/// Number of partitions in the first piece of a broker's command. If this piece is too large and is refused, the broker
+/// sends the command again.
 const FIRST: usize = 1_000;
-/// Number of partitions in the first piece of a request that is given up after a refusal.
+/// Number of partitions in the first piece of a request for elections. If a piece is refused, the rest of the request
+/// is refused too.
 const FIRST_OF_REQUEST: usize = 100;
 /// Minimum number of partitions in a piece.
 const MIN: usize = 50;
 /// Maximum number of partitions in a piece.
 const MAX: usize = 10_000;
-/// If a full piece holds the lock for less than this time, the next piece is larger.
+/// If a full piece takes less than this time, the next piece is larger.
 const BRIEF: Duration = Duration::from_millis(150);
-/// If a full piece holds the lock for more than this time, the next piece is smaller.
+/// If a full piece takes more than this time, the next piece is smaller.
 const LONG: Duration = Duration::from_millis(500);
 
 /// The size of the next piece, adapted to the store's speed.
@@ -35,8 +37,8 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Begins with a small piece, which even a slow store commits in time, because a refused piece would end the
-    /// request.
+    /// Returns the size of the first piece of a request for elections. The piece is small, so that even a slow store
+    /// commits it in time: a refused piece would end the request.
     pub fn of_request() -> Self {
         Self { registrations: FIRST_OF_REQUEST }
     }
@@ -51,7 +53,8 @@ impl Pieces {
         self.registrations
     }
 
-    /// Adapts the size of the next piece to the time for which a full piece has held the lock.
+    /// Adapts the size of the next piece to the time that a full piece took. A command's time is that for which it held
+    /// the lock. For a request for elections, the wait for the lock counts too.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);

@@ -1,7 +1,8 @@
-//! Writes one log line for each committed command. The line names the changes and the client that requested them.
+//! Writes one log line for each committed command that changes topics, settings or features. The line names the changes
+//! and the client that requested them.
 //!
-//! Changes of offsets, groups and producer ids are too frequent to be logged. Invariants: secrets are never logged, and
-//! a line stays short even if a request names many things. Such a line has the first few names and the total count.
+//! Other commands, such as those for ISRs and producer ids, are not logged here. Invariants: secrets are never logged,
+//! and a line stays short even if a request names many things. Such a line has the first few names and the total count.
 
 use std::fmt::Write;
 use std::sync::Arc;

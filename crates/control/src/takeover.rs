@@ -1,4 +1,5 @@
-//! Frees a broker's registration from a dead process, so that the broker can start with another data directory.
+//! Frees a broker's registration from a dead process, so that the broker can start with another data directory, or with
+//! an older copy of its own.
 //!
 //! Normally the other brokers detect a failed process (see `membership`). But if no other broker runs, the failure
 //! stays undetected, and a replaced machine could never start. The starting process therefore watches the old one's

@@ -47,7 +47,8 @@ pub struct Drafted {
     pub changes: Vec<Change>,
     /// Producer ids that this broker has reserved but not assigned yet.
     pub producer_ids: Range<i64>,
-    /// The partitions that the next piece of a `Settle` command decides first. `None` if no piece is left.
+    /// The partitions whose leaders and ISRs the next transaction decides first. `None` if no partition is left to
+    /// decide.
     pub unsettled: Option<Urgent>,
     /// True if a `Settle` command has pieces left. The caller of the command waits for the last piece.
     pub is_settling: bool,
@@ -230,8 +231,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next topic with the same name. If too many remembered names then have no
-    /// existing topic, removes the names whose topics were deleted longest ago.
+    /// Remembers a deleted topic for the next topic with the same name. If there are then too many remembered names
+    /// that no topic has, forgets those whose topics were deleted longest ago.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -308,8 +309,9 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Clears ELR and `lost` of the partitions whose ISR is now large enough, because `min.insync.replicas` of their
-    /// topic has decreased since the image `before`. Returns true if a partition has changed.
+    /// Clears the ELR and `lost` (replicas whose logs may lack records) of some partitions. Their ISR is now large
+    /// enough, because `min.insync.replicas` of their topic has decreased since the image `before`. Returns true if a
+    /// partition has changed.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
         let has_any = !changes.is_empty();

@@ -128,9 +128,9 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Removes a broker from the ISRs of partitions that it can no longer write to. A partition that no other replica can
-/// lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has no
-/// leader until another replica is back, or until an unclean election.
+/// Removes a broker from the ISRs of partitions that it can no longer write or read. A partition that no other replica
+/// can lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has
+/// no leader until another replica is back, or until an unclean election.
 ///
 /// If the broker's log is complete, the broker leaves the ISR as if its disk were full. The broker enters the ELR if
 /// the ISR becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is
@@ -205,8 +205,8 @@ pub fn report_log_ends(
     Ok(changes)
 }
 
-/// Returns changes that clear ELR and `lost` of the partitions whose ISR is now large enough, because
-/// `min.insync.replicas` of their topic is smaller than in the image `before`.
+/// Returns changes that clear the ELR and `lost` (replicas whose logs may lack records) of some partitions. Their ISR
+/// is now large enough, because `min.insync.replicas` of their topic is smaller than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

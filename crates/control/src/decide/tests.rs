@@ -311,7 +311,7 @@ fn change(image: &mut Image, id: i32, change: BrokerChange) {
     done(image, &command).expect("carried out");
 }
 
-/// Returns the partition's leader, leader epoch, ISR, ELR and `lost`.
+/// Returns the partition's leader, leader epoch, ISR, ELR and `lost` (replicas whose logs may lack records).
 fn state(image: &Image) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let of = image.topic("t").expect("there").partition(0).expect("there");
     (of.leader, of.leader_epoch, of.isr.clone(), of.elr.clone(), of.lost.clone())
@@ -560,8 +560,8 @@ fn new_partitions_are_spread_over_live_brokers() {
     assert_eq!((code, &*message), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
 
-/// All machines lose power. Then all brokers report where their logs end, and the one with the longest log becomes
-/// leader.
+/// All machines lose power. All brokers report where their logs end, and the one in `lost` with the longest log becomes
+/// leader. Broker 1 is not in `lost`, because the other two could commit records without it.
 #[test]
 fn longest_of_all_truncated_logs_leads() {
     let mut image = cluster();

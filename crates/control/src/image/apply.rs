@@ -147,8 +147,8 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // A topic may already contradict the broker's file. This must not prevent changes of other dynamic
-                    // settings.
+                    // A topic may already contradict the broker's configuration file. This must not prevent changes of
+                    // other dynamic settings.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),

@@ -27,7 +27,7 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 /// A single result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// The URL is invalid, or a file that it names is.
+    /// The URL is invalid, or a file that the URL names cannot be used.
     Setting(String),
     /// The server cannot be reached, or the connection failed for another reason.
     Unreachable(String),

@@ -62,8 +62,8 @@ async fn look_up(server: &Server, starting: Option<i32>) -> Result<Vec<Finding>,
     let (mut offline, mut waiting) = (Offline::default(), Offline::default());
     for row in next(&mut answers)? {
         let (replicas, isr, elr) = (ids(&row, 3)?, ids(&row, 4)?, ids(&row, 5)?);
-        // With an empty ISR and an empty ELR, the partition gets a leader only after every replica has reported its log
-        // end.
+        // With an empty ISR and an empty ELR, the partition gets a leader only after its replicas have reported their
+        // log ends. The check counts all replicas, even if only those in `lost` must report.
         let wanted = if isr.is_empty() && elr.is_empty() { replicas } else { [isr, elr].concat() };
         let waits = starting.is_some_and(|id| wanted.contains(&id));
         let kind = if waits { &mut waiting } else { &mut offline };

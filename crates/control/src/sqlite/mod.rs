@@ -2,8 +2,8 @@
 //!
 //! This module has the SQL and the schema of that file, and interprets the errors of SQLite. It makes no decisions: it
 //! writes changes as rows, and reads rows back as changes. A successful commit is on disk (write-ahead log,
-//! `synchronous=FULL`), and a failed one changes nothing. If the disk is full, important changes may use the disk
-//! reserve.
+//! `synchronous=FULL`), and a refused one changes nothing. After an I/O error, the outcome of a commit is unknown. If
+//! the disk is full, important changes may use the disk reserve.
 //!
 //! - `open`: the file, its schema and its identity.
 //! - `read`: converts rows to changes.

@@ -29,7 +29,7 @@ pub fn nonce(connection: &Connection, number: u64) -> rusqlite::Result<Option<u6
     Ok(nonce.map(i64::cast_unsigned))
 }
 
-/// Returns the whole state as changes. The settings of brokers come first, since other settings depend on them.
+/// Returns the whole state as changes. The settings of brokers come before all other settings, which depend on them.
 pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     brokers::load(connection, &mut changes)?;

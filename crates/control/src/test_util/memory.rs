@@ -76,7 +76,8 @@ impl Memory {
         self.shared.change(|state| state.fault = Some(fault));
     }
 
-    /// Returns false from the commit that [`Fault::ForLong`] strikes until [`Memory::mend`].
+    /// Returns true unless [`Fault::ForLong`] has made the store unreachable. [`Memory::mend`] makes it reachable
+    /// again.
     pub fn is_reachable(&self) -> bool {
         !self.shared.state().is_unreachable
     }

@@ -1,5 +1,5 @@
-//! Tests with topics that contradict the broker's file, because they were created under other settings. Only changes
-//! that concern the contradiction are refused.
+//! Tests with topics whose settings contradict the broker's configuration file, because the topics were created under
+//! other settings of the broker. Only changes that concern the contradiction are refused.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn of_config<T>(outcome: Result<T, Refusal>) -> Option<ErrorCode> {
     outcome.err().map(|refusal| refusal.code)
 }
 
-/// Starts a broker whose file contradicts a setting of the topic `t`.
+/// Starts a broker whose configuration file contradicts a setting of the topic `t`.
 async fn contradicted(directory: &Path) -> Opened {
     let first = open(directory);
     let lag = |name: &str, lag: &str| CreateTopic { configs: vec![(LEAST.into(), Some(lag.into()))], ..wanted(name) };

@@ -85,7 +85,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
             let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
-        // The view also lists the locks in the databases of other tests.
+        // `pg_locks` also lists the locks in the databases of other tests, so name this database.
         let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         let waits = format!("SELECT count(*) {waiting}");

@@ -179,7 +179,8 @@ fn first_leader_epoch_leaves_room_for_elections_after_any_number_of_versions() {
     assert_eq!(image.first_leader_epoch("t"), i32::MAX / 2);
 }
 
-/// In versions that the copy lacks, the same partitions may have used lower epochs than `first_leader_epoch`.
+/// In versions that the copy lacks, partitions of the same names may have used any epoch below `first_leader_epoch`.
+/// Partitions that are created after the acceptance must not use these epochs again.
 #[test]
 fn partitions_created_after_an_accepted_copy_begin_above_the_skipped_epochs() {
     let mut image = one_broker(1);
