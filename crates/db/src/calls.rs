@@ -121,8 +121,8 @@ impl CountedCalls {
         self.calls.of(self.connection).failed.add(1);
     }
 
-    /// Must be called before the first heartbeat. If no heartbeat is answered for `patience`, the database counts as
-    /// unavailable.
+    /// Begins to record heartbeats, with the database as available. If no heartbeat is answered for `patience`, the
+    /// database counts as unavailable. Must be called before the first heartbeat.
     pub fn begin_to_heartbeat(&self, patience: Duration) {
         self.calls.heartbeat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);

@@ -8,7 +8,8 @@ pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
-/// The reason why a call failed. The store is unchanged, unless this error was a [`CommitError::Unknown`].
+/// The reason why a call failed. The call has changed nothing in the store, unless the error was converted from
+/// [`CommitError::Unknown`]: a commit with this outcome may have changed the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]
@@ -30,7 +31,8 @@ pub enum StoreError {
 pub enum CommitError {
     /// The store has changed nothing.
     Refused(StoreError),
-    /// The connection broke before the answer arrived. The change may have been made, or may still be made.
+    /// The connection broke before the answer arrived, or SQLite had an I/O error. The change may have been made, or
+    /// may still be made.
     Unknown(String),
 }
 

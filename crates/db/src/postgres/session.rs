@@ -31,7 +31,7 @@ pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
-    /// `SET LOCAL` statements that begin each transaction. Empty if the session's own settings work.
+    /// `SET LOCAL` statements that are sent in front of each request. Empty if the session's own settings work.
     in_transactions: String,
 }
 

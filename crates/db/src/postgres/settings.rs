@@ -65,7 +65,7 @@ impl SessionSettings {
     /// each transaction has to set them.
     ///
     /// # Errors
-    /// Returns a sentence about a setting that is not in effect, and that a transaction cannot set for itself.
+    /// Returns a sentence for the operator if a setting is not in effect that a transaction cannot set for itself.
     pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
         let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
         let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;
