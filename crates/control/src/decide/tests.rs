@@ -563,7 +563,7 @@ fn new_partitions_are_spread_over_live_brokers() {
 /// All machines lose power. All brokers report where their logs end, and the one in `lost` with the longest log becomes
 /// leader. Broker 1 is not in `lost`, because the other two could commit records without it.
 #[test]
-fn longest_of_all_truncated_logs_leads() {
+fn longest_log_of_the_lost_replicas_leads() {
     let mut image = cluster();
     for id in 1..=3 {
         join(&mut image, id, 30 + u128::from(id.unsigned_abs()), PreviousShutdown::Lost).expect("joined");
