@@ -90,7 +90,7 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # This initial rebalance delay is also in the properties for Kafka below, and in those that Kafka ships.
+        # Both brokers have the same initial rebalance delay, 0. Kafka's shipped properties set it as well.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]

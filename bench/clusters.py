@@ -117,7 +117,7 @@ class KafkaCluster(Topics):
             if member.process:
                 try:
                     member.process.wait(30)
-                except subprocess.TimeoutExpired:  # The last brokers have no quorum, and cannot stop cleanly.
+                except subprocess.TimeoutExpired:  # The brokers that stop last have no quorum, and would hang.
                     member.process.kill()
                     member.process.wait()
 

@@ -9,7 +9,7 @@ from brokers import FULLBORE
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
-# Each namespace has its own value of this setting, which is the machine's value at first.
+# TCP's congestion control. Each network namespace has its own value, which at first is that of the machine.
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 

@@ -157,7 +157,7 @@ def join(s, group):
         error, generation = struct.unpack_from(">hi", answer, 4)
         if not error:
             break
-        if error not in (14, 15, 16) or time.monotonic() > end:  # The coordinator is loading or moving.
+        if error not in (14, 15, 16) or time.monotonic() > end:  # The coordinator is still loading, or is moving.
             sys.exit(f"{group}: JoinGroup was refused with error {error}")
         time.sleep(0.2)
     _, at = string(answer, 10)
@@ -182,7 +182,7 @@ def members(address, count, interval_s):
         beats.append((s, framed(HEARTBEAT, 2, 1, text(f"group-{number}") + struct.pack(">i", generation) + text(member))))
         s.setblocking(False)
         selector.register(s, selectors.EVENT_READ, number)
-        # From now on the members send heartbeats, however long the other members take to join.
+        # The members that have joined already send heartbeats while others still join, so that no session expires.
         heapq.heappush(due, (time.monotonic() + interval_s * (number % 97) / 97, number))
         errors += beat(selector, beats, due, interval_s, times, 0)
     until_told(stop)
@@ -269,7 +269,8 @@ def tail(address, topic):
     until_told(stop)
     print("ready", offset, flush=True)
     started = time.monotonic()
-    prefix = 4 + 4 + 2 + len(topic) + 4 + 4  # throttle time, topics, name, partitions, index
+    # The fields before the error code are the throttle time, topics, name, partitions and index.
+    prefix = 4 + 4 + 2 + len(topic) + 4 + 4
     while not stop.is_set():
         answer = call(s, FETCH, 4, fetch_body(topic, 0, offset, 500, 1 << 20))
         now = time.time() * 1e3

@@ -34,7 +34,8 @@ async def main(port, to_port, bytes_s):
     to_store, to_client = Direction(bytes_s), Direction(bytes_s)
 
     async def serve(near, near_out):
-        # All other buffers of a connection are small. Received bytes have therefore almost been sent over the link.
+        # The buffers of a connection are small (see below for the receive buffer). Nearly all bytes that the relay has
+        # received have therefore also been sent over the link.
         far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
         await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
         far_out.close()

@@ -75,7 +75,7 @@ class SideBySide(Bench):
         print(f"{case:14} {shown:44} {ours_m:12.3f} {theirs_m:12.3f} {ratio:8.3f}x   goal {goal}", flush=True)
 
     def alone(self, case, measure, ours, goal):
-        """Adds a figure that has no peer."""
+        """Adds a row of Fullbore's values, which are not compared with Kafka's."""
         self.rows.append({"case": case, "measure": measure, "fullbore": ours, "goal": goal})
         print(f"{case:14} {measure:44} {statistics.median(ours):12.3f} {'':>12} {'':>9}   goal {goal}", flush=True)
 

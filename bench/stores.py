@@ -1,5 +1,6 @@
-"""Stores for the objects of the measured brokers. They are a directory for each broker, or a bucket of versitygw
-(`tests/clients/install optimized`). With `postgres`, the index is in Debian's PostgreSQL, as for a broker of a cluster.
+"""Stores for the objects of the measured brokers: a directory for each broker, or a bucket of versitygw
+(`tests/clients/install optimized`). With `postgres`, objects are in versitygw and the index is in Debian's PostgreSQL,
+as for a broker of a cluster.
 bench/diskless imports this file."""
 import glob, os, pathlib, shutil, subprocess, sys, tempfile
 from brokers import CLIENTS, free_port, wait_for_port

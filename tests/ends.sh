@@ -1,7 +1,7 @@
 # Sourced by `rust` and `clients/all`. Both have several child processes at once, which `running` lists.
 
-# Waits until one child has ended. `ended` is its process and `status` its exit status. `wait -n` does not return a
-# child that was ended by a signal before.
+# Waits until one child has ended. Sets `ended` to its process and `status` to its exit status. First looks for children
+# that a signal has already ended, because `wait -n` does not return these.
 one_ends() {
   local process
   ended=''

@@ -11,7 +11,7 @@ from brokers import FULLBORE, Fullbore, Kafka
 from runs import RECORD
 
 RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
-# The warm-up of a JVM has the same work, divided by this number.
+# Before the measurement, each broker compacts a log of RECORDS / WARM records, to warm up Kafka's JVM.
 WARM = 5
 PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
 # Seconds without a change after which the log counts as compacted, and the maximum number of seconds to wait for that.

@@ -146,15 +146,15 @@ def neighbours(bench):
 
 
 def narrow(bench):
-    """A producer at full speed whose store is behind a narrow link. Measures which part of the link's rate carries
-    objects."""
+    """A producer at full speed whose broker reaches the store over a slow link. Measures how much of the link's
+    capacity is used for objects."""
     if not hasattr(bench.store, "narrow"):
         return print("narrow: skipped; needs --store s3", flush=True)
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # During the first wait the first objects arrive. The measurement then lasts for ten more objects of 8
-                # MiB at this rate, but each part takes at most two minutes or so.
+                # The first sleep lets the first objects arrive. The second sleep is the measurement, long enough for
+                # ten more objects of 8 MiB at this rate. Each sleep is limited to about two minutes.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -212,7 +212,7 @@ def long_polls(bench):
 
 
 def behind(bench):
-    """A librdkafka consumer reads 200 MB that were written before, with and without a minimum of bytes."""
+    """A librdkafka consumer reads 200 MB that were written before, with several values of fetch.min.bytes."""
     records = 200_000
     with bench.broker("behind") as broker:
         topic = bench.topic(broker, "behind")
@@ -245,7 +245,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
             produced = json.loads(producer.communicate()[0] or "null")
         finally:
             producer.kill()
-        time.sleep(1)  # The last acknowledged records are still on their way to the consumer.
+        time.sleep(1)  # The consumer may not have read the last acknowledged records yet.
         consumed = json.loads(consumer.communicate("")[0] or "null")
     finally:
         consumer.kill()
@@ -319,7 +319,7 @@ def catch_up(bench):
             for name in tails:
                 broker.stop()
                 broker.start()
-                # The topic is new, so its offsets begin at 0.
+                # `tailing` expects offsets from 0 on, so each run has a new topic.
                 paced_topic = bench.topic(broker, "tail")
                 with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
                     if name == "beside":

@@ -11,8 +11,8 @@ SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
 def own_grid(bench):
-    """Each cell has its own broker, because a broker measures the cost of fresh pages only every ten minutes
-    (log/src/page_cache.rs)."""
+    """Measures each cell on its own broker. One broker for all cells would let cells affect each other, because it
+    decides only every ten minutes how much to leave in the page cache (log/src/page_cache.rs)."""
     def measure(cell, round_number):
         broker = Fullbore(f"own-grid-{bench.count}", bench.temp)
         broker.start()
@@ -30,8 +30,8 @@ def own_grid_cluster(bench):
 
 
 def rows(bench, measure):
-    """Prints the rows of the table. A round measures every cell, so that a slow minute of the machine affects all cells
-    alike."""
+    """Measures all cells, and prints the rows of the table. Each round measures every cell once, so that a slow minute
+    of the machine affects all cells alike."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
     rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:

@@ -17,7 +17,7 @@ def pipe(bench):
         "kcat": (lambda topic: ["kcat", "-P", "-b", broker.address, "-t", topic],
                  lambda topic: ["kcat", "-C", "-b", broker.address, "-t", topic, "-e", "-q"]),
     }
-    # Both tools consume the same records, which one of them has produced, so that the batches are alike.
+    # Both tools consume the records of one topic, so that they get the same batches.
     moved(bench, "pipe-fill", tools["fullbore"][0](broker.topic(FILLED)), source, os.devnull)
     produced, consumed = ({name: [] for name in tools} for _ in range(2))
     for number in range(bench.rounds):

@@ -42,7 +42,8 @@ def own_rate(bench, cluster, round_number, acks, partitions, size, records):
 
 
 def sweep(bench):
-    """Nine partitions, over requests in flight, acks and record sizes, as in `fullbore perf sweep --table seed-000`."""
+    """Topics of nine partitions, for combinations of requests in flight, acks and record sizes, as in
+    `fullbore perf sweep --table seed-000`."""
     for size, java_records, own_records in SWEEP:
         for acks, in_flights in (("all", (1, 2, 5)), ("1", (5,))):
             for in_flight in in_flights:

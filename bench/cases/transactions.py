@@ -8,7 +8,7 @@ from cases.failover import RUN_S, partitions, wait_until_whole
 from cases.groups import EXAMPLES
 from cases.replicas import pick
 
-# If our producer's window is above 5, the broker must retain as many batches.
+# Batches that the broker retains of each producer. Our producer has more than 5 in flight only if they are retained.
 RETAIN = 100
 LONG, RECORDS = 3000, 2_000_000
 RATE_S, PACED, PACED_S = 10, 20, 60
@@ -113,8 +113,8 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copies in transactions of 100 records. Only librdkafka reads three partitions. TransactionalMessageCopier and
-    `fullbore copy` read one."""
+    """Copies a topic in transactions of 100 records. The copier with librdkafka reads a topic of three partitions.
+    TransactionalMessageCopier and `fullbore copy` read a topic of one partition."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)

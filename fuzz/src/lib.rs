@@ -126,7 +126,7 @@ fn records(payload: &[u8], batch: &BatchView<'_>) -> usize {
     count
 }
 
-/// Kind of an API's message.
+/// Direction of a message.
 #[derive(Clone, Copy)]
 enum Side {
     Request,

@@ -39,8 +39,7 @@ pub struct Check {
     seen: BTreeMap<i32, (u64, i64)>,
     /// How many records of each broker's log are known to agree with the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// The time since which each broker has been able to send its heartbeats in time. Only an outage of the database
-    /// may still delay its heartbeats.
+    /// The time from which on no fault delays the heartbeats of a broker, except for an outage of the database.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }
@@ -76,13 +75,13 @@ impl Check {
         log.starts_with(&self.committed)
     }
 
-    /// Notes that the broker was disturbed, and may send late heartbeats until `until`.
+    /// Notes that a fault may delay the broker's heartbeats until `until`.
     pub fn unwell(&mut self, id: i32, until: i64) {
         let since = self.well_since.entry(id).or_default();
         *since = until.max(*since);
     }
 
-    /// Notes that the broker can send messages again. Its heartbeats may still be late until `until`.
+    /// Notes that a fault of the broker has ended. Its heartbeats may still be late until `until`.
     pub fn heal(&mut self, id: i32, until: i64) {
         self.well_since.insert(id, until);
     }
@@ -108,7 +107,8 @@ impl Check {
         *agreed = to.min(*agreed);
     }
 
-    /// Checks that a running broker was fenced for a reason. `before` is the metadata just before the fencing.
+    /// Checks that a broker was fenced only after a fault had delayed its heartbeats. `before` is the metadata just
+    /// before the fencing.
     pub fn fenced(&mut self, id: i32, before: &Snapshot, now: i64) {
         let well_since = self.well_since.get(&id).copied().unwrap_or_default();
         let was_there = before.cluster.brokers.get(&id).is_some_and(|broker| !broker.is_fenced);
@@ -165,7 +165,7 @@ impl Check {
         }
         for id in partition.isr.iter().chain(&partition.elr) {
             let Replica { log, has_lost, .. } = replica(*id);
-            // The cluster learns of the loss only when the broker registers.
+            // The replica stays in the ISR or ELR until the broker registers and reports its loss.
             if has_lost {
                 continue;
             }

@@ -103,7 +103,8 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first part covers other partitions only. The process requests the remaining parts.
+                    // The first part fences the former process, and hands over other partitions only. The new process
+                    // requests the remaining parts, and is registered after them.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }

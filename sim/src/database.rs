@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{HeartbeatAnswer, Message, Note};
 
-/// How often, on average, the first part of a change of a broker's state does not cover the partition: once in this
-/// many changes ([`Cluster::decide`]).
+/// A change of a broker's state is decided in parts. On average, one in this number of changes leaves the partition to
+/// a later part ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Database {
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
     /// The time of each broker's last heartbeat.
     heartbeats: BTreeMap<i32, i64>,
-    /// The newest note of each process of each broker.
+    /// The disk state in the newest heartbeat of each process of each broker.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }
@@ -51,7 +51,7 @@ impl Database {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
-    /// Returns the newest note of a process. `None` if it has not sent any.
+    /// Returns the disk state in the newest heartbeat of a process. `None` if the process has sent no heartbeat.
     pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
         self.notes.get(&(id, process)).copied()
     }

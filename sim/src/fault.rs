@@ -23,7 +23,8 @@ pub enum Fault {
     JudgesAfterOutage,
     /// A broker that starts from an older copy of its directory is treated as one that was killed.
     BelievesOlderDirectory,
-    /// The heartbeat numbers that a process has reported are not compared with the number in its directory.
+    /// When a process joins, the heartbeat number in its directory is not compared with the number in the last
+    /// heartbeat.
     BelievesCopyOfRunningBroker,
     /// A process is registered before its predecessor's leaderships are handed over.
     RegistersBeforeItHandsOver,

@@ -73,7 +73,7 @@ pub struct Fetch {
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub leader_epoch: i32,
-    /// The number of the last fetch that named the follower's log end.
+    /// The number of the last fetch that began at the follower's log end ([`Ask::FromLogEnd`]).
     pub requested_in: i32,
     /// The offset of the first returned record.
     pub from: i64,

@@ -17,7 +17,8 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// When the last message arrives, first that from the first end to the second, then that in the other direction.
+    /// The arrival time of the last message from the first end to the second, and of the last one from the second end
+    /// to the first.
     last_us: [i64; 2],
     /// The end that has closed the connection. It receives no more messages.
     closed_by: Option<Node>,

@@ -8,10 +8,11 @@ use fullbore_sim::transactions::run;
 /// Returns within how many schedules the fault must be found.
 fn found_within(fault: Fault) -> u64 {
     match fault {
-        // The fault shows only if a message is late by at least one whole transaction of the old protocol.
+        // The checks find the fault only if a message arrives at least one whole transaction of the old protocol late.
         Fault::TakesOldCoordinators | Fault::BelievesOldConfirmation => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
-        // The fault shows only if the power fails between two steps, and only one in four worlds has power losses.
+        // The checks find the fault only if the power fails between two certain steps, and only one in four worlds has
+        // power losses.
         Fault::LoadsUnflushed => 6_000,
         _ => 300,
     }

@@ -3,9 +3,9 @@
 
 # If TLS names a file of Kafka's client properties, the clients use TLS.
 
-# tls KEY: prints one of those properties
+# tls KEY: prints a property in the file TLS
 tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
-# The properties in that file under librdkafka's names, for kcat.
+# The properties in the file TLS, under librdkafka's names, for kcat.
 kcat_tls=()
 if [ -n "${TLS:-}" ]; then
   kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")
@@ -19,7 +19,7 @@ kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 # a warning about the archive would be in the tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
-# How many replicas the topics of the cases have, and the pattern of a line of `describe` in which all are in sync.
+# How many replicas the topics of the cases have, and a pattern for a line of `describe` that lists all of them in sync.
 replicas=${REPLICAS:-1}
 replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
 
@@ -40,7 +40,7 @@ kafka() {
   local status='' part me=$BASHPID
   (printf '%s\0' "$me" $# "$@" >&"$asked") # in a subshell, since this shell's own output must not be redirected
   until read -rt 1 -u "$answered" part; do
-    status+=$part # the timeout may have split the line
+    status+=$part # `read` may have timed out in the middle of the line
     kill -0 "$tools" || { echo 'the JVM of the tools ended' >&2; return 1; }
   done
   return "$status$part"

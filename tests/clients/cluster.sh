@@ -19,8 +19,8 @@ ours() { local what=$1 action=$2; shift 2; "$FULLBORE_BIN" "$what" "$action" --b
 write() { seq "$2" "$3" | kcat -q -b "$bootstrap" -P -t "$1" -X enable.idempotence=true; } # write TOPIC FIRST LAST
 read_all() { kcat -q -b "$bootstrap" -C -t "$1" -o beginning -e -f '%s\n' | sort -n; }
 
-# wrong FLAG TOPIC COUNT: both tools list the same COUNT partitions of the topic for the flag. Ours runs first, because
-# it is faster.
+# wrong FLAG TOPIC COUNT: succeeds if, with the flag, both tools list the same COUNT partitions of the topic. Ours runs
+# first, because it is faster. If its count differs, Kafka's tool does not run.
 wrong() {
   local ours; ours=$(ours topics describe "--$1" --topic "$2" | sed 's/[[:space:]]*$//')
   same "$(grep -c Partition: <<<"$ours")" "$3" || return
@@ -45,14 +45,14 @@ create() {
 }
 
 known_groups() { groups --list | grep "^$topic-group" | sort; }
-set_offsets() { # sets offsets of groups with several coordinators, in a topic whose only partition has all its records
+set_offsets() { # sets the offsets of groups that have different coordinators, in a topic of one partition
   local i
   for i in $(seq 10 21); do ours groups reset-offsets --group "$topic-group-$i" --topic "$topic-pair:0" --to-offset 1 --execute; done
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   local coordinators; coordinators=$(groups --describe --all-groups --state | grep "^$topic-group" | grep -oE '\([1-3]\)' | sort -u | wc -l)
   [ "$coordinators" -gt 1 ]
 }
-have_offsets() { # both tools print the offsets, whatever the coordinator
+have_offsets() { # Kafka's tool prints the offsets of all these groups, and both tools list the groups
   local i described
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   same "$(ours groups list | grep "^$topic-group" | sort)" "$(seq -f "$topic-group-%g" 10 21)"
@@ -93,7 +93,9 @@ back() {
 # count FILE: prints how many records a member has read, by its output
 count() { jq -s '[.[] | select(.name == "records_consumed").count] | add // 0' "$1"; }
 has_read() { [ "$(count "$1")" -ge "$2" ]; } # has_read FILE COUNT
-made_again() { # librdkafka ignores metadata with an older leader epoch than it knows, even of another topic
+# A consumer reads on after its topic is recreated. The leader changes before that, so that the former topic has a later
+# leader epoch than 0. librdkafka ignores metadata with an older leader epoch than it knows, even that of another topic.
+made_again() {
   local again="$topic-again" output=$work/again before
   topics --create --topic "$again" --replica-assignment 3:1 --config min.insync.replicas=1
   "$PYTHON" "$here/groups/librdkafka.py" --bootstrap-server "$bootstrap" --group-id "$again" --topic "$again" \
@@ -127,7 +129,7 @@ preferred() {
   has "Valid replica already elected for partitions $topic-$one$" "$(elect preferred --topic "$topic" --partition "$one")"
 }
 
-unclean() { # records that only the last leader has are lost
+unclean() { # an unclean election loses the records that only the former leader has
   "$one_broker" kill 3
   eventually placed "$topic-pair" 'Isr: 2'
   write "$topic-pair" 11 15
@@ -184,7 +186,7 @@ quorum() { # each broker describes the same quorum
   done
 }
 
-reassign() { # the replica moves, or the refusal has the reason
+reassign() { # the broker either moves the replica, or refuses with its reason
   local tool=org.apache.kafka.tools.reassign.ReassignPartitionsCommand told
   echo '{"version": 1, "partitions": [{"topic": "'"$topic-pair"'", "partition": 0, "replicas": [1, 2]}]}' >"$work/moves"
   if told=$(tool $tool --bootstrap-server "$bootstrap" --reassignment-json-file "$work/moves" --execute 2>&1); then

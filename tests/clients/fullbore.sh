@@ -29,7 +29,9 @@ describe() {
   has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
 }
 
-has_window() { # stores the output, because with pipefail the refusal would be the pipe's status
+# Succeeds if topics of the broker have a window. The tool's output is stored first, because in a pipe the failure of
+# the refused command would count (pipefail).
+has_window() {
   [ -z "${OURS:-}" ] || return 0
   local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
   ! grep -q 'nknown topic config' <<<"$told"
@@ -48,7 +50,7 @@ produce() { # produce PROPERTY...: kcat finds each record once, in order
   eventually is_empty "$name" # with acks=0 a leader that does not know the topic yet gives no error
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
-  eventually reads_back "$name" # with acks=0 the last records may be in flight
+  eventually reads_back "$name" # with acks=0 the last records may still be on their way to the broker
 }
 is_empty() { same "$(kcat -q -b "$bootstrap" -Q -t "$1:0:-1")" "$1 [0] offset 0"; }
 reads_back() {
@@ -78,8 +80,8 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-# Checks the lines about the whole run, about the steady state, about reading, and of a consumer that finds too few
-# records. A reading that takes less than a millisecond has no rate.
+# Compares the summaries of a producer's whole run and of its steady state, and those of consumers that find fewer
+# records than --num-records. The topic is large, because a run of less than a millisecond has no rate.
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
@@ -90,7 +92,7 @@ perf_lines() {
   like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume --wide
 }
 
-alter() { # partitions are added, never removed
+alter() { # adds partitions; a request to remove some is refused
   topics alter --topic "$topic" --partitions 5
   eventually described_as 'PartitionCount: 5' topics describe --topic "$topic"
   refused 'currently has 5 partition\(s\); 2 would not be an increase' topics alter --topic "$topic" --partitions 2
@@ -150,7 +152,7 @@ member_of_the_consumer_protocol() { # describes a group (KIP-848) with Kafka's o
   local reader=$!
   trap "kill $reader 2>/dev/null || :" EXIT
   stable() { described_as "^$group .* uniform +Stable +([0-9]+) +\1 +1$" groups describe --group "$group" --state --verbose; }
-  eventually stable || eventually stable # a JVM on a busy machine is slow
+  eventually stable || eventually stable # tried twice, because a JVM on a busy machine may need more than a minute
   has "^$group +Consumer +Stable$" "$(groups list --type consumer --state)"
   local mode
   for mode in --members --state --offsets; do
@@ -188,7 +190,7 @@ theirs() {
     2>/dev/null | sed 's/ *$//')"
 }
 
-same_settings() { # compares our tool with Kafka's, for the same topic and brokers
+same_settings() { # compares the output of our tool with that of Kafka's, for the same topic and brokers
   configs alter --topic "$topic" --add-config retention.ms=54321000
   theirs ConfigCommand --describe --topic "$topic" -- configs describe --topic "$topic"
   theirs ConfigCommand --describe --topic "$topic" --all -- configs describe --topic "$topic" --all

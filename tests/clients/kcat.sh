@@ -10,7 +10,9 @@ run="$client-$$-$(date +%s)"
 k() { kcat -b "$bootstrap" -q -X topic.metadata.refresh.fast.interval.ms=50 "$@"; }
 read_all() { k -C -t "$1" -p 0 -o "${2:-beginning}" -e -f '%o|%K|%k|%S|%s|%h\n' "${@:3}"; }
 
-produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty one with -Z), then enough to compress
+# produce ACKS CODEC [option...]: writes records and reads them back. Two have an empty key or value, which kcat sends
+# as null because of -Z. Further records make the batch worth compressing.
+produce() {
   local topic="$run-$1-$2-$#" i
   { printf 'k:v\n:no key\ntombstone:\n'; for i in $(seq 200); do echo "key-$i:some text some text $i"; done; } >"$work/in"
   eventually known "$topic"
@@ -55,7 +57,7 @@ offsets() {
   same "$(k -Q -t "$topic:0:-2")" "$topic [0] offset 0"
 }
 
-tail_wakes() { # the consumer is about to send a long poll of 30 s when the record comes
+tail_wakes() { # a record that is written after the consumer has sent a long poll of 30 s ends the poll
   local topic="$run-tail"
   echo old | k -P -t "$topic" -p 0
   k -C -t "$topic" -p 0 -o end -c 1 -f '%o %s' -X fetch.wait.max.ms=30000 -d fetch >"$work/tail" 2>"$work/fetches" & local reader=$!
@@ -67,7 +69,7 @@ tail_wakes() { # the consumer is about to send a long poll of 30 s when the reco
   [ $((SECONDS - started)) -lt 20 ] || { echo "the long poll slept on"; return 1; }
 }
 
-transaction() { # kcat commits at the end of its input
+transaction() { # kcat commits the transaction at the end of its input
   echo x | k -P -t "$run-transaction" -p 0 -X transactional.id="$run"
 }
 
@@ -75,7 +77,7 @@ metadata() {
   echo x | k -P -t "$run-meta" -p 0
   eventually listed
 }
-listed() { # each broker lists the topic
+listed() { # the metadata has the brokers, the controller, and the topic's leader and replicas
   local found; found=$(k -L -J) || return
   jq -e --arg topic "$run-meta" --arg at "${bootstrap%%,*}" --argjson replicas "${REPLICAS:-1}" '
     (.brokers | any(.name == $at)) and (.controllerid as $c | .brokers | any(.id == $c)) and

@@ -58,7 +58,7 @@ described() {
 formatter() {
   local described formatted patience_ms
   described=$(described)
-  same "$(wc -l <<<"$described")" 17 # -alone: 4, less 1 deleted; the group like it: 4; the two groups with members: 5 each
+  same "$(wc -l <<<"$described")" 17 # groups: 4 less 1 deleted, 4, and 5 of each with members
   for patience_ms in 10000 40000; do
     formatted=$(formatted $patience_ms)
     [ "$formatted" != "$described" ] || break

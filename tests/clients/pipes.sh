@@ -4,7 +4,7 @@
 pipe() { local action=$1; shift; "$FULLBORE_BIN" "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 read_kcat() { kcat -q -b "$bootstrap" -C -t "$topic-$1" -p 0 -e "${@:2}"; }
 
-pipe_in() { # the same input and flags give the same records as kcat's
+pipe_in() { # with the same input and flags, our producer and kcat write the same records
   topics create --topic "$topic-in" --partitions 1
   topics create --topic "$topic-in-kcat" --partitions 1
   printf 'k:v\n:no key\ntombstone:\nplain\nä:b:c\n' >"$work/in"
@@ -41,7 +41,7 @@ pipe_out() { # the same flags give the same bytes as kcat's, except that with -Z
 FLAGS
 }
 
-pipe_json() { # a topic written as JSON and read from that JSON is the same
+pipe_json() { # a topic is printed as JSON, and producing this JSON writes the same records
   topics create --topic "$topic-json" --partitions 1
   pipe consume -t "$topic-out" -e --json | pipe produce -t "$topic-json" --json
   local format='%o|%T|%K|%k|%S|%s|%h\n'
@@ -54,7 +54,8 @@ shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Neither program is started by a function. Otherwise the signals below would reach a shell around the program.
+  # Both programs are started directly. If a function started them, `$!` would be a subshell, and the signals below
+  # would not reach the program in it.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!
@@ -64,7 +65,7 @@ shared() {
   seq 1000 | pipe produce -t "$of" -X batch.size=0
   whole() { same "$(sort -n -u "$work/ours" "$work/other")" "$(seq "$1")"; }
   eventually whole 1000
-  [ -s "$work/ours" ] # separate commands, since -e ignores a failure of the first in `a && b`
+  [ -s "$work/ours" ] # two commands, because -e would ignore a failure of the first in `a && b`
   [ -s "$work/other" ]
   kill -9 $other
   seq 1001 1100 | pipe produce -t "$of" -X batch.size=0

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The producer library's own tests against a running broker, even Apache Kafka: `producer.sh BOOTSTRAP`.
-# `producer.sh --killed` starts a Fullbore broker (FULLBORE_BIN) and kills it under load. `FULLBORE_TEST_RESTART` of
-# `crates/producer/tests/kafka.rs` does the same with any other broker. The last line is `N passed, N failed`.
+# Runs the producer library's own tests against a running broker, even Apache Kafka: `producer.sh BOOTSTRAP`.
+# `producer.sh --killed` runs the test that starts a Fullbore broker (FULLBORE_BIN) and kills it under load. To run this
+# test with another broker, set `FULLBORE_TEST_RESTART` (`crates/producer/tests/kafka.rs`). The last line is
+# `N passed, N failed`.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 killed=a_broker_that_is_killed_under_load_has_every_acknowledged_record_once

@@ -115,7 +115,7 @@ recompress() { # records are stored and dumped with the topic's codec, and read 
 
 perf() { # perf PROPERTY...: writes 30,000 records, all of which must be in the log
   local name="$topic-perf-$*"; name=${name//[ =]/-}
-  topics --create --topic "$name" --partitions 2 --config segment.bytes=4000000 # segments so small that some are closed
+  topics --create --topic "$name" --partitions 2 --config segment.bytes=4000000 # small enough for closed segments
   has '^30000 records sent, [0-9.]+ records/sec' "$(tool org.apache.kafka.tools.ProducerPerformance --bootstrap-server "$bootstrap" \
     --topic "$name" --num-records 30000 --record-size 1000 --throughput -1 --command-property "$@")"
   same "$(offsets "$name" -1 | awk -F: '{ sum += $3 } END { print sum }')" 30000
@@ -126,7 +126,9 @@ perf_consumer() { # reads the records in a group
   has ', 30000, ' "$(tool org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$bootstrap" --topic "$name" --num-records 30000 --timeout 20000)"
 }
 
-verifiable() { # every record is acknowledged, then read in order; the tool prints some of them while its JVM ends
+# Checks that every record is acknowledged and then read in order. The producer has its own JVM, because it prints some
+# acknowledgements only while the JVM ends.
+verifiable() {
   local sent; sent=$("${jvm[@]}" org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
     --max-messages 2000 --acks -1 --value-prefix 7)
   same "$(grep -c '"producer_send_success"' <<<"$sent")" 2000
@@ -134,9 +136,9 @@ verifiable() { # every record is acknowledged, then read in order; the tool prin
 }
 
 offset_shell() {
-  same "$(offsets "$topic-console" -2)" "$topic-console:0:0" # earliest
-  same "$(offsets "$topic-console" -1)" "$topic-console:0:3" # latest
-  has "^$topic-console:0:[0-2]$" "$(offsets "$topic-console" -3)" # the largest timestamp
+  same "$(offsets "$topic-console" -2)" "$topic-console:0:0" # -2 is the earliest offset
+  same "$(offsets "$topic-console" -1)" "$topic-console:0:3" # -1 is the latest offset
+  has "^$topic-console:0:[0-2]$" "$(offsets "$topic-console" -3)" # -3 is the offset of the largest timestamp
   same "$(offsets "$topic-console" 1)" "$topic-console:0:0"
 }
 
@@ -149,7 +151,7 @@ cluster() {
   has 'Fetch\(1\): 4 to 18 \[usable: 18\]' "$versions"
 }
 
-dump() { # dumps every segment of the perf topics record by record, and checks the written indexes
+dump() { # DumpLogSegments reads every record of the perf topics and checks their indexes
   local directories dumped
   directories=$(find "$DATA_DIR" -type d -name "$topic-perf-*")
   files() { find $directories -name "$1" -size +0 | paste -sd,; }

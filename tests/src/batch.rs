@@ -13,7 +13,7 @@ const CONTROL: i16 = 0x20;
 /// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The absolute offset. Known only for a batch that was read back.
+    /// The absolute offset, which is known only if the record was read from a log.
     pub offset: i64,
     /// The timestamp in milliseconds.
     pub timestamp: i64,

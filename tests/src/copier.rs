@@ -161,8 +161,8 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // The client repeats this request even with `Resolve::Anew`, because each new producer fences the former one
-        // anyway.
+        // The client repeats this request even with `Resolve::Anew`. If an earlier attempt has started a producer, the
+        // repeated one fences that producer.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))

@@ -173,8 +173,8 @@ impl<'a> Copied<'a> {
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
     }
 
-    /// Waits until the target's log has grown by `records` entries since the last fill or call of this function.
-    /// Markers count as entries.
+    /// Waits until the target's log has `records` more entries than at the last [`Copied::fill`], or than the last call
+    /// of this function waited for. Markers count as entries.
     pub fn goes_on(&self, records: usize) {
         self.expected.set(self.expected.get() + records);
         wait_until("the target grows", SOON, || self.written() >= self.expected.get());

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
 /// The journal's size in MiB and its first block. The journal lies before all files, because [`Disk::lose_end_of`] cuts
-/// off the end of the image. If the journal were there, its next commit would let the image grow again, and the lost
-/// part would be read as zeros.
+/// off the end of the image. If the journal were at the end, its next commit would let the image grow again, and the
+/// lost part would be read as zeros.
 const JOURNAL: &str = "size=4,location=4096";
 
 /// A disk image with its mounted file system. Dropping it unmounts the file system.
@@ -125,7 +125,8 @@ impl LostEnd<'_> {
     /// Makes the part readable again.
     pub fn give_back(self) {
         let image = File::options().write(true).open(self.disk.image()).expect("ours");
-        // This overwrites blocks that were written in the meantime, which tests therefore must not read.
+        // Writing the saved bytes back undoes any writes to these blocks since then. Tests must not rely on such
+        // writes.
         image.write_all_at(&self.bytes, self.position).expect("room");
     }
 }

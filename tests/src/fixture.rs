@@ -53,8 +53,8 @@ impl Fixture {
         let packed = release.join(format!("{name}.tar.gz"));
         let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(directory.path()).status();
         assert!(unpacked.expect("tar runs").success(), "{} is unpacked", packed.display());
-        // A broker that was killed before a reboot aborts its transactions, as after a power loss. The present boot id
-        // prevents this.
+        // If the machine has rebooted since a broker was killed, the next start aborts its transactions, as after a
+        // power loss. The present boot id prevents this.
         let (boot, now) = (directory.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
         if boot.exists() {
             std::fs::write(boot, std::fs::read(now).expect("Linux has it")).expect("written");

@@ -118,7 +118,7 @@ impl History {
             .collect()
     }
 
-    /// Reports a group offset that is not the one of the last transaction in the output.
+    /// Reports a committed offset of the group other than that of the last transaction in the output.
     fn misplaced_offset(&self) -> Vec<String> {
         let there = self.is_there();
         let is_there = |attempt: &&Attempt| attempt.records.iter().any(|record| there.contains_key(record));

@@ -96,7 +96,7 @@ impl PostgresServer {
 
     /// Starts a separate server, for a test that stops or changes it.
     pub fn start() -> PostgresServer {
-        // The directory is kept because the script removes it after it has stopped the server.
+        // `keep` prevents the removal of the directory here. The script removes it after the server has stopped.
         let directory = TempDir::with_prefix("fullbore-postgres-").expect("a directory").keep();
         let authority = Authority::new("the database's authority");
         let shown = authority.broker(&["localhost", "127.0.0.1"]);

@@ -22,7 +22,7 @@ const START_STOP_MAX: Duration = Duration::from_secs(60);
 /// The broker under test.
 pub struct Broker {
     addr: SocketAddr,
-    /// The text of `addr`.
+    /// The address `addr` as text.
     address: String,
     directory: Arc<Directory>,
     sets: Vec<String>,
@@ -85,7 +85,7 @@ impl Output {
     }
 }
 
-/// The result of a start that failed as it should.
+/// The exit status and output of a broker that refused to start.
 pub struct Refused {
     pub status: ExitStatus,
     pub stderr: String,
@@ -230,7 +230,7 @@ impl Broker {
         let mut found = None;
         wait_until("the broker tells of every listener", START_STOP_MAX, || {
             let stdout = self.stdout();
-            // The last line may be incomplete, because the broker is still writing it.
+            // The broker may still be writing the last line, so an incomplete line is ignored.
             let whole = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
             let line = whole.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
             found = line.and_then(|line| address_in(&format!("{line}\n")));
@@ -324,7 +324,8 @@ impl Broker {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The limit applies to the numbers of descriptors, and the system always assigns the smallest free number.
+        // The system always assigns the smallest free number, and only numbers below the limit. The limit is therefore
+        // the free number after the next `count` free ones.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }

@@ -169,8 +169,8 @@ impl Client {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
-    /// Waits until a peer's topic has leaders. Kafka responds before a new topic can be used, which Fullbore must not
-    /// do.
+    /// Waits until the topic of a peer has leaders, because Kafka responds before a new topic can be used. Fullbore
+    /// must respond only afterwards.
     fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
         wait_until("the topic has leaders", SOON, || {
             (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())

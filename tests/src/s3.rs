@@ -293,14 +293,14 @@ async fn answer(
     }
 }
 
-/// Behaviour after the first half of a body. The connection either breaks, or stays open without further bytes.
+/// Behaviour of a response after half of its body: the connection breaks, or stays open without further bytes.
 #[derive(Clone, Copy)]
 enum Behind {
     Failure,
     Silence,
 }
 
-/// A body that sends one frame and then behaves according to its [`Behind`].
+/// A response body that sends one part of itself, and then behaves according to its [`Behind`].
 struct Half(Option<Bytes>, Behind);
 
 impl Body for Half {

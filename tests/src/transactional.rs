@@ -108,7 +108,8 @@ impl Transactional {
         let mut response = client.try_call(&request, protocol.init_producer_id())?;
         let started = Instant::now();
         while TRANSIENT.contains(&response.error_code) && started.elapsed() < SOON {
-            // Kafka creates `__transaction_state` when it gets this request.
+            // Apache Kafka creates `__transaction_state` at the first FindCoordinator, so this request precedes the
+            // retry.
             let coordinator_keys = vec![Text::from(transactional_id)];
             client.try_call(&FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() }, 4)?;
             response = client.try_call(&request, protocol.init_producer_id())?;

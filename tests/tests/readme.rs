@@ -24,7 +24,7 @@ const PAGES: [&str; 6] = [
     include_str!("../../docs/operating.md"),
 ];
 
-/// A command of a page, with the output that the page shows.
+/// A command of a page, and the text that the page shows as a part of its output.
 struct ShownCommand {
     line: String,
     prints: Option<&'static str>,
@@ -179,7 +179,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "fullbore-data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
-            // `Broker::start` has already run this command.
+            // The test's broker was already started (`Broker::start`) instead of by this command.
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
@@ -277,7 +277,8 @@ fn explained_messages_are_in_the_source() {
     let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
     assert!(messages.len() > 80, "{}", messages.len());
     for message in messages {
-        // Three dots in a message stand for any text. A placeholder may begin or end with punctuation.
+        // Three dots in a message stand for any text. Punctuation beside them may belong to this text, so it is not
+        // compared.
         let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
         let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
         assert!(!parts.is_empty(), "{message} cannot be found anywhere");

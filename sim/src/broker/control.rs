@@ -58,7 +58,7 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Writes to the disk which process joins, and requests the registration of this process. Does nothing if the
+    /// Writes this process's id to the disk, and requests the registration of this process. Does nothing if the
     /// database cannot be read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
@@ -87,7 +87,8 @@ impl Broker {
         };
         self.heartbeats += 1;
         self.disk.noted += 1;
-        // A slow disk may still hold the number of the previous heartbeat.
+        // If the disk is slow, the heartbeat goes out before its own number is on the disk. It then reports the number
+        // of the previous heartbeat.
         let number = self.disk.noted - u64::from(context.random.one_in(4));
         let note = Note { process: u128::from(life), number, heartbeats: self.heartbeats };
         context.send(connection, node, Message::Heartbeat { id: self.id, known, note });
@@ -208,7 +209,7 @@ impl Broker {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if this broker is requesting an ISR for which `is_kept` is false.
+    /// Returns true if this broker has a pending or queued request for an ISR for which `is_kept` is false.
     pub fn requests_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);

@@ -15,7 +15,7 @@ use crate::network::{ConnectionId, Node};
 pub struct Following {
     pub connection: ConnectionId,
     pipe: FetchPipe,
-    /// The leader epoch, and the state of the partition's fetches in this epoch.
+    /// A leader epoch of the partition, and the state of the follower's fetches in that epoch.
     partition: (i32, PartitionPipe),
     /// The number that the next fetch gets.
     number: i32,

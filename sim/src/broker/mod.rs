@@ -36,10 +36,10 @@ pub struct Disk {
     known: SeenVersion,
     ended: PreviousShutdown,
     directory: u128,
-    /// Two processes: the last one that joined, and before it the one that was registered at that time.
+    /// The process that was registered when a process last joined, followed by the process that joined.
     users: Option<[u128; 2]>,
-    /// How many heartbeats were noted on the disk. Each is noted before it is sent. A power loss may undo the last
-    /// notes.
+    /// How many heartbeats the disk has counted. The count is increased before each heartbeat is sent. A power loss may
+    /// undo the last increases.
     noted: u64,
     /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,
@@ -50,8 +50,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the cluster knows that the disk has all its writes. After a power loss the cluster cannot know
-    /// that, even if the disk happened to lose nothing.
+    /// Returns true if the cluster may rely on the disk to have all its writes. After a power loss the cluster cannot,
+    /// even if the disk happened to lose nothing.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
@@ -102,7 +102,7 @@ pub struct Process {
 }
 
 pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
-    // Each step finds the end of one epoch by binary search, which is fast because most logs have one epoch.
+    // Each step goes back by one epoch, whose start it finds by binary search. Most logs have only one epoch.
     let mut epochs: Vec<(i32, i64)> = Vec::new();
     let mut end = log.len();
     while let Some(last) = log[..end].last() {

@@ -29,7 +29,8 @@ pub struct Ticket {
 pub struct Session {
     /// The follower has been sent all records below this offset.
     cursor: i64,
-    /// The number of the last fetch that named the follower's log end.
+    /// The number of the last fetch that began at the follower's log end. Later ones continue after the responses to
+    /// it.
     requested_in: i32,
     answered: i64,
     spacing: Spacing,

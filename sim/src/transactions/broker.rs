@@ -59,7 +59,7 @@ pub struct Coordinator {
 #[derive(Debug)]
 pub struct Parked {
     pub requested: ClientRequest,
-    /// The producer's state at this broker before the broker sent the request to the coordinator.
+    /// The state of the partition and of the batch's producer when the broker requested the confirmation.
     pub since: Moment,
 }
 

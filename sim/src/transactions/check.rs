@@ -29,7 +29,7 @@ pub struct Check {
     /// Decisions that are written, by the producer and epoch of their markers. In the old protocol, several decisions
     /// may have the same epoch.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
-    /// For each producer and epoch, the partitions that a written state names.
+    /// For each producer and epoch, the partitions of its transaction in written records of `__transaction_state`.
     added: BTreeSet<(i64, i16, PartitionId)>,
     /// The last decision of each transactional id, with the `life` of every partition at that time.
     decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
@@ -68,7 +68,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that each partition of the id's last decision has its marker, was deleted, or has a later epoch.
+    /// Checks that each partition of the id's last decision has a marker of the decision's epoch or a later one, or was
+    /// deleted.
     fn complete(&self, id: TransactionalId, partitions: &[Partition]) -> Result<(), String> {
         let Some((decided, lives)) = self.decided.get(&id) else { return Err(format!("{id} is complete undecided")) };
         for at in decided.partitions.iter().map(place_of) {
@@ -82,7 +83,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that a written state names the partition of a batch that a leader appends.
+    /// Checks a batch that a leader appends: a written record of `__transaction_state` must name its partition.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),

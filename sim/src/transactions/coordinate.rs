@@ -106,8 +106,8 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A standalone broker fails to append only when its whole log fails, and such a log takes no more records.
-        // Appends in doubt are therefore simulated only in a cluster.
+        // An append is in doubt if it fails and the record may nevertheless be in the log. On a standalone broker, a
+        // log that fails takes no more records. Appends in doubt are therefore simulated only in a cluster.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -167,8 +167,8 @@ impl World {
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
         let leader = match marking.partition {
-            // The coordinator's broker writes the marker itself. If it cannot reach the store, a random broker writes
-            // it.
+            // The coordinator's broker writes a diskless marker itself. If this broker cannot reach the store, a random
+            // broker writes the marker.
             DISKLESS if self.brokers[broker].has_store => broker,
             DISKLESS => self.random.below(BROKERS),
             at => self.brokers[broker].known[at].1,
@@ -298,7 +298,7 @@ impl World {
         for (id, state) in states {
             let mut record = TransactionMetadata { last_producer_epoch: -1, ..(*state).clone() };
             if self.settings.server_version == TransactionVersion::V0 {
-                // Records of version 0 do not contain these fields.
+                // With version 0, a state that is read from the log lacks these fields.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }

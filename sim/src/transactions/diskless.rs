@@ -211,7 +211,7 @@ impl World {
     ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // In half of the cases, the broker has read the other brokers' commits.
+        // If `receives` is true, the broker has already read the other brokers' commits.
         let receives = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
@@ -388,7 +388,7 @@ impl World {
                 };
                 self.send(Message::Answer(requested, Answer::Written(result.map_err(code))));
             }
-            // The coordinator resends a marker that is not written.
+            // If the marker is not written, the coordinator gets no response and resends it.
             Some(Waiter::Coordinator(to, marking)) if result.is_ok() || is_past => {
                 self.send(Message::Marked { to, marking });
             }

@@ -60,7 +60,8 @@ pub fn place_of(name: &TopicPartition) -> PartitionId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// The batch's producer, epoch and sequence. Offsets and markers have no sequence, and states have no producer.
+    /// The batch's producer, epoch and sequence. Batches of offsets and markers have no sequence. Batches of
+    /// transactional ids' states have no producer.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,

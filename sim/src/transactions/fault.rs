@@ -11,7 +11,7 @@ pub enum Fault {
     KeepsOnOneReplica,
     /// A partition counts as marked although its marker was never written.
     LeavesPartitionUnmarked,
-    /// A new coordinator counts its last records as written before they are replicated.
+    /// A new coordinator counts the last records in its log as written before they are replicated.
     LoadsUnreplicated,
     /// Markers of a replaced coordinator are accepted.
     TakesOldCoordinators,
@@ -34,7 +34,7 @@ pub enum Fault {
     /// A batch opens a transaction in its partition although the coordinator has not confirmed the batch, as in Kafka
     /// before KIP-890.
     AsksNoCoordinator,
-    /// The coordinator's confirmation is used although a marker has arrived meanwhile.
+    /// A batch is appended on the coordinator's confirmation, although a marker has ended the transaction meanwhile.
     BelievesOldConfirmation,
     /// The index accepts a marker of the old protocol although another broker has already written it.
     IndexTakesLateMarkers,
@@ -46,7 +46,7 @@ pub enum Fault {
     FlushesNothing,
     /// After a kill, decisions in the log are carried out before they are flushed.
     LoadsUnflushed,
-    /// After a power loss, ids are loaded as if their last records were never lost.
+    /// After a power loss, the states of transactional ids are loaded as if none of their last records could be lost.
     LoadsSure,
     /// After a power loss, logs are not searched for open transactions that no transactional id knows of.
     LooksInNoLog,

@@ -16,9 +16,9 @@
 //!   unflushed part of any length ([`power`]).
 //! - Clients time out, give up and restart, while their former processes go on as zombies.
 //!
-//! In the old protocol (`transaction.version` 0 and 1) some late messages look like new ones. The simulation therefore
-//! leaves out requests and markers that arrive after their sender has continued. It also leaves out markers of a
-//! replaced coordinator to a recreated topic.
+//! In the old protocol (`transaction.version` 0 and 1) some late messages cannot be distinguished from new ones. The
+//! simulation therefore drops requests and markers that arrive after their sender has continued. It also drops markers
+//! of a replaced coordinator to a recreated topic.
 //!
 //! The checks of each step are in [`check`], [`partition::Partition::check_stable`] and [`reader`]:
 //!

@@ -66,7 +66,8 @@ impl Partition {
         (self.leader, self.epoch) = (leader, self.epoch + 1);
     }
 
-    /// Informs a broker of the leader of an epoch. Returns true if the broker becomes the leader by this.
+    /// Informs the broker `broker` that `leader` leads in `epoch`. Returns true if the broker thereby becomes the
+    /// leader.
     pub fn learn(&mut self, broker: BrokerId, epoch: i32, leader: BrokerId, now: i64, random: &mut Random) -> bool {
         let replica = &mut self.replicas[broker];
         if replica.leads.is_some_and(|leads| leads.epoch >= epoch) {
@@ -156,8 +157,8 @@ impl Partition {
         }
     }
 
-    /// Checks that the last stable offset `stable` is allowed. `by` is the broker that believes itself the leader, and
-    /// its epoch.
+    /// Checks that the last stable offset `stable` has not decreased and is not past an open transaction. `by` is the
+    /// broker that believes itself the leader, and its epoch.
     pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
         let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {

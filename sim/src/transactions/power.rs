@@ -37,9 +37,9 @@ impl World {
         }
     }
 
-    /// Flushes all writes on which a state depends. Returns true if the state itself must be flushed after it is
-    /// written. This applies to commits, and to the start of a transaction of the old protocol, which does not change
-    /// the epoch.
+    /// Flushes all writes on which the state `next` depends. Returns true if the state itself must be flushed after it
+    /// is written. Commits must be, and so must the start of a transaction of the old protocol, because its epoch is
+    /// that of the former transaction.
     pub fn flush_before(&mut self, next: &TransactionMetadata) -> bool {
         if next.state == TransactionState::PrepareCommit {
             for at in next.partitions.iter().map(place_of) {

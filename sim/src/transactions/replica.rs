@@ -20,7 +20,8 @@ const WINDOW: usize = 5;
 #[derive(Clone, Copy, Debug)]
 pub struct Leadership {
     pub epoch: i32,
-    /// The end of the log when the leadership began. A coordinator reads the log once it is replicated up to there.
+    /// The end of the log when the leadership began. A coordinator loads its states once the log is replicated up to
+    /// this end.
     pub begins: usize,
     pub high_watermark: usize,
 }
@@ -37,8 +38,8 @@ pub struct Snapshot {
 pub struct Moment {
     leader_epoch: i32,
     seen: TransactionsSeen,
-    /// The coordinator's epoch, for a batch of offsets. Such a batch has no sequence by which the broker could
-    /// recognise that it is late.
+    /// The epoch of the coordinator, for a batch of offsets. The broker recognises a late batch of offsets by this
+    /// epoch, because the batch has no sequence.
     coordinator_epoch: Option<i32>,
     /// The end of the diskless partition as the broker knew it.
     next_offset: i64,

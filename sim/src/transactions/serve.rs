@@ -196,8 +196,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if a replaced coordinator sent the marker to a topic that was recreated. The old protocol cannot
-    /// distinguish such a marker from a valid one.
+    /// Returns true if a replaced coordinator sent the marker to a topic that was recreated. With the old protocol, the
+    /// leader cannot distinguish such a marker from a valid one.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
         is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1
@@ -211,7 +211,8 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, requested: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // A replaced leader returns no offset, because its lease has ended before another broker leads.
+        // A leader that was replaced without its knowledge returns no offset. On a real broker, its lease has ended
+        // before another broker leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;

@@ -21,7 +21,7 @@ use fullbore_schedules::Random;
 pub const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 20_000;
 const IDS: usize = 3;
-/// How many client processes each id has. All except one are zombies.
+/// How many client processes each transactional id has. All except one are zombies.
 const CLIENTS: usize = 2;
 /// How much longer than usual a message may take.
 const LATE_MAX_MS: usize = 800;
@@ -55,7 +55,7 @@ pub struct World {
     pub elections: u64,
     /// True at the end of the run, when there are no more faults.
     pub is_quiet: bool,
-    /// A check that failed where its error could not be returned. The current step fails with it.
+    /// The error of a check in a function that returns no errors. The current step fails with this error.
     pub wrong: Option<String>,
 }
 
@@ -316,7 +316,7 @@ impl World {
     fn keep_snapshot(&mut self, at: PartitionId) {
         let partition = &mut self.partitions[at];
         let replica = &partition.replicas[partition.leader];
-        // Only sealed and replicated segments have snapshots.
+        // A broker writes snapshots only of segments that are closed and replicated.
         if partition.is_led_by(partition.leader)
             && replica.log.len() == partition.committed.len()
             && let Some(snapshot) = replica.snapshot(self.fault)

@@ -99,11 +99,10 @@ impl World {
         }
     }
 
-    /// Returns true if a power loss of this broker may be simulated. The records that are not flushed here must be on
-    /// other brokers. So no other broker may have lost records without the cluster's knowledge, and enough other
-    /// replicas must remain after a pending change of the ISR. Returns false if the broker's disk is a copy that was
-    /// taken while a process ran. Only the heartbeat number shows that such a disk is a copy, and a reboot invalidates
-    /// that number.
+    /// Returns true if a power loss of this broker loses no committed record. The records that this broker has not
+    /// flushed must be on other brokers. So no other disk may have lost records, and one of these disks must be in the
+    /// ISR or ELR, also after pending changes of the ISR. Returns false if the broker's disk is a copy that was taken
+    /// while a process ran. Only the heartbeat number reveals such a copy, and a power loss invalidates this number.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;

@@ -97,7 +97,7 @@ class Reader:
 
 
 def lag(group):
-    """Returns the group's lag. Waits until the offsets are stable."""
+    """Returns the group's lag. Waits until no open transaction may change the group's offsets."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0
@@ -119,7 +119,7 @@ def main():
     copiers = [Copier(name) for name in COMMANDS]
     reader, filled = Reader(topics), RECORDS
     try:
-        # Each broker is killed while every copier is working.
+        # A broker is killed only while every copier has records left to copy.
         for number in range(1, 4):
             half = filled - RECORDS // 2
             until(f"every copier has copied half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)

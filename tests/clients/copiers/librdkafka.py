@@ -6,7 +6,7 @@ import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-RECORDS = 20  # of one transaction
+RECORDS = 20  # maximum number of records in a transaction
 TIMEOUT_S = 60
 TRANSACTION_S_MAX = 30  # After this time SIGALRM ends the process, and `copiers.py` restarts it.
 

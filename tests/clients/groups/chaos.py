@@ -49,15 +49,15 @@ class Group:
         self.member = lambda: Member(self.id, client, protocol, strategy, topic=topic)
         self.members, self.former = [self.member(), self.member()], []
         self.committed, self.wrong, self.asked = {}, [], 0
-        # This consumer only reads offsets and is never a member. The AdminClient of librdkafka may crash if its
-        # coordinator has died.
+        # This consumer only fetches committed offsets and never joins the group. librdkafka's AdminClient would be the
+        # usual choice, but it may crash if the coordinator has died.
         self.reader = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": self.id, "log_level": 0})
         self.stopping = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
     def told(self):
-        """Returns the highest offset of each partition that a member got acknowledged."""
+        """Returns, for each partition, the highest committed offset that any member has had acknowledged."""
         found = {}
         for member in self.former + self.members:
             with member.lock:
@@ -80,7 +80,7 @@ class Group:
             try:
                 self.look()
             except KafkaException:
-                pass  # The coordinator is moving. The end of the case checks again.
+                pass  # The coordinator is moving. The case checks the offsets again at its end.
             time.sleep(0.1)
 
     def look(self):

@@ -47,7 +47,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 def end(*_):
     """Kills all members on SIGTERM. A member that survived would try to leave its group at a broker that has ended."""
-    STARTING.acquire()  # never released, so that no further member starts
+    STARTING.acquire()  # The lock is never released, so that no further member starts.
     for process in STARTED:
         process.kill()
     os._exit(1)
@@ -76,7 +76,7 @@ class Member:
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # No test waits for the session of a static member to end, but the member needs that time to start again.
+        # The session of a static member must last until its next process has joined. No test waits for its end.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -145,7 +145,7 @@ class Scene:
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
     def set_session(self, ms):
-        """Sets the session timeout of members under the consumer protocol, which is a setting of the group."""
+        """Sets the group's session timeout, which applies to members under the consumer protocol."""
         setting = ConfigEntry("consumer.session.timeout.ms", str(ms), incremental_operation=AlterConfigOpType.SET)
         group = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[setting])
         ADMIN.incremental_alter_configs([group])[group].result(WAIT_S)
@@ -221,8 +221,8 @@ class Scene:
 # --- scenarios -----------------------------------------------------------------------------------
 
 def life(scene, kinds):
-    """Members join, share, join, leave, die and come back. No record is lost, and after members that leave in order
-    none is read twice."""
+    """Members join and share the partitions, leave, die and come back. No record is lost. If members leave in order, no
+    record is read twice."""
     first, second, third = (kinds * 3)[:3]
     one = scene.join(**first)
     scene.settled()
@@ -341,8 +341,7 @@ CASES = (
     + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
        ("several clients in one group, group.protocol=consumer", life, NEXT)]
     + [(f"{one['client']}, static", static, [one]) for one in EAGER]
-    # Under this protocol the broker's setting decides the session timeout. In tests it is shorter than the start of a
-    # JVM.
+    # Under the consumer protocol, a member cannot choose its session timeout, so `static` sets that of the group.
     + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
     + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
     + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]

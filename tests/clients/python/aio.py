@@ -146,7 +146,8 @@ async def topics(admin):
     deadline = time.time() + WAIT_S
     while len((await admin.describe_topics([topic]))[0]["partitions"]) != 3:
         assert time.time() < deadline, "not 3 partitions"
-    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")  # on all replicas
+    # With acks=all, the records are replicated before DeleteRecords.
+    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")
     part = TopicPartition(topic, 0)
     await admin.delete_records({part: RecordsToDelete(2)})
     async with consumer() as reader:

@@ -22,7 +22,7 @@ RUN = f"py-{os.getpid()}-{int(time.time())}"
 WAIT_S = 60
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 REPLICAS = int(os.environ.get("REPLICAS", "1"))
-T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
+T0 = int(time.time() * 1000) - 600_000  # ten minutes ago, which every default limit of timestamps permits
 
 
 def connection():
@@ -196,10 +196,10 @@ def made_again():
     count, lives = 0, 5
     for life in range(lives):
         first = len(delivered)
-        deadline = time.time() + 3 * WAIT_S  # librdkafka has one batch of a partition in flight
+        deadline = time.time() + 3 * WAIT_S  # a long time, because librdkafka may have only one batch in flight
         while len(delivered) < first + 500 and not fatal:
             assert time.time() < deadline, f"life {life}: {len(delivered) - first} delivered, {errors[:3]}"
-            if count - len(delivered) < 300:  # the last records in flight must be delivered in time
+            if count - len(delivered) < 300:  # few enough to be delivered before the deadline
                 producer.produce(topic, b"%d" % count, partition=0, on_delivery=on_delivery)
                 count += 1
             producer.poll(0.001)
@@ -465,7 +465,7 @@ def alter_topic():
     alter(of_topic, topic, (op.SET, "max.message.bytes", "2000"), (op.DELETE, "retention.ms", None))
     until(lambda: config(of_topic, topic, "max.message.bytes") == ("2000", ConfigSource.DYNAMIC_TOPIC_CONFIG))
     assert config(of_topic, topic, "retention.ms") == ("604800000", ConfigSource.DEFAULT_CONFIG)
-    # The leader applies the new limit a moment later.
+    # The leader may apply the new limit a moment later, so the large record is sent until it is refused.
     until(lambda: is_refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [(None, os.urandom(3000), [])])))
     alter(of_topic, topic, (op.SET, "max.message.bytes", "10000"), validate_only=True)
     alter(of_topic, topic, (op.APPEND, "cleanup.policy", "delete"))
@@ -479,7 +479,7 @@ def alter_topic():
 def alter_broker():
     nodes, of_broker = [str(node) for node in ADMIN.list_topics(timeout=WAIT_S).brokers], ConfigResource.Type.BROKER
     topic, op = new_topic("of-broker"), AlterConfigOpType
-    for node in nodes:  # The topic's settings are read below from any broker.
+    for node in nodes:  # Every broker gets the setting, because any of them may describe the topic below.
         alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
         until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
     assert config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "7654321000"
@@ -487,7 +487,7 @@ def alter_broker():
         alter(of_broker, node, (op.DELETE, "log.retention.ms", None))
     until(lambda: config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "604800000")
     for key, value in [("log.retention.ms", "soon"), ("node.id", "9")]:
-        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # Kafka answers with the second code (KAFKA-13609).
+        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # Fullbore's code, and Kafka's (KAFKA-13609)
         refused(codes, lambda: alter(of_broker, node, (op.SET, key, value)))
 
 
@@ -526,7 +526,7 @@ def unsecured():
     everything = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
     one = AclBinding(
         ResourceType.TOPIC, RUN, ResourcePatternType.LITERAL, "User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW)
-    assert ADMIN.describe_acls(everything).result(WAIT_S) == []  # librdkafka drops the error.
+    assert ADMIN.describe_acls(everything).result(WAIT_S) == []  # The broker returns an error, but librdkafka drops it.
     refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.create_acls([one])[one].result(WAIT_S))
     refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.delete_acls([everything])[everything].result(WAIT_S))
     assert ADMIN.describe_user_scram_credentials().result(WAIT_S) == {}

@@ -61,10 +61,10 @@ def poll(reader, count):
 
 
 def member(topic, group, count):
-    """Returns a member that alone has the whole topic, and the first `count` messages that it has read.
+    """Returns the group's only member, and the first `count` messages that it has read.
 
     On a busy machine, kafka-python 3.0.12 sometimes sends nothing more after the response to SyncGroup, not even
-    heartbeats. Its session then ends, and another member joins.
+    heartbeats. The function then joins with another member, after the session of the first one has ended.
     """
     for attempts_left in (2, 1, 0):
         reader = consumer(topic, group_id=group, enable_auto_commit=False, session_timeout_ms=6000, heartbeat_interval_ms=1000)

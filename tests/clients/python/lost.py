@@ -71,7 +71,7 @@ class Proxy:
     def serve(self, client):
         try:
             broker = socket.create_connection(("127.0.0.1", self.upstream))
-        except OSError:  # the broker is down
+        except OSError:  # The broker is down, so the client must retry.
             client.close()
             return
         for sock in (client, broker):
@@ -95,7 +95,8 @@ class Proxy:
 
     def responses(self, both, produces):
         client, broker = both
-        swallowing = False  # True after a dropped response, since the client could not parse the next one.
+        # True once a response is dropped. All later ones are dropped as well, because the client expects them in order.
+        swallowing = False
         try:
             while True:
                 frame = read_frame(broker)

@@ -43,7 +43,8 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Sends the request over several connections at once while an honest client works. Returns one of the responses.
+/// Sends the request over several connections at once. Checks the memory, and that an honest client is served
+/// meanwhile. Returns one of the responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }
@@ -162,7 +163,7 @@ fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// A request names the same missing topic twice. The two entries do not contradict each other.
+/// A metadata request names the same missing topic twice. The second entry must not cause an error.
 #[test]
 fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);
@@ -172,7 +173,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// If every entry were described, each description would have thirty kilobytes of documentation.
+/// Each description has thirty kilobytes of documentation, so a repeated resource must be described only once.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -274,7 +275,8 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
-/// If each entry were deleted, each would write a record with the group's id, which can be thirty kilobytes long.
+/// Each deletion writes a record with the group's id of up to thirty kilobytes, so a repeated offset must be deleted
+/// only once.
 #[test]
 fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let broker = Broker::start(&["offsets.topic.num.partitions=1"]);

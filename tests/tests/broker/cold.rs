@@ -67,7 +67,8 @@ fn clients_that_read_no_responses_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     fill(&mut broker.client());
     cool(&broker);
-    // The fetches are spread over the log. Together they need more pieces than the read-ahead cache has.
+    // The fetches begin at different offsets of the log. Together they need more pieces than the read-ahead cache can
+    // hold.
     let mut slow: Vec<(usize, Client)> = (0..28).map(|at| (at % BATCHES, broker.client())).collect();
     for (first, client) in &mut slow {
         let from = FetchFrom { topic: "cold", partition: 0, offset: *first as i64 };

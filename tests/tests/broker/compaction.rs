@@ -21,9 +21,9 @@ const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.del
 const COMPACTED: &[(&str, &str)] =
     &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), ("segment.bytes", "1048576")];
 
-/// A key and value to be written.
+/// The key and value of a record to be written.
 type Row<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
-/// The key and value at each offset.
+/// The keys and values of records that were read, by offset.
 type Rows = BTreeMap<i64, (Vec<u8>, Option<Vec<u8>>)>;
 
 fn batch(codec: Compression, stamp: Stamp, rows: &[Row<'_>]) -> Bytes {

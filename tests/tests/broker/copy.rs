@@ -165,7 +165,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(copy(&["--group", "g"]).finish().contains("copied 300 records"));
     let before = [0, 1].map(|partition| client.latest("a", partition));
     copied.fill(300, 1);
-    // The copy starts after some records of partition 0 and after all records of partition 1.
+    // Of the new records, the first seven of partition 0 and all of partition 1 are deleted before the next copy.
     let starts = [before[0] + 7, client.latest("a", 1)];
     for (partition, start) in [0, 1].into_iter().zip(starts) {
         client.delete_records("a", partition, start);

@@ -32,8 +32,8 @@ impl Filled {
         Filled::beside(0)
     }
 
-    /// Fills a disk that has `others` more partitions. A stop of the broker must write index entries and checkpoint
-    /// lines for each of them.
+    /// Fills a disk that has `others` partitions besides the two topics. A stop of the broker must write index entries
+    /// and checkpoint lines for each of them.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
         // With a small buffer, the socket takes only a little of a response.
@@ -134,7 +134,7 @@ fn full_disk_slow_readers_do_not_hold_deleted_space() {
     }
 }
 
-/// A deletion uses bytes of the disk reserve. Producers that retry must not get them.
+/// The bytes of the disk reserve that are released for a deletion must not go to producers that retry.
 #[test]
 fn full_disk_deletions_succeed_beside_retrying_producers() {
     let Some(filled) = Filled::new() else { return };
@@ -310,7 +310,7 @@ fn full_disk_is_logged_once_with_the_remedy() {
     filled.broker.wait_for_stderr("the disk is full");
     let stderr = filled.broker.stderr();
     let reported: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
-    // The broker may log one line a minute, and a slow machine may take more than a minute.
+    // The broker may log one such line a minute, and on a slow machine the test may take more than a minute.
     assert!(reported.len() <= 3, "{reported:?}");
     assert!(reported.iter().all(|line| line.contains("delete topics or records")), "{reported:?}");
 }

@@ -154,7 +154,7 @@ fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
 fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
     use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
     for n in 0..1000 {
-        // With long names, the database soon needs a new page.
+        // The names are long, so that the database soon needs a new page, for which the disk has no space.
         let name = format!("{}-{n}", "n".repeat(200));
         let topic = CreatableTopic {
             name: name.as_str().into(),

@@ -191,7 +191,7 @@ fn read_only_directory_is_an_error_until_it_is_writable() {
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
     assert_eq!(client.produced(TOPIC, 0, &Batch::numbered(id, 0, LEN)), 0);
-    // The remount fails while a file is being written, so it is repeated.
+    // A remount fails while the broker is writing a file, so the remount is repeated until it succeeds.
     wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
     for _ in 0..2 {
         assert_eq!(client.produce(TOPIC, 0, &Batch::numbered(id, 1, LEN)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

@@ -51,7 +51,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     let broker = Broker::start(&["diskless.puts.per.second.max=1000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
-    // Batches of this size are copied into responses.
+    // Batches of this size are small enough for the broker to copy them into responses.
     let mut all = write(&mut client, &Batch::of(&[vec![b'x'; 4_000]]), 5_000);
     let polling = |_| {
         let mut reader = broker.client();
@@ -91,7 +91,7 @@ fn consumer_behind_does_not_wait_at_the_end_of_a_window() {
     let mut client = broker.client();
     for (min_bytes, partition_max_bytes) in [(1 << 20, 1 << 20), (500_000, 1 << 20), (5 << 20, ALL)] {
         let mut offset = 0;
-        // The loop ends once at most `min_bytes` bytes are left.
+        // While the log has more than `min_bytes` bytes after the offset, a poll must return without waiting.
         while (600 - offset) as usize * batch.bytes().len() > min_bytes {
             client.send(&poll(offset, min_bytes, partition_max_bytes, LONG), FETCH);
             let answer = answered(&mut client);

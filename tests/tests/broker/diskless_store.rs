@@ -259,8 +259,8 @@ fn idle_broker_sends_no_put() {
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // These requests together take longer than many commit intervals. A broker that sent PUTs while idle would do so
-    // now.
+    // These requests together take longer than many commit intervals. If the broker sent PUTs without new batches, it
+    // would do so now.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));
@@ -287,7 +287,7 @@ fn full_store_is_an_error_until_space_is_free() {
         assert!(next < 1000, "8 MiB hold more than 100 MB");
     };
     assert_eq!(refused, ErrorCode::KAFKA_STORAGE_ERROR);
-    // Probes of the store succeed meanwhile, because objects can be read and deleted.
+    // On the full disk, objects can still be read and deleted, so the broker's probes of the store succeed.
     wait_until("/readyz has the time since the first refusal", SOON, || {
         assert_eq!(
             client.produce(TOPIC, 0, &Batch::numbered(id, next, LEN)).error_code,

@@ -119,11 +119,11 @@ fn cleaning_of_records_that_the_disk_does_not_return_marks_the_partition() {
 fn read_only_remount_after_an_error_is_logged_once_a_minute() {
     let Some((disk, broker)) = filled(&["replica.high.watermark.checkpoint.interval.ms=100"], &[]) else { return };
     let since = Instant::now();
-    // The high watermark of this record is not checkpointed yet.
+    // After this record, the broker has a new high watermark to write to the checkpoint.
     assert_eq!(produce(&mut broker.client(), BATCHES, b"x"), ErrorCode::NONE);
     disk.fail();
     broker.wait_for_stderr("cannot write high watermarks");
-    // The housekeeping thread tries to write the file once a second.
+    // The housekeeping thread tries to write the checkpoint once a second, and must not log each failure.
     wait_until("several rounds have failed", SOON, || since.elapsed() > Duration::from_secs(6));
     assert_eq!(produce(&mut broker.client(), BATCHES + 1, b"x"), ErrorCode::KAFKA_STORAGE_ERROR);
     assert_seldom(&broker, "cannot write high watermarks", since);

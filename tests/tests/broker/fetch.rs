@@ -211,7 +211,7 @@ fn long_poll_on_a_deleted_topic_ends() {
     let (broker, mut client, _) = broker_with_records();
     let mut poller = broker.client();
     poller.send(&fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 6 }], 1, LONG_MS), FETCH);
-    // The poll is waiting once a later request of the same connection is admitted.
+    // Once a later request of the same connection is admitted, the poll before it is waiting.
     poller.send_produce(TOPIC, 1, &Batch::of(&["behind the poll"]));
     fullbore_tests::wait_until("the poll waits", std::time::Duration::from_secs(30), || client.latest(TOPIC, 1) == 2);
     client.delete_topic(TOPIC);

@@ -137,8 +137,8 @@ fn client_gone_during_its_join_leaves_no_connection() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
     let before = broker.descriptors();
     let mut clients = waiting(&broker, 50);
-    // While a join waits, the broker does not read the next request. A peek then finds bytes of that request, and
-    // cannot show that the client has closed the connection.
+    // While a join waits, the broker does not read the next request of its connection. If the client then closes the
+    // connection, a peek at the socket returns bytes of that request instead of the end.
     for client in clients.iter_mut().skip(25) {
         client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
     }

@@ -183,7 +183,7 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
         beside.len(),
         grown / MIB,
     );
-    // On a slow machine, many answers come after the strangers' patience.
+    // On a slow machine, many responses take longer than the hostile clients wait.
     assert!(answered.load(Relaxed) > frames as usize / 40, "the frames are refused before anything is done");
     assert!(grown < RSS_GROWTH_MAX, "{} MiB more", grown / MIB);
     // Hostile requests may create topics and groups, but only a few.

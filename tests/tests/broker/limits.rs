@@ -98,7 +98,7 @@ fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
         .collect();
     let held = || broker.rss().saturating_sub(before) / MIB;
     wait_until("answers take memory", IN_TIME, || held() > 250);
-    // Memory of other clients is allocated between and above the responses.
+    // These connections allocate memory between and above the responses, so that freed responses leave holes.
     let others: Vec<_> = (0..200)
         .map(|_| {
             let mut other = broker.client();

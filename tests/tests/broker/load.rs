@@ -16,7 +16,7 @@ const SLOW: usize = 50;
 /// How many responses of about 1 MiB a slow consumer requests at once. Together they exceed the kernel's buffers.
 const ANSWERS: usize = 12;
 const GROUPS: usize = 200;
-/// How many groups have a member that vanishes. Until then it sends heartbeats.
+/// How many of the groups have a member that vanishes without leaving. Until then this member sends heartbeats.
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
@@ -123,7 +123,7 @@ fn crowd_of_clients_is_served_and_leaves_nothing_behind() {
         crowd.assert_served();
         crowd.go();
         drop(behind);
-        // The groups are stored in this many logs, each of which is an open file.
+        // The logs in which the groups are stored stay open, with a descriptor each.
         wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + LOGS_OF_GROUPS + 8);
         wait_until("every group is empty", SOON, || {
             let mut state = |number| describe(&mut client, &format!("group-{round}-{number}"), 5).group_state;

@@ -150,11 +150,11 @@ fn lookup_by_time_delays_no_other_request() {
     }
     let pipe = slow.wait_for_reader();
     drop(pipe);
-    // The pipe contains no valid index, so the response to the lookup has an error.
+    // The broker reads no valid index from the pipe, so the response to the lookup has an error.
     assert_eq!(listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1.topics.len(), 1);
 }
 
-/// A client polls a topic by its name. The poll continues with whichever topic has the name.
+/// A client polls a topic by its name. When the topic is recreated, the poll continues with the new topic.
 #[test]
 fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     let mut broker = Broker::start(&[ONE_THREAD]);

@@ -209,8 +209,8 @@ fn connection_at_its_limit_of_pending_responses_is_not_read() {
         full.send_produce("written", 0, &Batch::of(&["v"]));
     }
     wait_until("the connection is full", SOON, || client.latest("written", 0) >= 3);
-    // When these requests are answered, all twenty batches have arrived. A broker that reads beyond its limit would
-    // have appended them.
+    // By the time that these requests are answered, all twenty batches have arrived. A broker that reads beyond its
+    // limit would have appended all of them.
     (0..100).for_each(|_| assert!(client.latest("written", 0) >= 3));
     assert_eq!(client.latest("written", 0), 3, "and the poll is the fourth");
     client.produced("polled", 0, &Batch::of(&["enough"]));

@@ -210,7 +210,7 @@ fn a_header_whose_max_timestamp_is_not_that_of_its_records_is_corrected() {
 fn a_record_whose_fields_leave_it_is_invalid() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
     let whole = good().bytes();
-    // The positions are those of the first record's offset delta, of the length of its value, and of the number of its
+    // The bytes at these positions are the first record's offset delta, the length of its value, and the number of its
     // headers.
     for (at, byte) in [(64, 2), (66, 8), (70, 2)] {
         let mut bytes = whole.to_vec();

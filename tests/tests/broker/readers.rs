@@ -84,8 +84,8 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The thread that reads standard error may get the last lines a moment after the command's end. Then it drops
-        // its handle.
+        // The thread that reads standard error may get the last lines a moment after the command's end. It drops its
+        // handle of the lines once it has all of them.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.reported().pop().unwrap_or_default())
     }
@@ -300,13 +300,13 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let mut broker = written(PARTITIONS);
     broker.stop();
     broker.restart();
-    // The descriptors are enough for some of the logs and for the connections of one consumer.
+    // The broker has descriptors for the connections of one consumer, and for some of the logs at a time.
     broker.leave_descriptors(40);
     let reader = Reader::start(&broker, &[]);
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
     broker.wait_for_stderr("cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry");
-    // A broker with few free descriptors closes logs soon after a read. So the number of waiting partitions varies, and
-    // on a loaded machine they may all be read before a wait is long enough for a report.
+    // A broker with few free descriptors closes logs soon after a read, and can then open others. On a loaded machine,
+    // the command may therefore read all partitions before it has waited long enough for a report.
     let is_reported =
         |line: &String| ["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"].iter().all(|word| line.contains(word));
     reader.waits_for("a report or all partitions", |reader| {

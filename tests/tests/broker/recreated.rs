@@ -89,7 +89,7 @@ fn produce_begun_before_a_recreation_neither_harms_the_new_topic_nor_restores_th
         let answer = producing.receive::<ProduceRequest>(PRODUCE).1;
         let late = &answer.responses[1].partition_responses[0];
         let values: Vec<String> = broker.client().fetch_records(VICTIM, 0).iter().map(|record| record.text()).collect();
-        // The late record is either in the former topic and deleted with it, or in the new topic.
+        // The late record was appended either to the former topic, which is deleted, or to the new topic.
         assert_eq!(values[usize::try_from(offset).expect("an offset")], value, "{late:?}");
         assert!(values.len() <= 2, "{values:?}");
     }
@@ -115,7 +115,7 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         leaving.send(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
         leaving.reset();
     }
-    // A request may be lost when its connection is reset, so it is repeated.
+    // A deletion may be lost when its connection is reset, so the test deletes the remaining topics again.
     wait_until("the topics are gone", SOON, || {
         let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
         let names: Vec<String> = all.topics.iter().flat_map(|topic| topic.name.as_deref().map(str::to_owned)).collect();
@@ -144,8 +144,9 @@ fn recreated_diskless_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[("diskless.enable", "true")]);
 }
 
-/// The topic is recreated as auto.create.topics.enable does it. The broker must accept the producer's next batch. After
-/// OUT_OF_ORDER_SEQUENCE_NUMBER, Java's producer would repeat the batch until delivery.timeout.ms.
+/// A metadata request recreates the topic (auto.create.topics.enable), as a classic one. The broker must accept the
+/// producer's next batch. After OUT_OF_ORDER_SEQUENCE_NUMBER, Java's producer would repeat the batch until
+/// delivery.timeout.ms.
 #[test]
 fn diskless_topic_recreated_as_classic_takes_the_next_batch_of_its_producer() {
     let mut broker = Broker::start(&["auto.create.topics.enable=true"]);
@@ -242,7 +243,7 @@ fn goes_on(configs: &[(&str, &str)]) {
         }
         assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         client.create_topic(VICTIM, 1, configs);
-        // This batch follows the refused one. Accepting it would mean that the refused batch is lost.
+        // The batch after the refused one must be refused as well, until the refused batch is resent.
         let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
         assert_eq!(client.latest(VICTIM, 0), 0);
@@ -252,8 +253,8 @@ fn goes_on(configs: &[(&str, &str)]) {
     assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
-/// The responses are lost as with a broken connection. If the broker refused the resent batches and accepted the next
-/// one, the log would have a hole.
+/// The responses to some batches are lost, and the topic is recreated. If the new topic refused the resent batches and
+/// accepted the next one, the log would have a hole.
 #[test]
 fn recreated_topic_takes_resent_batches_with_lost_responses() {
     writes_again(&[]);
@@ -290,8 +291,8 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
-/// Regression: the producer state that a recreated topic takes over was only in memory. After a restart, each batch was
-/// refused permanently.
+/// Regression: the producer state that a recreated topic takes over from its predecessor was only in memory. After a
+/// restart, the broker refused each batch of these producers permanently.
 #[test]
 fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     let mut broker = Broker::start(&[]);
@@ -333,8 +334,8 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     }
 }
 
-/// After a restart the broker cannot know which topics of the name existed before, so the new one must accept any
-/// batch.
+/// After a restart the broker no longer knows the producers of the deleted topic, so the new topic of this name must
+/// accept any first batch.
 #[test]
 fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch() {
     let mut broker = Broker::start(&[]);
@@ -426,8 +427,8 @@ fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// No client writes to the second topic. Producers of the first topic may be unknown to its partitions. The partitions
-/// must pass this fact on to the last topic, so that it lets these producers continue.
+/// No client writes to the second topic, and its partitions may not know the producers of the first topic. The last
+/// topic must learn from the second one that such producers may exist, and let them continue.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {
@@ -487,8 +488,8 @@ fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_resta
     assert_eq!(client.produced(VICTIM, 0, &one(6)), 0);
 }
 
-/// The broker does not know the producers of an earlier topic, but it must still carry over those of the diskless
-/// topic.
+/// After a restart the broker does not know the producers of the first topic. It must still carry the producers of the
+/// diskless topic over to the next one.
 #[test]
 fn diskless_topic_after_a_restart_carries_its_producers_to_a_classic_one() {
     let mut broker = Broker::start(&[]);

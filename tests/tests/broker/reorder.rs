@@ -51,8 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// Shows when the broker has admitted a sender's requests. The sender writes a record to another topic with acks=0.
-/// Once this record is readable, all earlier requests are admitted.
+/// A means to find out when the broker has admitted a sender's requests. The sender writes a record to another topic
+/// with acks=0. Once this record is readable, all earlier requests of the sender are admitted.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -318,7 +318,7 @@ fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
         let late = [receive_error(&mut lane), receive_error(&mut lane)];
         assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
         assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
-        // The batches stay parked, so a resent batch finds its first copy.
+        // Although the requests have timed out, the batches stay parked. A resent batch is therefore not parked again.
         send(&mut lane, topic, &one(id, 1));
         send(&mut client, topic, &one(id, 0));
         assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");

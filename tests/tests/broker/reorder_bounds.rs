@@ -119,7 +119,7 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (1..=4).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
     send(&mut client, topic, &large(other, 0, 100));
     assert_eq!((receive_offset(&mut client), receive_offset(&mut another)), (5, 6));
-    // The memory of the appended batches is free again.
+    // The appended batches no longer count towards the limit, so other batches can be parked.
     for sequence in 6..=9 {
         send(&mut early, topic, &large(id, sequence, 100_000));
     }

@@ -241,7 +241,7 @@ fn row_05_two_connections_that_race_in_threads_agree_on_every_offset() {
     let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(racer)).collect();
     for racer in racers {
         for (sequence, answer) in (0..).zip(racer.join().expect("no racer panics")) {
-            // A thread that has fallen behind by more than the window gets a duplicate error.
+            // If a thread sends a batch after more than a window of later ones is appended, it gets a duplicate error.
             match answer.error_code {
                 ErrorCode::NONE => assert_eq!(answer.base_offset, sequence),
                 code => assert_eq!(code, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),

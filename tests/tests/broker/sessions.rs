@@ -223,7 +223,7 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     const FETCHES: i32 = 500;
     let (broker, mut client) = broker_with_partitions(PARTITIONS, &[]);
     let id = client.call(&request(0, 0, &all(PARTITIONS)), FETCH).session_id;
-    // The first wait allocates memory that later waits use again.
+    // The first waiting fetch allocates memory that later ones use again, so it is not measured.
     let waited = FetchRequest { max_wait_ms: 1, ..long_poll(id, 1, &[]) };
     assert_eq!(client.call(&waited, FETCH).error_code, ErrorCode::NONE);
     let before = broker.rss();
@@ -311,7 +311,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
         }
     });
     wait_until("the connection holds what it may", SOON, || client.latest("behind", 0) >= 2);
-    // If the broker had read on, ten batches would be there by the time these requests are answered.
+    // If the broker had not stopped reading from the connection, all ten batches would be in the log by now.
     (0..200).for_each(|_| assert!(client.latest("behind", 0) < 5));
     client.produced(TOPIC, 5, &Batch::of(&["enough"]));
     for _ in 0..10 {

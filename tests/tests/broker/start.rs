@@ -98,7 +98,7 @@ fn data_directory_is_free_after_kill_9() {
     assert_serves(&broker);
 }
 
-/// Not even root may create a directory in /sys.
+/// The data directory is in /sys, where not even root may create a directory.
 #[test]
 fn data_directory_without_permission_is_named() {
     let refused = serve_refused(Path::new("/sys/fullbore"), &[]);

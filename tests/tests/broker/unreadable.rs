@@ -87,7 +87,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
     let mut wrong_crc = packed(Compression::Gzip, records);
     let at = wrong_crc.len() - 8;
     wrong_crc[at] ^= 1;
-    // The frame headers of independent and of linked blocks. The last byte of each is its checksum.
+    // Replaces the frame header by one for linked blocks. The last byte is the checksum of the header.
     let mut linked = packed(Compression::Lz4, records);
     linked[4..7].copy_from_slice(&[0x40, 0x40, 0xc0]);
     let google = [b"\xff\x06\x00\x00sNaPpY".to_vec(), bare_snappy(records)].concat();
@@ -165,7 +165,7 @@ fn batches_with_large_decompressed_records_are_appended_in_order() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
-    // Both batches can be read, because blocks may be decompressed at once or one after another.
+    // Some of these batches are decompressed at once, and others block by block. The broker must accept both.
     let batch = plain(5, 1 << 20);
     let whole = with_payload(&batch, Compression::Snappy, &bare_snappy(&batch[HEADER_LEN..]), 5);
     for at in 0..3 {

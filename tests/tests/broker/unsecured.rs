@@ -1,4 +1,5 @@
-//! A broker has no access control, quotas or users. Its responses must be those of a Kafka without them.
+//! Fullbore has no access control, quotas or users. Its responses to requests about them must be those of a Kafka
+//! broker on which they are not configured.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{
@@ -263,7 +264,7 @@ fn authorized_operations_on_request_are_all_operations() {
     };
     let reported = client.call(&request, 13).topics.remove(0);
     assert_eq!((reported.error_code, reported.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
-    // This request has no field for the operations, so the response always has them.
+    // A client cannot leave out the authorized operations in this request, so the response always has them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };
     let of_topics: Vec<_> =

@@ -25,7 +25,8 @@ impl Visit for Ask<'_> {
 fn every_version_of_every_api_is_answered_in_its_own_layout() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    // An empty produce has acks=0 and therefore no response. All versions of Produce are tested in `produce`.
+    // An empty produce request has acks=0 and therefore gets no response. All versions of Produce are tested in
+    // `produce`.
     for key in client.offered().into_iter().filter(|key| *key != ApiKey::Produce) {
         for version in key.versions() {
             key.visit(Ask { client: &mut client, version });

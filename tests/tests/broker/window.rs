@@ -1,8 +1,8 @@
 //! Windows of more than five batches (KIP-1269). The broker must remember them completely, also after restarts and
 //! while the size changes.
 //!
-//! The values that producers get are tested in `configs`. In `sequence`, rows 2 and 7 of the list are tested with the
-//! real setting.
+//! The values that producers get are tested in `configs`. Rows 2 and 7 of the list of bugs in `sequence` are tested
+//! here with larger windows, and in `sequence` with the default window.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -132,8 +132,8 @@ fn row_07_windows_of_5_64_and_1024_survive_kill_9() {
     windows_survive(Broker::kill);
 }
 
-/// A larger window applies at once. A smaller one applies only when the producer must have learnt of it, whatever
-/// happens in between.
+/// A larger window applies at once. A smaller one applies only when the producer must have received it in a response.
+/// `end` ends the broker in between.
 fn window_changes(key: &str, kind: i8, name: &str, end: End) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -115,7 +115,7 @@ fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_ow
     add_again_and_lose_leader(&mut cluster);
 }
 
-/// The follower keeps the directory of the first partition, as if it had not run when the others started on the copy.
+/// The follower still has the directory of the first partition, as if it had not run since the copy was accepted.
 #[test]
 fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_the_first() {
     let (mut cluster, _store) = grown_after_the_copy();
@@ -124,12 +124,13 @@ fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_
     copy(&away.join("grown-1"), kept.path());
     continue_on_copy(&mut cluster);
     cluster.broker(1).stop();
-    // The broker is now in the state of one that did not run since the copy was accepted.
+    // Restores the partition's directory, which the broker set aside when it started on the copy.
     copy(&kept.path().join("grown-1"), &away);
     add_again_and_lose_leader(&mut cluster);
 }
 
-/// librdkafka ignores metadata with an older leader epoch than it knows, even if the topic has another id.
+/// librdkafka ignores metadata with an older leader epoch than it knows, even if the topic has another id. A topic that
+/// is created after the copy was accepted must therefore begin with a larger leader epoch.
 #[test]
 fn topic_is_created_again_after_an_accepted_copy_its_leader_epoch_is_larger() {
     let (mut cluster, _store) = start(1);
@@ -161,9 +162,9 @@ fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_
     produce(&mut cluster, 1, "classic", 0, &numbered("since", 3));
     continue_on_copy(&mut cluster);
     cluster.broker(1).wait_for_stderr("retention and compaction delete nothing for a while");
-    // The index lost the diskless records, so these are new ones.
+    // The diskless records are not in the copy of the index, so the test writes new ones.
     produce(&mut cluster, 1, "diskless", 0, &numbered("new", 3));
-    // Several rounds of retention take place meanwhile, since each diskless record takes a while.
+    // These writes take longer than several intervals of retention.
     produce(&mut cluster, 1, "other", 0, &numbered("other", 20));
     assert_eq!(texts(&mut cluster, 1, "classic", 0), numbered("since", 3));
     assert_eq!(texts(&mut cluster, 1, "diskless", 0), numbered("new", 3));

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long faults are injected.
 const SCHEDULE_MS: u64 = 20_000;
-/// How long every replica may take to get in sync after the faults. A broker that was fenced several times waits for up
-/// to eight sessions before it returns.
+/// How long it may take after the faults until every replica is in sync. A broker that was fenced several times waits
+/// for up to eight times the session timeout before it returns.
 const WHOLE_MAX: Duration = Duration::from_secs(90);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
@@ -71,7 +71,8 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // While the database is down, no broker is started. A fault of a broker that is not running is skipped.
+            // The broker may be down already, because none is started while the database is down. This fault is then
+            // skipped.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);
@@ -228,7 +229,7 @@ fn round_of_transactions(seed: u64) {
     }
 }
 
-/// Runs only in `make soak`, or with `FULLBORE_TRANSACTION_CHAOS_ROUNDS`.
+/// Runs rounds only in `make soak`, or with `FULLBORE_TRANSACTION_CHAOS_ROUNDS`.
 #[test]
 fn random_faults_leave_transactions_whole_and_single() {
     for_each_seed("FULLBORE_TRANSACTION_CHAOS_ROUNDS", 0, round_of_transactions);

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// Runs the check and returns its lines about the data directory. The first value is true if none of these lines is
-/// marked as wrong.
+/// Runs `fullbore admin check` and returns its lines about the data directory. The first value is true if none of these
+/// lines is marked as wrong.
 pub fn checked(cluster: &Cluster, sets: &[&str], directory: &Path) -> (bool, String) {
     lines_about(cluster, sets, directory, "data directory ")
 }
 
-/// Runs the check and returns its lines that contain `subject`. The first value is true if none of these lines is
-/// marked as wrong.
+/// Runs `fullbore admin check` and returns its lines that contain `subject`. The first value is true if none of these
+/// lines is marked as wrong.
 fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str) -> (bool, String) {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("server.properties");
@@ -29,7 +29,7 @@ fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let report = String::from_utf8(output.stdout).expect("text");
     let about: Vec<&str> = report.lines().filter(|line| line.contains(subject)).collect();
-    // The databases of tests run with fsync=off, which the check also reports.
+    // The other lines may also be marked as wrong: the databases of tests run with fsync=off, which the check reports.
     assert_eq!(output.status.success(), !report.contains("WRONG"), "{report}");
     let reported = about.join("\n");
     (!reported.contains("WRONG"), reported)
@@ -95,7 +95,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     assert!(!is_well && reported.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{reported}");
     fs::remove_file(directory.join("diskless-counter")).expect("there");
 
-    // This is the state that an older copy of the database would have.
+    // Without its newest version, the database is in the state of an older copy.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, reported) = checked(&cluster, &[], &directory);

@@ -70,7 +70,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // If a test has failed, its processes may still run.
+        // If the test has failed, processes of its cluster may still run.
         let _ = self.run("down", &[]);
     }
 }
@@ -129,7 +129,7 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     kill_process(frozen, Signal::STOP).expect("it runs");
     let reported = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
-    // Broker 1 may still be handing over its partitions, so the message may name it as well.
+    // Broker 1 may still be handing over its partitions. The message then names broker 1 before broker 2.
     let expected = format!(
         "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
          end, and `kill -9 {pid}` ends it at once\n"

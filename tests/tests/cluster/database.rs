@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
 
-/// How long a change may wait for its database before it fails, given the timeout [`CALL`].
+/// How long a change of the metadata may wait for the database before it fails, given the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(20);
 const CALL: &str = "control.plane.timeout.ms=4000";
 /// How soon a change must succeed after the database is back.
@@ -20,8 +20,8 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
-/// Creates the topic. Returns true if the topic exists now. An earlier attempt may have been carried out after its
-/// timeout.
+/// Creates the topic. Returns true if the topic exists now, perhaps because an earlier attempt was carried out after
+/// its timeout.
 fn is_created(client: &mut Client, name: &str) -> bool {
     [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS].contains(&create(client, name))
 }

@@ -29,8 +29,8 @@ pub struct Shared {
     _store: TempDir,
 }
 
-/// Starts three brokers with the given settings and creates a diskless topic. The cluster does not soon notice that a
-/// broker has ended.
+/// Starts three brokers with the given settings and creates a diskless topic. The session timeout is the default, so
+/// the cluster does not soon notice that a broker has ended.
 pub fn shared(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, sets), partitions)
 }
@@ -183,7 +183,8 @@ fn broker_hung_past_its_session_loses_no_diskless_record() {
 #[test]
 fn database_outage_delays_diskless_batches() {
     under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
-        // A batch without a response may have been written, so it goes to another topic than the load.
+        // The load's topic must have only the load's records. A refused batch may nevertheless be written, so these
+        // batches go to another topic.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
         cluster.postgres().stop();
@@ -214,7 +215,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
         client.produced(TOPIC, 0, &Batch::of(&["before"]));
     }
     cluster.postgres().copy();
-    // The database was restarted to make the copy, so a broker may refuse the first attempts.
+    // To make the copy, the database was stopped and started. A broker may therefore refuse the first attempts.
     let mut offsets = Vec::new();
     for client in &mut clients {
         wait_until("it is taken", SOON, || {
@@ -334,7 +335,8 @@ fn recreated_topic_is_empty_at_all_brokers() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     for round in 0..10 {
-        // A broker that has not learned of the deletion yet would append its record to the old topic.
+        // Waits until all brokers know of the deletion. A broker that does not would append its record to the old
+        // topic.
         cluster.wait_for_same_topic(TOPIC);
         for id in ALL {
             let mut client = cluster.broker(id).client();
@@ -391,8 +393,8 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // The cluster does not know this producer, which may have written to an even older topic of this name. The producer
-    // must begin a new epoch instead of failing permanently.
+    // No broker knows this producer, which may have written to an even older topic of this name. After this error code,
+    // the producer begins a new epoch instead of failing permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
@@ -423,7 +425,8 @@ fn unknown_producer_gets_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Regression: every producer except the first one waited until its missing batches expired.
+/// Regression: after a topic was recreated, only the first producer could continue at once. The batches of the others
+/// were parked until they expired.
 #[test]
 fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -457,13 +460,14 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
             });
             assert!(requested.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", requested.elapsed());
         }
-        // The first producer has caught up with the others by now.
+        // After its resent batch, the first producer also sends the batch that the others have already sent.
         let mut client = cluster.broker(1).client();
         assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
     }
 }
 
-/// Regression: the producer waited for `fullbore.reorder.wait.ms` without need, and was then refused permanently.
+/// Regression: the idle producer's batch was parked for `fullbore.reorder.wait.ms`, although no earlier batch was
+/// missing, and was then refused permanently.
 #[test]
 fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -493,8 +497,9 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Regression: five batches of a producer waited for an earlier batch that had gone to the deleted topic. The broker
-/// must refuse them at once, because a client with five batches in flight cannot resend the earlier one.
+/// Regression: five batches of a producer were parked because an earlier batch was missing, which had gone to the
+/// deleted topic. The broker must refuse the five at once: a client with five batches in flight cannot resend the
+/// earlier one.
 #[test]
 fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -541,7 +546,8 @@ fn broker_with_another_store_does_not_start() {
         "{}",
         refused.stderr
     );
-    // The refused broker must be fenced. Otherwise it would get replicas and clients until its session expires.
+    // The broker that refused to start must be fenced. Otherwise it would get replicas and clients until its session
+    // expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);

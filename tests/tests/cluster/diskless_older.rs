@@ -74,8 +74,8 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// A clean stop changes the metadata as well, so the copy is older than the metadata that the brokers have seen. In the
-/// copy only broker 1 is in sync, but it ends before the newest records are written.
+/// The clean stop of brokers changes the metadata, too, so the copy lacks metadata that the brokers have seen. In the
+/// copy only broker 1 is in sync, but broker 1 ends before the newest records are written.
 #[test]
 fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
@@ -138,8 +138,8 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     });
 }
 
-/// A frozen broker sends no heartbeats, so the command cannot notice it. In this test it leads a classic partition, and
-/// knows diskless records that the copy lacks.
+/// A frozen broker sends no heartbeats, so the command cannot notice that the broker still runs. In this test the
+/// broker leads a classic partition, and knows diskless records that the copy lacks.
 #[test]
 fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends() {
     let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
@@ -159,7 +159,7 @@ fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends()
     cluster.wait_for_brokers(&[1, 2]);
     let others = ["other 1", "other 2", "other 3"];
     others.iter().for_each(|text| produced(cluster, 1, text));
-    // The broker finds these requests as soon as it continues.
+    // The frozen broker reads these requests when it resumes.
     for (topic, client) in &mut clients {
         client.send(&produce_request(topic, 0, Batch::of(&["frozen"]).bytes()), 9);
     }

@@ -12,7 +12,7 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the broker that coordinates an id. Waits until the broker `requested` knows the coordinator.
+/// Returns the broker that coordinates a transactional id, once the broker `requested` knows the coordinator.
 fn coordinator(cluster: &mut Cluster, requested: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
@@ -112,7 +112,7 @@ fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // The reader might not have received the object with the marker yet.
+            // The response has the record, and perhaps not the marker, whose object the broker may not have read yet.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));

@@ -245,7 +245,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         wait_until("broker 1 leads one", SOON, || led().is_some());
         let led = led().expect("broker 1 leads one").partition_index;
         let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
-        // The first segment stays readable, because the checks of the load read it.
+        // The first segment stays readable, because clients of the load read the log from its start.
         let older = &all[1..all.len() - 1];
         let base_offset = older[0].file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
         take_away(older);
@@ -323,7 +323,7 @@ fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
                 }
             }
             if is_killed {
-                // The broker is killed, so that its next start does not follow a clean stop.
+                // The broker is started and killed, so that its last start below does not follow a clean stop.
                 cluster.broker(1).restart();
                 cluster.broker(1).kill();
             }

@@ -18,8 +18,7 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition has a leader and broker `id` is in sync with no other broker. The broker may still be the
-/// only member of an ISR.
+/// Waits until each partition has a leader, and no ISR contains both broker `id` and another broker.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {
@@ -29,7 +28,7 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// Chooses the link that broker `id` gets, so that each broker gets a different one.
+/// Returns the state of a link for broker `id`. Each broker gets a different one of `links`.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }

@@ -18,8 +18,8 @@ const OWN: &str = "own";
 /// How long a broker without a store may remain in use. It reports the loss after 4 s, and its peers learn of this from
 /// a heartbeat. A busy machine takes longer.
 const LEFT_OUT_MAX: Duration = Duration::from_secs(40);
-/// How long a broker may take until it is in use again. The store must have responded for 5 s, or for up to 40 s after
-/// an earlier loss.
+/// How long a broker may take until it is in use again. Before that, its store must have responded for 5 s, or for up
+/// to 40 s if the broker has lost the store before.
 const BACK_MAX: Duration = Duration::from_secs(120);
 
 /// The store of three brokers, and the link of each broker to it.
@@ -80,7 +80,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // At first the client gets an error after which it retries, because the store may soon be back.
+        // At first the broker returns a retriable error, because the store may soon be back.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The offsets that a leader has returned for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// The broker, partition and leader epoch.
+    /// The leader's broker id, the partition and the leader epoch.
     pub of: (i32, i32, i32),
     pub high_watermark: i64,
     pub last_stable_offset: i64,

@@ -74,7 +74,8 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
-    // A heartbeat may have been in flight while the copy was made, so one new heartbeat is not enough.
+    // Only heartbeats that were sent after the copy was made reveal the copy. One may have been in flight at that
+    // moment, so the test waits for several.
     wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
@@ -137,7 +138,7 @@ fn older_directory_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
-/// The sessions of the other brokers expire one after another, so the last broker leads alone.
+/// The other brokers are killed first, and their sessions expire, so the last broker leads alone.
 #[test]
 fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
     let place = tempfile::tempdir().expect("a directory");
@@ -193,8 +194,9 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     all_records_are_there(&mut cluster);
 }
 
-/// The directory's file `cluster` may be in two unusual states. Either the broker was killed after it had noted a
-/// joining process, before the database responded. Or the file is from an earlier version, which noted no processes.
+/// The test covers two unusual states of the directory's file `cluster`. In one, the broker was killed after it had
+/// noted a joining process, before the database responded. In the other, the file is from an earlier version, which
+/// noted no processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);

@@ -87,7 +87,7 @@ fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     std::fs::create_dir(&segment).expect("made");
     ALL.iter().for_each(|id| cluster.broker(*id).restart());
     cluster.broker(2).wait_for_stderr("cannot open the logs of some partitions without a leader");
-    // Broker 1 may still name the leaders from before the power loss.
+    // Broker 1 may return the leaders from before the power loss at first.
     let all_but_the_first: Vec<bool> = (0..PARTITIONS).map(|partition| partition != 0).collect();
     wait_until("only the partition with an unknown log end has no leader", SOON, || led(&cluster) == all_but_the_first);
     std::fs::remove_dir(&segment).expect("removed");

@@ -93,7 +93,8 @@ fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_produce
     goes_on_through(&[(8, false), (2, true), (8, true)], true);
 }
 
-/// The broker that creates the diskless topic in the index might not have the state of the producers.
+/// Only the leader of the classic topic knows the topic's producers, and another broker may create the diskless topic
+/// in the index.
 #[test]
 fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
     let store = tempfile::tempdir().expect("a directory");
@@ -135,8 +136,8 @@ fn kill_of_the_leader_before_the_first_batch_lets_producers_continue_at_a_follow
     assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The checkpoints of all brokers still contain the high watermark of the deleted topic. Applied to the next topic, it
-/// would hide records.
+/// The checkpoints of all brokers still contain the high watermark of the deleted topic. If a broker applied it to the
+/// next topic, records of that topic would be hidden.
 #[test]
 fn kill_and_stop_of_all_brokers_after_a_deletion_leave_the_next_topic_writable() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -203,7 +204,8 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(6)), ErrorCode::NONE);
 }
 
-/// Returns where a leader epoch ends in the only partition of the topic. `believed` is the client's present epoch.
+/// Sends OffsetForLeaderEpoch for the end of `epoch` in the topic's only partition. `believed` is the leader epoch that
+/// the client believes to be current.
 fn epoch_end(client: &mut Client, believed: i32, epoch: i32) -> EpochEndOffset {
     let of = OffsetForLeaderPartition { current_leader_epoch: believed, leader_epoch: epoch, ..Default::default() };
     let topics = vec![OffsetForLeaderTopic { topic: Text::from(TOPIC), partitions: vec![of], ..Default::default() }];
@@ -253,7 +255,7 @@ fn topic_made_again_after_elections_begins_in_a_later_leader_epoch() {
         assert_eq!(ends(epoch_end(&mut client, before, before)), (ErrorCode::NONE, before, 1));
         assert_eq!(ends(epoch_end(&mut client, -1, before + 1)), (ErrorCode::NONE, -1, -1));
         assert_eq!(client.fetch_batches(TOPIC, 0)[0].leader_epoch, before);
-        // A record of the deleted topic counts as truncated, since its epoch ends before the first record.
+        // For an epoch of the deleted topic the end is 0, so a client treats all records of that topic as truncated.
         assert_eq!(ends(epoch_end(&mut client, before, deleted)), (ErrorCode::NONE, deleted, 0));
         assert_eq!(epoch_end(&mut client, deleted, deleted).error_code, ErrorCode::FENCED_LEADER_EPOCH);
         assert_eq!(fetched_in(&mut client, deleted), ErrorCode::FENCED_LEADER_EPOCH);

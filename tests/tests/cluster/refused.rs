@@ -131,12 +131,13 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
 
 #[test]
 fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directory_free() {
-    // With this timeout, the session cannot expire during the test and remove the broker.
+    // With this timeout, broker 2 cannot leave the cluster by an expired session. It must leave because its start
+    // fails.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a directory");
-    // The broker writes the file `cluster` under this name before it renames it. A directory with this name prevents
-    // the write.
+    // A directory has the name `cluster.tmp`, under which the broker writes the file `cluster` before it renames the
+    // file. So the write fails.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let reported = refusal(new.path(), &sets);
@@ -147,7 +148,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // On an empty database the broker would be the first of a new cluster. It must not start there either.
+    // The start must also fail with an empty database, for which the broker would be the first of a new cluster.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
@@ -159,7 +160,8 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// The brokers that were last in sync are down. The broker that starts must not lead, and cannot reach any leader.
+/// Brokers 2 and 3, which were last in sync, are down. Broker 1 starts alone. It must not lead, and cannot reach the
+/// leaders.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);

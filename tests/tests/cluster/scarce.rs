@@ -13,11 +13,11 @@ fn broker_without_descriptors_for_a_while_loses_no_record() {
         cluster.broker(other).kill();
         cluster.wait_for_isr(id, TOPIC, 2);
         cluster.broker(id).refuse_descriptors();
-        // The restart of the other broker makes this broker need a descriptor for the follower's new connection.
+        // After the other broker's restart, the broker needs a descriptor for a new connection of this follower.
         cluster.broker(other).restart();
         wait_until("it has none left", SOON, || {
-            // The broker may have closed a descriptor in the meantime and could use it again, so the limit is lowered
-            // again.
+            // If the broker has closed a descriptor in the meantime, it could open another one. The limit is therefore
+            // lowered again.
             cluster.broker(id).refuse_descriptors();
             drop(cluster.broker(id).client());
             cluster.broker(id).stderr().contains("Too many open files")

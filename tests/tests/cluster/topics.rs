@@ -133,7 +133,8 @@ fn topic_recreated_on_another_broker_takes_the_next_batch_of_a_producer() {
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// Regression: the new leader accepted any first sequence of a producer, and then refused the earlier batches for ever.
+/// Regression: the new leader accepted any first sequence from a producer that started later. If the producer's second
+/// batch arrived first, the leader then refused the first batch for ever.
 #[test]
 fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     const TOPIC: &str = "later";
@@ -144,8 +145,8 @@ fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // A broker that never knew the old topic could not know that the new one has a predecessor. So both brokers
-        // must know the old topic first.
+        // Both brokers must know the old topic before its deletion. A broker that never knew the old topic would not
+        // know that the new one has a predecessor.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);

@@ -1,5 +1,6 @@
-//! Brokers that are killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`). They
-//! are coordinators or leaders. No number may be lost or duplicated, and no transaction may stay open.
+//! Coordinators and leaders that are killed, or frozen past their session, at each step of a transaction
+//! (`FULLBORE_FAULT_POINT`). A client copies numbers in transactions. No number may be lost or duplicated, and no
+//! transaction may stay open.
 //!
 //! Each broker is killed or frozen when it first reaches the step, and so is the broker that takes over.
 //! `FULLBORE_TRANSACTION_STEPS` is the number of steps to try (by default 2, in `make soak` all).
@@ -20,7 +21,8 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // This setting also applies to internal topics. With 1, an ISR could shrink to the broker that stays away.
+    // This setting also applies to internal topics. With 1, an ISR could shrink to the only broker that the test keeps
+    // away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
@@ -42,7 +44,8 @@ enum Fate {
     Freezes,
 }
 
-/// The brokers that have reached the step, with the number up to which the client had copied at that time.
+/// The brokers that were killed or frozen at the step and are still away. `since` has, for each of them, the number up
+/// to which the client had copied at that time.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,

@@ -10,8 +10,8 @@ use std::process::Command;
 
 const BROKERS: usize = 3;
 
-/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`], except
-/// that `replaced` replaces one of them.
+/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`], one of
+/// which `replaced` may replace.
 fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) {
     for fixture in Fixture::of_releases("cluster") {
         let mut plan = ClusterPlan::with_own_postgres(BROKERS, &WAITING);
@@ -52,7 +52,8 @@ fn migrate(fixture: &Fixture, plan: &ClusterPlan) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Gives a broker the settings in its file, except those that belong to the machine on which the file was written.
+/// Gives a broker the settings in its properties file, except addresses and paths of the machine on which the file was
+/// written.
 fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
         if !["control.plane", "diskless.storage", "fullbore.admin.listener", "listeners", "log.dirs"].contains(&key) {

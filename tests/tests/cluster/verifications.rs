@@ -14,7 +14,7 @@ const DEAD_TOPIC: &str = "dead";
 const LIVE_TOPIC: &str = "live";
 /// How many ids wait for their coordinator.
 const STUCK: usize = 20;
-/// How many batches of each waiting id are refused in one attempt.
+/// How many times the batch of each waiting id is refused in one attempt, on average.
 const ROUNDS: usize = 5;
 const ATTEMPTS: usize = 10;
 
@@ -129,8 +129,8 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
         sent(&producer, &mut leader, partition, &batch);
         producer.end(&mut coordinator, true);
     };
-    // If the other ids delayed the producer, it would complete only about one transaction while each of the others is
-    // refused once. A busy machine delays the producer as well, but not in every attempt.
+    // If the waiting ids delayed the producer, it would complete only about one transaction in the time in which each
+    // of them is refused once. A busy machine delays the producer as well, but not in every attempt.
     let mut counts = Vec::new();
     while counts.len() < ATTEMPTS && counts.last().is_none_or(|count| *count < 3 * ROUNDS) {
         counts.push(ended_beside(&mut stuck, partition, &mut transaction));

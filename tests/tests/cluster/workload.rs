@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// How many keys the records have. The records of each key must stay in order.
 const KEYS: usize = 20;
-/// How many records are written before each pause. The producer prints acknowledgements when it has nothing to send.
+/// How many records are written before each pause. The producer prints acknowledgements only during pauses.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
 /// How long it may take after the fault until everything written is readable.
 const READABLE_MAX: Duration = Duration::from_secs(120);
-/// How long acknowledgements may pause during an event that should hardly delay them.
+/// How long the producer may get no acknowledgement during a fault that should hardly delay it.
 const GOES_ON_MAX: Duration = Duration::from_secs(60);
 
 /// The clients that run while a fault is injected.
@@ -51,7 +51,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
         let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
             let mut sent = Vec::new();
-            // The records after the fault show that everything works again.
+            // After the fault, more records are written, which shows that everything works again.
             let mut left = 1_000;
             while left > 0 {
                 let key = format!("k{}", sent.len() % KEYS);

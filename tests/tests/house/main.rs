@@ -76,7 +76,8 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the directories that lead to a file. If a directory has the file's name, the file belongs to that directory.
+/// Returns the names of the directories that lead to a file. If a directory has the file's name, the file counts as
+/// inside that directory.
 fn directory_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let has_directory = of.files.iter().any(|other| other.path.starts_with(&own));
@@ -159,7 +160,8 @@ fn docs_in_rustdoc_are_self_contained() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The print macros panic when the output is full or has no reader.
+/// The print macros panic if the output cannot be written, for example because its disk is full or its reader has
+/// ended.
 #[test]
 fn no_code_prints_by_a_macro() {
     let printed: Vec<String> = each_file(|of, file| {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Maximum number of files that handle the batch or its outcome on each path. The goals were 20 and 26.
+/// The number of files that handle the batch or its outcome on each path. The goals were at most 20 and 26.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 19), ("A diskless produce", 26)];
 
 struct Table {
@@ -24,11 +24,11 @@ struct Row {
     functions: Vec<String>,
     /// True for each function that is called by the caller of the function before it.
     are_siblings: Vec<bool>,
-    /// The caller of the row's first function, if that is not the function above. If the caller calls it through a
-    /// function outside the table, that function is the second element.
+    /// The caller of the row's first function, if the caller is not the function above. If the caller reaches the
+    /// function through one that the table leaves out, the second element is the function that is left out.
     caller: Vec<String>,
-    /// How the row's first function is started: task, thread, answer, wake, future or closure. `None` if a row above
-    /// calls the function.
+    /// The hand-over by which the row's first function is started: task, thread, answer, wake, future or closure.
+    /// `None` if a function of a row above calls it.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
@@ -39,7 +39,8 @@ struct Function {
     file: String,
     name: String,
     body: String,
-    /// The index of its caller. `None` if it has none, or was reached by a hand-over.
+    /// The index of its caller in [`Above::functions`]. `None` if the function has no caller there, or is started by a
+    /// hand-over.
     caller: Option<usize>,
 }
 
@@ -47,8 +48,8 @@ struct Function {
 #[derive(Default)]
 struct Above {
     functions: Vec<Function>,
-    /// A stack of the functions whose further calls the next rows may show. Each is an index into `functions`, and the
-    /// position in the function's body from which on its next call is searched.
+    /// A stack of functions whose bodies may have further calls that the next rows show. Each entry has the function's
+    /// index in `functions`, and the position in its body at which the search for the next call begins.
     open: Vec<(usize, usize)>,
 }
 
@@ -58,8 +59,8 @@ impl Above {
         self.functions.push(function);
     }
 
-    /// Returns the index of the last function with this name. `name` may begin with the end of the file's path and a
-    /// space.
+    /// Returns the index of the last function with this name. `name` may have the form `FILE NAME`, in which FILE is
+    /// the end of the file's path.
     fn named(&self, name: &str) -> Option<usize> {
         let (file, name) = name.rsplit_once(' ').unwrap_or(("", name));
         self.functions.iter().rposition(|of| of.name == name && of.file.ends_with(file))
@@ -90,8 +91,8 @@ impl Above {
         next.is_some()
     }
 
-    /// Returns true if `is_start` holds for the body of the caller that a row names. If the row names none, the body of
-    /// any function above may be the one.
+    /// Returns true if `is_start` is true of the body of the caller that a row names. If the row names no caller,
+    /// returns true if `is_start` is true of any body above.
     fn starts(&self, row: &Row, is_start: impl Fn(&str) -> bool) -> bool {
         match row.caller.first() {
             Some(caller) => self.named(caller).is_some_and(|caller| is_start(&self.functions[caller].body)),
@@ -158,7 +159,8 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
         code.for_each(|line| body.extend([line, "\n"]));
     }
     for name in &row.functions {
-        // A macro generates `dispatch`, so the macro's arms are used as its body.
+        // If a macro contains a function (`dispatch`), the function is not parsed. The text behind its name is then
+        // used as its body.
         if !bodies.contains_key(name)
             && let Some((_, rest)) = text.split_once(&format!("fn {name}("))
         {

@@ -68,8 +68,8 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // The name is from another crate, or this module has imported it. In the second case the import is resolved
-            // instead.
+            // The path begins with the name of another crate, or with an imported name. The import is in
+            // `Paths::named` by itself.
             _ if depth == 0 => return None,
             _ => {}
         }
@@ -149,7 +149,7 @@ impl Paths {
         if ident == "self" {
             let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name.to_string() };
             self.imports.push((name, path.clone()));
-            // An imported module counts as used only if an item in it is named.
+            // An import of a module (`self`) counts as a use of the module's file, unless it is a re-export.
             self.words_of_module(path, is_exported);
             return;
         }
@@ -168,7 +168,7 @@ impl Paths {
         }
     }
 
-    /// Reads the tokens of a macro, because macros are not parsed. Words that colons join are paths.
+    /// Reads the tokens of a macro call, because `syn` does not parse them. Words that `::` joins count as paths.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

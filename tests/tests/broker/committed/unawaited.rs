@@ -59,7 +59,8 @@ fn a_commit_is_written_although_its_client_disconnects() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // The broker must write the commit by itself. This wait only fetches the offset, and a fetch causes no write.
+        // The client has disconnected, but the broker must still write the commit. The wait below only fetches the
+        // offset, which causes no write.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }
@@ -81,7 +82,7 @@ fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The long poll gets its response. After that the commits also get theirs.
+            // The long poll ends with a response, so the commits behind the poll get their responses, too.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);

@@ -6,16 +6,17 @@
 //!
 //! Nothing else may be lost than the following:
 //! - Damage in the newest segment loses its records from the first damaged batch on. The partition becomes unavailable
-//!   instead if a whole batch follows the damage, or if the damage hits flushed bytes. A log line then names the file,
-//!   and the file stays unchanged. After a reboot, the partition becomes unavailable only if a whole batch follows and
-//!   flushed bytes are damaged. With only one of the two, the bytes from the first damaged batch on are set aside.
+//!   instead if a whole batch follows the damage, or if flushed bytes are damaged. A log line then names the file, and
+//!   the file stays unchanged. After a reboot, the partition becomes unavailable only if both conditions hold. If only
+//!   one holds, the bytes from the first damaged batch on are moved to another file.
 //! - Damage in the tail of `control.db-wal` loses the topics that were created last, in order. Committed offsets are
 //!   not affected, because they are in a topic.
 //! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.
 //!
 //! Kafka's text files have no checksum, so a broker cannot notice a changed number in a checkpoint. A smaller log start
-//! brings back records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked, so it is not
-//! damaged together with a segment. A log start is written to two files, and only one of them is damaged at a time.
+//! brings back records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked, so the tests
+//! do not damage both a recovery point and a segment. Of the two files that have a log start, the tests damage only
+//! one.
 
 mod damage;
 mod model;
@@ -33,8 +34,8 @@ const PARTITIONS: i32 = 2;
 const LATE: &str = "late";
 /// Settings with which segments have a few batches, and each batch except the first has an index entry.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Maximum number of transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is slightly
-/// longer than 4 KiB.
+/// Maximum number of transactions that damage in the last 4 KiB of the write-ahead log can lose. Each transaction has
+/// at least one frame, and a frame is slightly longer than 4 KiB.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {

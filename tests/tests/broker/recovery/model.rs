@@ -76,7 +76,8 @@ pub struct Log {
     flushed: i64,
     /// True if the data directory shows that the machine has rebooted since the broker's end.
     has_rebooted: bool,
-    /// The file to which the bytes from the damage on must be moved, and its expected content.
+    /// The file to which the broker must move the bytes from the first damaged batch on, and the file's expected
+    /// content.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
     /// The content of the newest segment after the damage.
@@ -376,7 +377,7 @@ impl Log {
                     assert_eq!((sent.error_code, sent.base_offset), (ErrorCode::NONE, one.first), "{what}: sent again")
                 }
                 true if end > 0 => assert!(survived.contains(&sent.error_code), "{what}: {:?}", sent.error_code),
-                // The partition looks as if it were emptied, so the producer's state is not known.
+                // The log has no records, so the broker may not know the producer, and may accept any sequence.
                 true => return,
             }
         }

@@ -150,8 +150,9 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
             }
             let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
             for piece in 0..random.below(4) {
-                // In the first partly written segment, the first piece begins at the segment's start. Otherwise the
-                // recovery would always truncate the log there.
+                // In the first segment that is not written back completely, the first piece begins at the segment's
+                // start. Otherwise this start would nearly always be missing, and recovery would truncate the log
+                // there.
                 let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
                 let count = random.between(1, pages + 1) as u64;
                 write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));

@@ -14,7 +14,7 @@ fn init(id: &str) -> InitProducerIdRequest {
     init_request(id, 60_000, None)
 }
 
-/// The goal is 100 MiB for 100,000 ids. The test creates a tenth of these ids.
+/// The goal is that 100,000 ids take at most 100 MiB. The test creates a tenth of these ids.
 #[test]
 fn ten_thousand_ids_take_little_memory_and_survive_a_restart() {
     const IDS: usize = 10_000;
@@ -107,7 +107,8 @@ fn clients_gone_with_an_end_or_a_record_in_flight_leave_no_open_transaction() {
     let mut committed = 0;
     for n in 0..40 {
         let id = format!("leaves-{n}");
-        // A commit must arrive before the timeout, even on a slow machine. The other transactions end by the timeout.
+        // Half of the transactions are committed, with a timeout that no commit exceeds even on a slow machine. The
+        // others are aborted by their short timeout.
         let (is_committed, timeout_ms) = if n % 4 < 2 { (true, 60_000) } else { (false, 3_000) };
         let mut producer = Transactional::with_timeout(&mut client, &id, Protocol::BOTH[n % 2], timeout_ms);
         let mut own = broker.client();

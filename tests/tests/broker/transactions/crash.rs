@@ -57,7 +57,7 @@ impl Writer {
         Writer { name: format!("writer-{n}"), protocol, producer: None, random, written: Vec::new() }
     }
 
-    /// Writes transactions until the connection breaks. A step then returns `None`.
+    /// Writes transactions until the connection breaks, so that `transaction` returns `None`.
     fn run(&mut self, client: &mut Client, ended: &AtomicUsize) {
         while self.transaction(client).is_some() {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn check(client: &mut Client, writers: &mut [Writer]) {
                 Outcome::InDoubt => assert!(there == 0 || there == all, "{of}: {there} of {all} records"),
             }
             if written.outcome == Outcome::InDoubt && number != last {
-                // The transaction is decided by now, and the records show the outcome.
+                // The transaction is no longer in doubt: it was committed if its records can be read.
                 written.outcome = if there == 0 { Outcome::Aborted } else { Outcome::Committed };
             }
         }

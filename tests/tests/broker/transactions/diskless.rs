@@ -178,7 +178,7 @@ fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
             producer.end(&mut client, true);
             expected.push(value);
         }
-        // A new process of the producer aborts the open transaction, and waits for its marker.
+        // A new process of the producer aborts the open transaction. Its InitProducerId waits for the abort marker.
         producer.write(&mut client, TOPIC, 0, &["left open"]);
         let version = producer.protocol.end_txn().min(4);
         let requested = Instant::now();
@@ -203,7 +203,7 @@ fn kill_between_decision_and_marker_writes_the_marker_and_fences_zombies() {
             let (mut broker, mut client) = start(&["fullbore.diskless.put.delay.ms=0"], 1);
             let mut producer = Transactional::begin(&mut client, "killed", protocol);
             producer.write(&mut client, TOPIC, 0, &["decided"]);
-            // With this delay, no PUT is complete before the next kill.
+            // With this delay, no marker reaches the store before the next kill.
             broker.stop();
             broker.restart_with(&["fullbore.diskless.put.delay.ms=60000"]);
             client = broker.client();

@@ -55,7 +55,7 @@ fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     });
 }
 
-/// Without this limit, the broker would accept a million ids of 32 KB each.
+/// The number of ids alone is limited to a million. Without a limit of their memory, ids of 32 KB would take 32 GB.
 #[test]
 fn long_ids_are_refused_past_the_memory_limit_and_existing_ids_continue() {
     const ID_BYTES: usize = 30_000;

@@ -52,8 +52,8 @@ fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
 }
 
-/// Writes to a partition that was not added to the transaction. Some versions refuse this, each with its own error, and
-/// the others add the partition. Returns the producer, whose transaction now has one record, `unadded`.
+/// Writes to a partition that was not added to the transaction. Older versions of Produce refuse this, each with its
+/// own error, and newer ones add the partition. Returns the producer, whose transaction now has one record, `unadded`.
 fn write_unadded(client: &mut Client) -> Transactional {
     let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
     producer.add(client, TOPIC, &[1]);

@@ -135,8 +135,8 @@ fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
     assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
 }
 
-/// Retention deletes the segments in which a transaction began. After a restart, only the snapshot can restore the
-/// transaction.
+/// Retention deletes the segments in which a transaction began. After a restart, the broker can restore the transaction
+/// only from a producer snapshot.
 #[test]
 fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     for end in [Broker::stop as fn(&mut Broker), Broker::kill] {

@@ -23,7 +23,7 @@ const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
-/// A file in the data directory. It exists until all transactions from before a power loss are ended.
+/// A file in the data directory that exists from a power loss until all transactions from before it are ended.
 const UNSETTLED: &str = "transactions-unsettled";
 const SETS: &[&str] = &["transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=1"];
 
@@ -311,8 +311,8 @@ fn power_loss_without_flushes_leaves_no_open_transaction_and_fences_earlier_prod
     survives(Mode::Plain, 3_000);
 }
 
-/// The index and the store lose nothing, while `__transaction_state` is lost. No transactional id knows of these
-/// transactions.
+/// In the power loss, `__transaction_state` is lost, while the index and the store lose nothing. No transactional id
+/// then knows of the open transactions in the index.
 #[test]
 fn power_loss_aborts_open_transactions_on_a_diskless_topic_and_fences_their_producers() {
     let Some(disk) = Disk::make() else { return };

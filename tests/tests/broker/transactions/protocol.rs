@@ -345,7 +345,7 @@ fn batch_behind_an_unverified_one_is_not_taken_for_the_first() {
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    // There are no transactions yet, so the first producer will get the first id of a block.
+    // No transactional id exists yet, so the first one will get the same producer id as in any new broker.
     let next = first_transactional_id();
     let batch = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(next, 0, sequence).transactional();
     let mut send = |sequence: i32| {

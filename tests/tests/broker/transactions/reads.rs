@@ -69,7 +69,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert!(first.contains(&3) && !first.contains(&0) && !first.contains(&8), "{first:?}");
 }
 
-/// Fetches that return as little as possible.
+/// Fetches with limits so small that a response has only one batch.
 trait Small {
     fn send_committed_small(&mut self, topic: &str, offset: i64);
 }

@@ -54,11 +54,11 @@ fn survives(protocol: Protocol, resolve: Resolve) {
 
 fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
     for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
-        // The batch of a diskless partition is never in a log, so the step does not occur.
+        // A batch of a diskless partition is never appended to a log, so the step `appended` is left out.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // Some steps are reached only a few times in a run, so the number of visits is limited. With the old
-            // protocol the client adds partitions one by one, and with the new one each partition is added only once.
+            // Some steps are reached only a few times in a run, so the broker is killed at the fifth visit at the
+            // latest, and at the first visit of `begun`.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }

@@ -145,8 +145,8 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // The first batch is sent again and gets its response as a duplicate. By then the broker has most likely read
-        // the other connection's batch.
+        // The first batch is sent again, and is acknowledged as a duplicate. When this response arrives, the broker has
+        // most likely read the batch on the other connection, too.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE
     });
@@ -160,7 +160,8 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     assert_eq!(settled(&mut client, TOPIC, 0), expected(2));
 }
 
-/// The first batch for each partition comes over its own connection. The coordinator must add all partitions.
+/// The first batches for the partitions arrive at once, each over its own connection. The coordinator must add all
+/// partitions to the transaction.
 #[test]
 fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
     [&[], DISKLESS].into_iter().for_each(first_batches_are_all_added);
