@@ -128,7 +128,7 @@ const KEYS: &[Key] = &[
         .differs("1 for a standalone broker"),
     Key::boolean("auto.create.topics.enable", "true", "Whether a request for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
-    // Defaults of topics.
+    // Broker-wide defaults of topic settings.
     Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk.").dynamic(),
     Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun.").dynamic(),
     Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]).dynamic(),
@@ -255,7 +255,7 @@ pub(super) fn meant_broker_key(name: &str) -> String {
     did_you_mean(name, broker_keys().map(|key| key.name))
 }
 
-/// Returns the keys that have an effect here.
+/// Returns the broker keys that have an effect.
 pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
     broker_keys().filter(|key| key.effect == Effect::Honoured)
 }
