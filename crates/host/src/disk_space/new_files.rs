@@ -1,7 +1,7 @@
-//! Finds out whether files can be created in the data directory. If an append has failed for another reason than a full
-//! disk, the next poll tries to create a file. Each poll checks that the directory is still at its path.
+//! Tests whether files can be created in the data directory. After an append has failed for another reason than a full
+//! disk, the next poll tries to create a file. Each poll also checks that the path still leads to the directory.
 //!
-//! Full disks and hanging writes are detected elsewhere.
+//! Other modules detect full disks and hanging writes.
 
 use std::fs;
 use std::io;
@@ -19,8 +19,8 @@ const PROBE: &str = "new-file-probe";
 /// The name to which the check renames that file.
 const RENAMED: &str = "new-file-probe.renamed";
 
-/// How long a shortage of descriptors or memory may last. A leader that cannot start a new segment for longer is of no
-/// use, just like one whose disk hangs.
+/// How long a shortage of descriptors or memory may last before polls count as failed. A leader that cannot start new
+/// segments for longer must be replaced, as if its disk hung.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
 /// The state of the check for one directory.
@@ -39,13 +39,14 @@ impl NewFiles {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last poll has failed. A brief shortage or a full disk does not count.
+    /// Returns true if the last poll failed. A poll that found only a brief shortage or a full disk does not count as
+    /// failed.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Checks the directory's path. Then tries to create a file if [`NewFiles::doubt`] was called, or if the last poll
-    /// has failed. Logs when polls begin to fail or to succeed again.
+    /// Checks that the path leads to the directory. Then tries to create a file if [`NewFiles::doubt`] was called, or
+    /// if the last poll failed. Logs when polls begin to fail, and when they succeed again.
     ///
     /// # Errors
     /// Returns the system's error if the disk is full.
