@@ -1,5 +1,4 @@
-//! Watches the free space on the data directory's disk, and manages the disk reserve, which allows deletions on a full
-//! disk.
+//! Watches the free space on the data directory's disk, and manages the disk reserve for deletions on a full disk.
 //!
 //! `hung` detects writes that do not return. `new_files` detects that no files can be created, which has the same
 //! consequences as a full disk. `place` detects that the directory was moved or unmounted.
