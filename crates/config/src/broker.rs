@@ -1,7 +1,7 @@
 //! The broker's configuration after all checks.
 //!
 //! The text as the user typed it is in [`Properties`]. A `BrokerConfig` exists only if every value has passed its
-//! check. Every broker key that has an effect becomes a field here, or accepts only one value.
+//! check. Each broker key that has an effect is a field here, unless it accepts only one value.
 
 use super::broker_keys::{broker_key, meant_broker_key};
 use super::diskless::DisklessConfig;
@@ -65,7 +65,7 @@ impl BrokerConfig {
     }
 
     /// Returns a mistake for each unknown key whose name is close to that of a known key. The caller reports these
-    /// mistakes together with all others, because the misspelt key may be the reason of another mistake.
+    /// mistakes together with all others, because the misspelt key may have caused another mistake.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();

@@ -1,7 +1,7 @@
 //! The table of broker keys, with the names, types, defaults and ranges of Apache Kafka 4.3.
 //!
 //! The keys of topics are in `topic_keys`, and Kafka's keys that have no effect here are in `kafka_keys`. `ssl` checks
-//! the values of the TLS keys. Every key here is read by `broker` or accepts only one value.
+//! the values of the TLS keys. `broker` reads every key of this table, unless the key accepts only one value.
 
 use super::cleaner_keys::CLEANER_KEYS;
 use super::diskless_keys::DISKLESS_KEYS;

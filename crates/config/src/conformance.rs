@@ -13,7 +13,7 @@ use super::key::{Allowed, Effect, Key, Type};
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
-/// Keys of Kafka that are missing in Kafka's own list.
+/// Internal keys of Kafka, which are missing in its list of keys.
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
 /// Prefixes of keys that are dynamic in Kafka, but that this broker reads only at its start.

@@ -21,7 +21,7 @@ pub struct DynamicConfig {
     pub cluster: BTreeMap<String, String>,
 }
 
-/// The dynamic settings of a broker that has none.
+/// Empty dynamic settings, for a broker that has none.
 pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
 
 /// All values that are set for a broker: the static ones and the dynamic ones.

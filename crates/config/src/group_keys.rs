@@ -150,7 +150,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     .differs("not a Kafka key"),
 ];
 
-/// How the broker creates the topic `__consumer_offsets`, and how it compresses the records.
+/// Settings with which the broker creates the topic `__consumer_offsets`, and with which it compresses the records.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetsTopicConfig {
     pub partitions: i32,

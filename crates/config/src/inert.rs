@@ -69,8 +69,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns a warning if a known key has no effect, or an error if the broker refuses the value. Returns `Ok(None)` if
-/// the broker uses the value, or behaves as if the refused key had this value anyway.
+/// Returns a warning if a known key has no effect, or an error if the broker refuses this value of the key. Returns
+/// `Ok(None)` if the broker uses the value, or if it refuses only other values of the key.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),

@@ -31,9 +31,9 @@ pub enum Source {
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
-    /// Nowhere: the value is the default of the table.
+    /// Not set: the value is the default of the table.
     Default = 5,
-    /// Set on a logger of the broker, or its initial level.
+    /// Set on a logger of the broker, or the logger's initial level.
     DynamicBrokerLogger = 6,
     /// Set on the client metrics subscription.
     ClientMetrics = 7,
@@ -62,7 +62,7 @@ pub enum Allowed {
 /// Effect that setting a key has on this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The broker uses the value, or the row accepts only one value.
+    /// The broker uses the value, or the key accepts only one value.
     Honoured,
     /// The key has no effect, for this reason. In the broker's file it causes a warning. A client that sets it gets an
     /// error.
@@ -214,7 +214,7 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks a value that would be useless without an effect, such as one that a client sets. If the key has no effect
+    /// Checks a value for which a warning would not be enough, such as one that a client sets. If the key has no effect
     /// here, refuses every value but the default.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;

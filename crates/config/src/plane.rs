@@ -46,7 +46,7 @@ pub struct PlaneSettings {
     /// A file with the password, to be used instead of a password in the URL. The file is read again for each
     /// connection.
     pub password_file: Option<PathBuf>,
-    /// How long a call of the database may take.
+    /// Maximum time of a call to the database.
     pub timeout_ms: u64,
 }
 

@@ -112,8 +112,8 @@ impl Properties {
     }
 }
 
-/// Returns the lines of a file without comments and empty lines. Continued lines are joined, and each line comes with
-/// the number of its first line in the file.
+/// Returns the lines of a file without comments and empty lines. Joins continued lines into one, whose number is that
+/// of its first line in the file.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;

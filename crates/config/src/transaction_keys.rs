@@ -94,7 +94,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
     .differs("not a Kafka key; has the effect of flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
 
-/// How the broker creates the topic `__transaction_state`.
+/// Settings with which the broker creates the topic `__transaction_state`.
 #[derive(Debug, Clone)]
 pub struct TransactionLogConfig {
     pub partitions: i32,
