@@ -31,9 +31,10 @@ pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a client must have received less than [`STEP_BYTES`] before the broker treats it as a client that does not
 /// read.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
-/// Number of bytes that a client must take to count as one that reads, so that single bytes are not enough.
+/// Number of bytes that a client must receive to count as a client that reads. With a smaller number, a client could
+/// keep its connection by reading single bytes.
 const STEP_BYTES: u64 = 16 << 10;
-/// Time between two polls of the connections. They are polled only while room is wanted.
+/// Minimum time between two polls of the connections by requests that reserve room.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The largest number of bytes for which a request of this process has reserved room or tried to.
@@ -42,7 +43,7 @@ pub static LARGEST_ROOM: AtomicUsize = AtomicUsize::new(0);
 
 /// The connection of a response.
 pub trait Connection: Send + Sync {
-    /// Returns how many bytes the client has taken since it connected. `None` if the system does not count them.
+    /// Returns how many bytes the client has received since it connected. `None` if the system does not count them.
     fn bytes_taken(&self) -> Option<u64>;
     /// Ends the connection.
     fn evict(&self);
@@ -57,12 +58,11 @@ pub struct UnreadResponses {
     table: Mutex<Table>,
     /// The notification that a response has become smaller or has ended.
     freed: Notify,
-    /// A lock for one request at a time: the next one to get room. Later requests wait for this lock in the order of
-    /// their arrival.
+    /// The lock of the request that gets room next. Later requests wait for this lock in the order of their arrival.
     turn: tokio::sync::Mutex<()>,
-    /// Limits how often the log reports a request that has got no room.
+    /// The rate limit of log lines about requests that got no room.
     pub no_room_line: LogRateLimit,
-    /// Limits how often the log reports an evicted connection.
+    /// The rate limit of log lines about evicted connections.
     pub evicted_line: LogRateLimit,
 }
 
@@ -90,11 +90,12 @@ struct Reader {
     freed: u64,
     /// How many bytes the client had received when `stepped_at` was last updated.
     taken: u64,
-    /// When the client was seen to have taken another [`STEP_BYTES`].
+    /// When a poll last found that the client had received another [`STEP_BYTES`].
     stepped_at: Instant,
 }
 
-/// The right of one request to reserve room for its response. Dropping it frees the room.
+/// A handle on the room of one response, from before the response is made until it is sent. Dropping the handle frees
+/// the room.
 pub struct ResponseRoom {
     number: u64,
     all: Arc<UnreadResponses>,
@@ -248,7 +249,7 @@ impl Table {
         }
     }
 
-    /// Records which clients have taken another [`STEP_BYTES`].
+    /// Records which clients have received another [`STEP_BYTES`].
     fn poll(&mut self, now: Instant) {
         self.polled_at = now;
         for reader in self.responses.values_mut().filter_map(|response| response.reader.as_mut()) {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a write may take before it counts as hung. A healthy but busy disk may need one or two seconds, for example
-/// for a commit of its journal. A leader waits much longer before it drops a follower from the ISR
-/// (`replica.lag.time.max.ms`, 30 s).
+/// How long a write may take before it counts as hung. A healthy disk may need one or two seconds, for example for a
+/// commit of its journal or if a volume is throttled. A leader waits much longer before it drops a follower from the
+/// ISR (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// The time between two polls. If a poll is much later, the process itself was stopped. The poll then adds only two
 /// intervals to the time for which a write may have hung.

@@ -62,7 +62,8 @@ pub struct DiskSpace {
     place: Place,
     /// The size of the complete reserve in bytes.
     wanted: u64,
-    /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
+    /// True if the reserve is complete. Each [`WritePermit`] holds the read lock, so that the reserve is not released
+    /// during a write.
     whole: RwLock<bool>,
     /// Number of running calls that free space with the help of a released part of the reserve. Until they have ended,
     /// other writers do not complete the reserve.
@@ -71,16 +72,16 @@ pub struct DiskSpace {
     full: AtomicBool,
     /// True if the last check found enough free space, in addition to the reserve, to rejoin ISRs.
     ample: AtomicBool,
-    /// Finds out whether files can be created in the directory.
+    /// The test of whether files can be created in the directory.
     files: NewFiles,
     /// The running appends, to detect those that hang.
     writes: WritesUnderWay,
     /// True if the last poll found a write that hangs.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
-    /// Limits how often the log reports a full disk.
+    /// The rate limit of log lines about a full disk.
     line: LogRateLimit,
-    /// Limits how often the log reports a shortage of descriptors or memory.
+    /// The rate limit of log lines about a shortage of descriptors or memory.
     shortage_line: LogRateLimit,
 }
 
@@ -289,8 +290,8 @@ impl DiskSpace {
         }
     }
 
-    /// Returns a permit to append to a log, under the same conditions as [`DiskSpace::admit`]. The permit is watched:
-    /// if the append keeps it for seconds, the disk counts as hung.
+    /// Returns a permit to append to a log, under the same conditions as [`DiskSpace::admit`]. If the append keeps the
+    /// permit for seconds, the disk counts as hung.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }

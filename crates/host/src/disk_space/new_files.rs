@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use super::place::Place;
 use crate::files::{is_full, is_momentary};
 
-/// The name with which the check creates its file.
+/// The name of the file that the check creates.
 const PROBE: &str = "new-file-probe";
-/// The name to which the check renames that file.
+/// The name to which the check renames its file.
 const RENAMED: &str = "new-file-probe.renamed";
 
 /// How long a shortage of descriptors or memory may last before polls count as failed. A leader that cannot start new
@@ -29,7 +29,7 @@ pub struct NewFiles {
     /// True if the next poll must create a file, because an append has failed or there is a shortage.
     doubted: AtomicBool,
     refused: AtomicBool,
-    /// The time since which there is a shortage of descriptors or memory.
+    /// When the current shortage of descriptors or memory began; `None` if there is no shortage.
     short_since: Mutex<Option<Instant>>,
 }
 
