@@ -69,8 +69,8 @@ impl Boots {
     }
 
     /// Writes the id of the current boot to the directory and flushes it. Without this flush, a power loss could remove
-    /// the id, and the next recovery of the logs would treat it as a kill. If the current id is unknown, removes the
-    /// old id instead.
+    /// the id, and the next recovery of the logs would treat the power loss as a kill. If the current id is unknown,
+    /// removes the old id instead.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

@@ -89,7 +89,7 @@ impl Epochs {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
         // The first epoch needs no flush. If a power loss removes the file, a restarted broker derives the epoch from
-        // the batches. Later epochs need one, because a restarted broker would trust an old version of the file.
+        // the batches. Later epochs must be flushed, because a restarted broker would trust an old version of the file.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }

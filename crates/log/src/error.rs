@@ -19,7 +19,7 @@ pub enum StorageError {
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// Records are damaged or missing that were acknowledged, or that come before acknowledged ones.
+    /// Records that were acknowledged, or that come before acknowledged ones, are damaged or missing.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move this \
          file and the later ones away to continue without their records"

@@ -114,7 +114,7 @@ pub struct Flushes {
     sealed: Vec<Sealed>,
     /// True if files were created or renamed since the directory was last flushed.
     has_new_names: bool,
-    /// Reports the progress of flushes. Created when the first caller waits for one.
+    /// The sender that reports the progress of flushes. Created when the first caller waits for a flush.
     progress: Option<watch::Sender<Flushed>>,
     /// True once it is unknown which bytes are on the disk. The log accepts no appends then.
     is_broken: bool,

@@ -113,7 +113,7 @@ impl<E: Entry> Index<E> {
         (OnDisk { entries: self.on_disk }, &self.tail)
     }
 
-    /// Keeps only the entries in memory for which `is_before` returns true. They must come before all others.
+    /// Keeps only the entries in memory for which `is_before` returns true. These entries must come before all others.
     pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
@@ -164,8 +164,8 @@ impl<E: Entry> Index<E> {
     }
 
     /// Returns the last entry for which `is_before` returns true. `is_before` must return true for a prefix of all
-    /// entries. If the entry is not in memory, returns a description of the file instead. The caller can search the
-    /// file with [`OnDisk::last_before`], without holding a lock.
+    /// entries. If the entry is not in memory, returns the range of entries in the file instead. The caller can search
+    /// this range with [`OnDisk::last_before`], without holding a lock.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),

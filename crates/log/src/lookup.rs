@@ -25,7 +25,7 @@ use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::direct_io::DirectReads;
 
-/// The point from which a batch is searched.
+/// The point in a segment at which the search for a batch begins.
 #[derive(Debug)]
 enum LookupStart {
     /// The batch is at this position.
@@ -65,7 +65,7 @@ pub struct OffsetLookup {
 pub enum Slice {
     /// A slice that begins with the batch that contains the offset, or with the next batch in the segment.
     Of(FileSlice),
-    /// The first batch is larger than the limit.
+    /// The first batch is larger than the read's byte limit.
     TooLarge,
     /// The segment has no batch at or after the offset, because compaction has removed it.
     Hole,

@@ -1,11 +1,12 @@
 //! Decides how much of the written data stays in the page cache.
 //!
 //! The system caches as many pages as it has memory for, and consumers that are behind read from the cache. As long as
-//! memory is cheap, the broker leaves this to the system. Some virtual machines get additional pages only from their
-//! host, which takes several times as long as filling a page. If this slows down writes, the broker writes its data to
-//! the disk early and drops all but the newest pages. The next writes can then reuse the dropped pages. Consumers that
-//! are further behind then read from the disk, without the page cache (`crate::direct_io`). If readers keep returning
-//! to dropped data, the cache becomes larger by that amount (see [`Ghosts`]).
+//! memory is cheap, the broker leaves this to the system. Some virtual machines have a host that takes free memory
+//! back. Each additional page must then first come from the host, which takes several times as long as filling it. If
+//! this slows down writes, the broker writes its data to the disk early and drops all but the newest pages. The next
+//! writes can then reuse the dropped pages. Consumers that are further behind then read from the disk, without the page
+//! cache (`crate::direct_io`). If readers keep returning to dropped data, the cache becomes larger by that amount (see
+//! [`Ghosts`]).
 //!
 //! This module has no part in durability: it does not wait for the disk, and [`super::flush`] handles the disk's
 //! errors. If pages cannot be dropped, they are left to the system.
@@ -283,7 +284,7 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages just stay.
             PageCacheJob::LetGo(_) => {
-                // Add the range to the list of dropped ranges first. A reader that needs it right after it is dropped
+                // Add the range to the list of dropped ranges first. A reader that needs the range right after the drop
                 // must find it there.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);

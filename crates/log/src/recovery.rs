@@ -37,8 +37,8 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// How many bytes before the recovery point are also checked. The next write began within a page, and a power loss may
-/// damage that whole page.
+/// How many bytes before the recovery point are also checked. The first write after this point may have begun within a
+/// page, and a power loss may damage that whole page.
 const TORN_MAX: u64 = 4096;
 
 /// Facts that are known about a log before it is opened.

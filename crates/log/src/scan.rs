@@ -25,7 +25,7 @@ const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
 /// Maximum size of a control batch that is read. A marker has 78 bytes.
 const MARKER_MAX: u32 = 4096;
-/// The position in a batch at which the bytes begin that the checksum covers.
+/// The position in a batch of the first byte that the checksum covers.
 const CRC_END: usize = 21;
 
 /// The header of a batch in a file.
@@ -254,7 +254,7 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
 
 /// Returns the first batch that begins at byte `from` or later, and could continue a log whose next offset is
 /// `next_offset`; `None` if there is none. The batch must be complete, and its checksum correct. After an incomplete
-/// write no batch can follow, so a batch proves that the bytes before it are corrupt.
+/// write no batch can follow, so this batch proves that the bytes before it are corrupt.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,

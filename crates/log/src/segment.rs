@@ -74,7 +74,7 @@ pub enum WriteError {
 /// How far a segment that compaction writes has got. The names of its files show the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The compaction is still writing the segment, or has failed to.
+    /// Compaction is still writing the segment, or has failed to complete it.
     Cleaned,
     /// The segment is complete and on the disk, and will replace other segments.
     Swap,

@@ -22,7 +22,7 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 /// How long a slot must be idle before its piece may be replaced by another one.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The slots of one broker.
+/// The read-ahead cache of one broker.
 #[derive(Default)]
 pub struct ReadAheadCache {
     /// The slots. The one used last is at the end.

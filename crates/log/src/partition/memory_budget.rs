@@ -135,7 +135,7 @@ impl MemoryBudget {
     }
 
     /// Returns true if the producer may take `bytes` more. These bytes must fit into the budget. If any batches wait
-    /// for an upload, they must also fit into the producer's share: half of the memory that other producers leave.
+    /// for an upload, the bytes must also fit into the producer's share: half of the memory that other producers leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);

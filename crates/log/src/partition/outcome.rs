@@ -114,7 +114,7 @@ impl From<WrittenBatch> for AppendStep {
 /// The one thing that is missing before a batch can be accepted.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocker {
-    /// A permit to decompress the batch, because it becomes large.
+    /// A permit to decompress the batch, which becomes large when it is decompressed.
     DecompressPermit,
     /// A slot for long work, because the batch would keep other connections waiting.
     LongWork,

@@ -55,7 +55,7 @@ pub struct LargeBatchPermit<'a> {
 pub enum Invalid {
     /// The batch is refused. The producer gets this error.
     Refused(RefusedBatch),
-    /// The batch becomes large, so it needs the permit.
+    /// The batch becomes large when it is decompressed, so the caller needs the permit.
     Large,
     /// The validation takes longer than other connections should have to wait, so it needs a slot for long work.
     Long,
