@@ -39,7 +39,7 @@ pub struct Version {
     pub nonce: u64,
 }
 
-/// The most recent time that an operator accepted an older copy of the database (`fullbore admin accept-copy`).
+/// The most recent acceptance of an older copy of the database by an operator (`fullbore admin accept-copy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyAcceptance {
     /// The version from which the brokers continued. It is larger than all versions that the older copy lacks.

@@ -472,7 +472,7 @@ impl<'a> AppendRun<'a> {
     }
 
     /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
-    /// later batches that need a refresh for this producer, so that a single refresh serves all of them.
+    /// later batches that need a refresh for this producer. A single refresh then serves all of them.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

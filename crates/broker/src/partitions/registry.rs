@@ -33,7 +33,7 @@ struct RegisteredTopic {
 /// The origin of a topic, which decides whether its partitions may already have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A topic that existed before this image, to which an earlier run may have written.
+    /// A topic that existed before this process started. An earlier run may have written to it.
     Kept,
     /// A new topic, which has no records yet.
     New,

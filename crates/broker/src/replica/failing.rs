@@ -1,6 +1,6 @@
-//! Detects a partition whose appends or reads fail for seconds, so that another replica can take over. This module
-//! handles three reasons, with an unbroken log in a writable data directory. First, no file can be created in the
-//! partition's directory. Second, files of the log cannot be opened or read. Third, the log lacks committed records.
+//! Detects a partition whose appends or reads fail for seconds, so that another replica can take over. The log is not
+//! broken in this case, and the data directory is writable. There are three reasons: no file can be created in the
+//! partition's directory, files of the log cannot be opened or read, or the log lacks committed records.
 //!
 //! [`super::data_dir::failures`] counts logs that a failed write or fsync has broken. [`fullbore_host::disk_space`]
 //! detects that no file can be created in the data directory. Damaged batches are no failure here, because consumers

@@ -1,5 +1,5 @@
 //! Handles requests to a partition whose disk hangs. The broker refuses a request that would wait for a hanging write.
-//! If it cannot refuse it, the request waits on a thread that serves no clients.
+//! A request that it does not refuse waits on a thread that serves no clients.
 //!
 //! A thread that was writing when the disk began to hang stays blocked. Other threads serve the clients.
 

@@ -221,9 +221,9 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. The possible reasons
-    /// are a failed write or fsync, a damaged log, and a directory in which no file can be created. The others are
-    /// committed records that are missing or cannot be read.
+    /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. This is so after a
+    /// failed write or fsync, and if the log is damaged. It is also so if no file can be created in the log's
+    /// directory, or if committed records are missing or cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()

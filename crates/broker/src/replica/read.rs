@@ -315,7 +315,7 @@ impl Replica {
     }
 
     /// Moves the log start to `offset`, or to the high watermark if `offset` is -1, and returns the new log start.
-    /// Earlier records can no longer be read. The next retention removes their segments, or does so at once if the disk
+    /// Earlier records can no longer be read. Their segments are removed by the next retention, or at once if the disk
     /// is full. To make the log start durable, call
     /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts).
     ///

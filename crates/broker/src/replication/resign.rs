@@ -1,7 +1,7 @@
-//! Withdraws this broker from the ISR of partitions that it cannot write or read. The possible reasons are a failed
-//! write or fsync, a damaged log, and a directory in which no file can be created. The others are committed records
-//! that are missing or cannot be read. Afterwards leaders no longer wait for this broker, and another replica becomes
-//! leader instead of it.
+//! Withdraws this broker from the ISR of partitions that it cannot write or read. This happens after a failed write or
+//! fsync, and if a log is damaged. It also happens if no file can be created in the log's directory, or if committed
+//! records are missing or cannot be read. Afterwards leaders no longer wait for this broker, and another replica leads
+//! the partitions that this broker led.
 //!
 //! The control plane chooses the new leader. If no other replica can lead, this broker stays the leader, unless its log
 //! lacks committed records.

@@ -1,6 +1,6 @@
 //! Decides the commands of one transaction, one after another.
 //!
-//! Invariant: an answer is sent only after all changes of the draft are committed.
+//! Invariant: a response is sent only after all changes of the draft are committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -75,8 +75,8 @@ pub struct LogDir {
 
 impl LogDir {
     /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. Their producers may
-    /// begin with any sequence in a new partition with the same name: while this broker was down, other topics of that
-    /// name may have been created and deleted.
+    /// begin with any sequence in a new partition with the same name. The reason is that other topics of that name may
+    /// have been created and deleted while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
