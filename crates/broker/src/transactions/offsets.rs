@@ -23,8 +23,7 @@ impl Transactions {
     /// Returns the leader epoch of the transaction's coordinator. `None` if verification is turned off or the
     /// coordinator did not send its epoch.
     ///
-    /// # Errors
-    /// Returns the coordinator's refusal, as a code that clients of `version` know.
+    /// # Errors Returns the coordinator's error, translated to a code that clients of `version` know.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,
@@ -56,7 +55,7 @@ fn as_commit_error(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // With this code the client retries at this coordinator and does not search for another.
+        // After this code, the client retries at the present coordinator of its group. It does not search for another.
         ErrorCode::NETWORK_EXCEPTION => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         code => code,
     }
