@@ -32,7 +32,7 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// What the shards store, as named in log lines, such as `groups`.
+    /// Name of the stored state in log lines, such as `groups`.
     const STATE: &'static str;
 
     /// Returns the internal topic.

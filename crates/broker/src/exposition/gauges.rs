@@ -38,7 +38,7 @@ pub struct Gauges {
     pub disk_hung: bool,
     /// Size of the disk reserve in bytes.
     pub disk_reserve_bytes: u64,
-    /// What the log cleaner has done so far.
+    /// Counts of the work that the log cleaner has done so far.
     pub cleaner: CleanerStatus,
     /// Requests to the object store.
     pub store: StoreUse,

@@ -83,9 +83,9 @@ impl EntryState {
 
     /// Takes back the records of a write that has failed. The next write includes them.
     ///
-    /// Some may be tombstones of members that have left while writes failed. If there are too many, they are dropped. A
-    /// group of the consumer protocol then gets a new id for its *parts*, the records of members and regular
-    /// expressions, and all its records are written again under this id.
+    /// Some may be tombstones of members that have left while writes failed. If there are too many, they are
+    /// dropped. The *parts* of a group of the consumer protocol (its records of members and regular expressions) then
+    /// get a new id, and all records of the group are written again.
     pub fn put_back(&mut self, change: Change) {
         self.unwritten = change;
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {

@@ -460,7 +460,7 @@ async fn settle(opened: &Opened) {
     }
 }
 
-/// Runs the steps. Does not wait for the answers in between, so many steps share a batch.
+/// Runs the steps. Does not wait for the answers in between, so that steps share batches.
 async fn run(steps: Vec<Step>) {
     let directory = tempfile::tempdir().expect("tempdir");
     let mut opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;

@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that has bound its port but does not accept connections yet.
 pub struct Bound {
-    /// One socket for each address of the listener's host that belongs to this machine, all with the same port.
+    /// A socket for each address of the listener's host that belongs to this machine, all with the same port.
     sockets: Vec<TcpListener>,
     /// The first address that was bound.
     pub addr: SocketAddr,

@@ -27,7 +27,7 @@ pub(super) struct EntryState {
     pub share: TransactionShare,
     /// True once the id was removed from the table.
     pub is_gone: bool,
-    /// What the id now contributes to the counts of the `Tally`.
+    /// The share of the id in the counts of the `Tally`.
     pub counted: Counted,
     /// When the broker began to write the markers of a commit. `None` for an abort, or once all markers are written.
     pub marked_since: Option<Instant>,

@@ -4,7 +4,7 @@
 //! flushes the records of all transactions that wait for it. Partitions that other brokers lead are flushed there,
 //! before Produce is answered ([`crate::replica`]).
 //!
-//! So the disk gets the records and offsets of a transaction before its commit decision, and the decision before any
+//! The disk gets the records and offsets of a transaction before its commit decision, and the decision before any
 //! marker. All markers are on the disk before the transaction is recorded as complete.
 
 use super::{MARKERS_A_TURN, Transactions};

@@ -79,7 +79,7 @@ impl Marked {
     }
 }
 
-/// What to do if the log is not open when a marker must be written.
+/// The way to handle a log that is not open when a marker must be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosedLog {
     /// Open the log, which blocks the caller's thread.

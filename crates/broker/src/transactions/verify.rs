@@ -126,8 +126,8 @@ impl Transactions {
     }
 
     /// Requests that another broker adds the partitions to the transaction. If the previous transaction has not ended,
-    /// repeats the request for up to [`DISKLESS_WAIT_MS`], because its markers may need a PUT. The coordinator itself
-    /// does not wait so long, since other requests wait behind this one on the connection.
+    /// repeats the request for up to [`DISKLESS_WAIT_MS`], because its markers may need a PUT. The coordinator
+    /// itself waits only briefly, since other requests wait behind this one on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = self.now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {

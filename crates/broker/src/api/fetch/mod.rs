@@ -220,7 +220,7 @@ struct Attempt {
     is_counted: bool,
 }
 
-/// Whether a read only counts the sizes that are known, or also reads the records.
+/// A choice for a read: to only count the sizes that are known, or to also read the records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     /// Counts partitions of known size without reading them. Reads all others, since only a read finds their sizes.

@@ -185,7 +185,7 @@ async fn commits_under_way_are_bounded_across_all_clients() {
     assert_eq!(request().expect("there is room again").done().await, Ok(vec![]));
 }
 
-/// One task handles the deadlines of all groups. A panic in one group must not end this task.
+/// A single task handles the deadlines of all groups. A panic in one group must not end this task.
 #[tokio::test]
 async fn panicking_event_removes_only_the_members_of_its_own_group() {
     let directory = tempfile::tempdir().expect("tempdir");
