@@ -92,16 +92,16 @@ pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Broker {
     /// Starts a broker. When this returns, clients can connect.
     ///
-    /// # Errors Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been
-    /// stopped.
+    /// # Errors
+    /// Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been stopped.
     pub fn start(config: BrokerConfig) -> Starting {
         Broker::start_with(config, Loggers::default())
     }
 
     /// Starts a broker whose clients may change log levels. When this returns, clients can connect.
     ///
-    /// # Errors Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been
-    /// stopped.
+    /// # Errors
+    /// Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been stopped.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
         Box::pin(Broker::assemble(config, loggers, Control::open))
     }

@@ -66,7 +66,8 @@ impl Telemetry {
 
     /// Accepts a push of `bytes` bytes and counts it.
     ///
-    /// # Errors Returns a [`TelemetryRefusal`] if the client must not push now, or if this push is not allowed.
+    /// # Errors
+    /// Returns a [`TelemetryRefusal`] if the client must not push now, or if this push is not allowed.
     pub fn push(
         &self,
         image: &Image,

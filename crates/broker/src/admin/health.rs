@@ -198,7 +198,8 @@ pub(super) fn data_directory(space: &DiskSpace, directory: &Path) -> Result<(), 
 /// Turns the result of [`data_directory`] into a verdict. `looked` is that result, or `None` if the check did not
 /// return in time.
 ///
-/// # Errors Returns a fault if the check has failed or has not returned.
+/// # Errors
+/// Returns a fault if the check has failed or has not returned.
 pub(super) fn of_directory(looked: Option<Result<(), io::Error>>, directory: &Path) -> Result<(), Unhealthy> {
     let directory = directory.to_owned();
     match looked {

@@ -113,8 +113,8 @@ fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// Matches regular expressions with the topics: the one in the request if the group does not have it yet, and all of
-/// the group's if topics have changed.
+/// Matches regular expressions with the topics. These are the expression in the request, if the group does not have it
+/// yet, and all expressions of the group, if topics have changed.
 async fn resolve(
     services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,

@@ -5,8 +5,9 @@
 //! that no marker ends.
 //!
 //! With transaction version 2, a marker contains the producer's next epoch. The producer may already write in that
-//! epoch before the marker is appended, so the marker ends only transactions of earlier epochs. ¶The last
-//! [`MARKERS_MAX`] markers are remembered. If more than that were appended since a verification, the verified
+//! epoch before the marker is appended, so the marker ends only transactions of earlier epochs.
+//!
+//! The last [`MARKERS_MAX`] markers are remembered. If more than that were appended since a verification, the verified
 //! transaction counts as ended.
 
 use fullbore_rules::sequence::Marker;

@@ -1,10 +1,10 @@
 //! Stores the state of a coordinator in an internal topic. Each change of the state is written there as records, from
 //! which a broker restores the state.
 //!
-//! A coordinator is a pure state machine. A change is written to the partition to which its key belongs ([`shard`]).
-//! Once they are replicated, the change takes effect and the request is answered. A broker that begins to lead a
-//! partition first reads all of it ([`replay`]) and only then serves requests. The records have a meaning only to their
-//! coordinators, [`groups`](crate::groups) and [`transactions`](crate::transactions).
+//! A coordinator is a pure state machine. A change is written as records to the partition to which its key belongs
+//! ([`shard`]). Once these records are replicated, the change takes effect and the request is answered. A broker that
+//! begins to lead a partition first reads all of it ([`replay`]) and only then serves requests. The records have a
+//! meaning only to their coordinators, [`groups`](crate::groups) and [`transactions`](crate::transactions).
 
 mod coordinator_topic;
 mod ended;

@@ -57,9 +57,10 @@ impl<T> PendingWrite<T> {
     /// Appends this write together with all other waiting writes, and waits until it is replicated. Returns the result
     /// of the write's callback.
     ///
-    /// # Errors Returns an [`AppendError`] if the flush that the topic requires fails, or if the replicas take longer
-    /// than [`KEPT_WITHIN`]. In both cases, the log contains the write. If the append itself fails, the callback gets
-    /// the error instead.
+    /// # Errors
+    /// Returns an [`AppendError`] if the flush that the topic requires fails, or if the replicas take longer than
+    /// [`KEPT_WITHIN`]. In both cases, the log contains the write. If the append itself fails, the callback gets the
+    /// error instead.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {

@@ -55,8 +55,8 @@ pub enum Records {
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// How many markers the shard had before the verification. A later marker of this producer ends the verification's
-    /// validity.
+    /// How many markers the shard had before the verification. The verification is no longer valid once the
+    /// shard gets a later marker of this producer.
     pub seen: MarkersSeen,
     /// The partition's state when the verification began, and the epoch of the transaction coordinator that verified
     /// the transaction.
@@ -459,8 +459,9 @@ impl WriteBatch<'_> {
     /// state at the time of the verification is not needed, since [`EndedTransactions`] has checked the markers since
     /// then.
     ///
-    /// # Errors Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and
-    /// with it the epoch of the producer's coordinator.
+    /// # Errors
+    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it
+    /// the epoch of the producer's coordinator.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };

@@ -1,6 +1,5 @@
 //! Writes that are in the leader's log but not yet on all in-sync replicas. Once they are, their callbacks are called
-//! in the order of the log. - If this broker has the only replica, there are no such writes. + If this broker has the
-//! only replica, the queue stays empty.
+//! in the order of the log.
 //!
 //! If this broker has the only replica, there are no such writes.
 

@@ -143,8 +143,8 @@ impl Groups {
 
     /// Returns the shard of a group.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does, and with COORDINATOR_NOT_AVAILABLE if the topic does not
-    /// exist.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does, and with COORDINATOR_NOT_AVAILABLE if the topic does not exist.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
@@ -152,7 +152,8 @@ impl Groups {
 
     /// Checks that this broker serves the group's shard. Without the topic there are no groups, so the check succeeds.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
@@ -160,7 +161,8 @@ impl Groups {
     /// Calls `see` and returns its result, if the group's shard is serving both before and after the call. If this
     /// broker leaves the shard during the call, its groups are removed, so `see` may wrongly find none.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does, both before and after the call.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does, both before and after the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -358,8 +360,9 @@ impl Groups {
     /// Deletes a group that has no members. With `offsets`, also deletes its offsets, including those of commits that
     /// are still queued. A later commit creates the group again.
     ///
-    /// # Errors Fails with GROUP_ID_NOT_FOUND if there is no such group, and with NON_EMPTY_GROUP if it has members.
-    /// Returns the error of the write if it fails. If the group has committed offsets, it then exists again.
+    /// # Errors
+    /// Fails with GROUP_ID_NOT_FOUND if there is no such group, and with NON_EMPTY_GROUP if it has members. Returns the
+    /// error of the write if it fails. If the group has committed offsets, it then exists again.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let requested = {

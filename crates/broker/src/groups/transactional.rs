@@ -20,7 +20,8 @@ impl Groups {
     /// Returns the group's partition of `__consumer_offsets`, the number of its markers so far, and its state for the
     /// producer. The caller calls this before it verifies a commit. The commit is later checked against these values.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does.
     pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))

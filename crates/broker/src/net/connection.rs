@@ -422,7 +422,8 @@ impl<T> Handover<T> {
 
 /// Runs both halves until both are done, and returns their results.
 ///
-/// # Errors Stops at the first error of either half and returns it.
+/// # Errors
+/// Stops at the first error of either half and returns it.
 async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,

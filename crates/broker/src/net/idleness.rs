@@ -2,8 +2,10 @@
 //!
 //! The halves of a connection only set flags, which another future polls eight times per idle limit. So no clock is
 //! read when bytes move, and a connection may stay open an eighth longer than the limit. All of them run in one task,
-//! so the flags need no memory ordering. ¶A client is not idle while its request is in progress or while bytes move. It
-//! is idle if it has stopped reading its response.
+//! so the flags need no memory ordering.
+//!
+//! A client is not idle while its request is in progress or while bytes move. It is idle if it has stopped reading its
+//! response.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;

@@ -2,9 +2,11 @@
 //!
 //! A connection only has a buffer while it reads. Before it waits for bytes, it returns an empty buffer to the few
 //! spare ones of its thread, unless a request still uses the memory. So a busy connection reads without allocating, and
-//! an idle one uses no memory. ¶The length of a frame is checked before any memory is reserved for it. For a large
-//! frame, 1 MiB is reserved first, and then each step reserves at most as many bytes as were received. So a client
-//! cannot fill the memory with large length prefixes.
+//! an idle one uses no memory.
+//!
+//! The length of a frame is checked before any memory is reserved for it. For a large frame, 1 MiB is reserved first,
+//! and then each step reserves at most as many bytes as were received. So a client cannot fill the memory with large
+//! length prefixes.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;

@@ -177,8 +177,9 @@ impl Transactions {
 
     /// Sends a marker to the broker that writes to its partition.
     ///
-    /// # Errors Returns the reason why the write is not confirmed, as a text for the log. The marker may have been
-    /// written even so.
+    /// # Errors
+    /// Returns the reason why the write is not confirmed, as a text for the log. The marker may have been written even
+    /// so.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,

@@ -203,7 +203,8 @@ impl Transactions {
     /// send its answer. If a connection sends the answer to a client, `behind` is the [`Unwritten`] of that connection,
     /// which carries out the remaining effects after the response.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does. Fails with COORDINATOR_NOT_AVAILABLE if there are too many ids.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does. Fails with COORDINATOR_NOT_AVAILABLE if there are too many ids.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -259,7 +260,8 @@ impl Transactions {
 
     /// Adds partitions to the transaction of an id. Returns once the new partitions are recorded.
     ///
-    /// # Errors Returns the errors of AddPartitionsToTxn, and those of `InternalTopic::serving`.
+    /// # Errors
+    /// Returns the errors of AddPartitionsToTxn, and those of `InternalTopic::serving`.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
         let pending =
             self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
@@ -271,7 +273,8 @@ impl Transactions {
 
     /// Calls `read` with the state machine of an id and returns its result.
     ///
-    /// # Errors Fails with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist. Also returns the errors of
+    /// # Errors
+    /// Fails with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist. Also returns the errors of
     /// `InternalTopic::serving` and of `read`.
     pub fn inspect<T>(
         &self,
@@ -287,7 +290,8 @@ impl Transactions {
     /// Returns the leader epoch in which this broker coordinates an id. A caller that needs the epoch of an answer
     /// calls this before it requests the answer, so that the epoch is never newer than the answer.
     ///
-    /// # Errors Fails as `InternalTopic::serving` does.
+    /// # Errors
+    /// Fails as `InternalTopic::serving` does.
     pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
         Ok(self.serving(id)?.leader_epoch())
     }
@@ -295,8 +299,9 @@ impl Transactions {
     /// Checks if partitions are part of this producer's transaction. Returns NONE for each partition that is, and
     /// TRANSACTION_ABORTABLE for the others.
     ///
-    /// # Errors Fails with INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS, depending on the
-    /// state of the id. Also fails as `InternalTopic::serving` does.
+    /// # Errors
+    /// Fails with INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS, depending on the state of
+    /// the id. Also fails as `InternalTopic::serving` does.
     pub fn verify_partitions(
         &self,
         id: &str,

@@ -23,7 +23,8 @@ impl Transactions {
     /// Returns the leader epoch of the transaction's coordinator. `None` if verification is turned off or the
     /// coordinator did not send its epoch.
     ///
-    /// # Errors Returns the coordinator's error, translated to a code that clients of `version` know.
+    /// # Errors
+    /// Returns the coordinator's error, translated to a code that clients of `version` know.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,

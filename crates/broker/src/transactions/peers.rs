@@ -91,8 +91,8 @@ impl Peers {
 
     /// Sends a marker to a broker and returns the error code for its partition.
     ///
-    /// # Errors Returns the reason why there is no response, as a text for the log. The marker may have been written
-    /// even so.
+    /// # Errors
+    /// Returns the reason why there is no response, as a text for the log. The marker may have been written even so.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -125,7 +125,8 @@ impl Peers {
 
     /// Sends a request that searches for transactions. Such requests have a connection of their own.
     ///
-    /// # Errors Returns the reason why there is no response, as a text for the log.
+    /// # Errors
+    /// Returns the reason why there is no response, as a text for the log.
     pub async fn search<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
@@ -150,7 +151,8 @@ impl Peers {
     /// If there is no response after `within`, including the time to connect, the connection is closed. The other
     /// broker hangs, and will soon be replaced as leader.
     ///
-    /// # Errors Returns the reason why there is no response, as a text for the log.
+    /// # Errors
+    /// Returns the reason why there is no response, as a text for the log.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,

@@ -117,7 +117,8 @@ impl Unsettled {
     /// Notes that the first `seen` possible losses of state are resolved. Removes the file if no further loss was
     /// noted.
     ///
-    /// # Errors Returns an error of the file system if the file cannot be removed.
+    /// # Errors
+    /// Returns an error of the file system if the file cannot be removed.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;

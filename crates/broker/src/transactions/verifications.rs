@@ -81,7 +81,8 @@ impl Peers {
     /// Requests that the coordinator checks or adds the partitions of a transaction. Returns its code for each
     /// partition, in the order of the request.
     ///
-    /// # Errors Returns the reason why there is no response. The partitions may have been added even so.
+    /// # Errors
+    /// Returns the reason why there is no response. The partitions may have been added even so.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,

@@ -1,5 +1,5 @@
-//! The session of one follower at its leader. The session knows which partitions the follower follows, up to which
-//! offsets it was sent their records, and which new high watermarks it was not sent yet.
+//! The session of one follower at its leader. The session knows which partitions the follower follows, which of their
+//! records it was sent, and which high watermarks it must still be sent.
 //!
 //! Each partition has a slot in the session. A partition that changes marks its slot as dirty ([`DirtyPartitions`]), so
 //! an answer only looks at partitions that have changed. The replica stores how many records the follower has
