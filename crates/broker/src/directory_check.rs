@@ -78,7 +78,7 @@ pub enum DirectoryFinding {
     DisklessWentBack(Lacking),
     /// The database itself has a problem.
     Database(Finding),
-    /// The directory belongs to this broker, has `partitions` partitions and no problems.
+    /// The directory belongs to this broker and has no problems. `partitions` is the number of its partitions.
     Whole {
         partitions: usize,
     },

@@ -125,8 +125,8 @@ fn fits(subscription: &ClientMetricsConfig, requesting: &Requesting<'_>) -> bool
     })
 }
 
-/// Returns a checksum of the subscription. It includes the client's instance id, so each client has another
-/// subscription id.
+/// Returns a checksum of the subscription. It includes the client's instance id, so each client has a subscription id
+/// of its own.
 fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
     let mut text = format!("{instance} {interval_ms}");
     metrics.iter().for_each(|metric| text.extend([" ", metric]));

@@ -179,7 +179,7 @@ struct PendingAppend {
 const PENDING_COST: usize = 256;
 
 /// Limits the time that a Produce request may delay later requests of its connection. Responses leave in the order of
-/// the requests, so a delay may hide a response with the new leader of the client's partitions.
+/// the requests, and a client may need a later response to find the new leader of its partitions.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// How many requests other than Produce the connection had before this one.

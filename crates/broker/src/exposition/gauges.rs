@@ -107,7 +107,8 @@ pub struct ReplicationGauges {
     pub under_min_isr: usize,
     /// Number of partitions in the cluster that have no leader.
     pub offline: usize,
-    /// The largest number of records that a partition of this broker as a follower lacks of its leader's log.
+    /// The largest number of records by which a partition lags behind its leader, among the partitions that this broker
+    /// follows.
     pub max_lag: u64,
 }
 

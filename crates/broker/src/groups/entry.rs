@@ -92,8 +92,8 @@ impl EntryState {
             return;
         }
         if self.group.protocol() == Protocol::Classic {
-            // A classic group has no parts. If it has been a group of the consumer protocol, the log contains parts of
-            // that time, which the next load of the shard deletes.
+            // A classic group has no parts. If the group used the consumer protocol before, the log still contains its
+            // parts of that time, which the next load of the shard deletes.
             return self.unwritten.parts.clear();
         }
         self.outbox.clear_change();

@@ -42,7 +42,7 @@ impl Groups {
         }
     }
 
-    /// Removes all members from the group, which can join again. Committed offsets stay.
+    /// Removes all members from the group. They can join again, and committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
         tracing::error!(group = %entry.id, "the handling of a group's event has panicked: all members are removed and must join again");
         inner.group = inner.group.emptied(fresh_parts_id(), self.now_ms());

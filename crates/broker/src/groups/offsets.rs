@@ -15,8 +15,7 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Number of locks among which the groups are divided. With so few groups behind each lock, reading one group rarely
-/// waits for a commit of another.
+/// Number of locks among which the groups are divided, so that reading one group rarely waits for a commit of another.
 const STRIPES: usize = 32;
 
 /// The committed offset of one partition.

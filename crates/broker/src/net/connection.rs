@@ -33,7 +33,8 @@ const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 /// Maximum time in which a connection admits received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
 /// Factor by which the memory of a request counts towards `fullbore.connection.bytes.max` until its response is sent.
-/// Produce and Fetch count once. A client needs only a few other requests in flight, so their bytes count more.
+/// For Produce and Fetch the factor is 1. A client needs only a few other requests in flight, so the factor limits
+/// these.
 const ANSWER_WEIGHT: usize = 16;
 /// Maximum size to which ready responses are gathered for one write.
 const GATHERED_BYTES: usize = 64 * 1024;
@@ -294,8 +295,9 @@ async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Res
     }
 }
 
-/// Writes frames. Meanwhile polls the completion of the following request, if it was polled before. This completion may
-/// hold a permit for which other requests wait, even though this client does not read.
+/// Writes frames. Meanwhile polls the completion of the following request, if it was polled before. The completion may
+/// hold a permit for which other requests wait. It must be able to release the permit even if this client does not
+/// read.
 async fn beside<T>(
     mut writing: Pin<&mut impl Future<Output = T>>,
     mut following: Option<&mut AdmittedRequest>,

@@ -1,6 +1,6 @@
 //! Measures how long a connection waits for its client. A client that waits for the broker is not idle.
 //!
-//! The halves of a connection only set flags, which another future polls eight times per idle limit. So no clock is
+//! The halves of a connection only set flags, which a timer polls eight times within the idle limit. So no clock is
 //! read when bytes move, and a connection may stay open an eighth longer than the limit. All of them run in one task,
 //! so the flags need no memory ordering.
 //!

@@ -132,7 +132,7 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.listen(config.listen_backlog)
 }
 
-/// Counts the open connections, also when a limit is lowered below their number. None of them is then closed.
+/// Counts the open connections. If a limit is lowered below their number, they stay open.
 #[derive(Default)]
 struct ConnectionQuotas {
     admitted: Mutex<OpenConnections>,
@@ -145,7 +145,7 @@ struct OpenConnections {
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// The right of a connection to be open, within the limits. Dropping it counts the connection as closed.
+/// The slot of an open connection under the limits. Dropping it frees the slot.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,

@@ -54,8 +54,8 @@ impl Progress<'_> {
         self.idleness.moved();
     }
 
-    /// Frees the parts that were sent completely, and returns the others. `sent` is the number of sent bytes, counted
-    /// from the first part. It is then counted from the first part that is left.
+    /// Frees the parts that were sent completely, and returns the remaining ones. `sent` counts the sent bytes from the
+    /// first part. After the call, it counts them from the first remaining part.
     fn free<'p>(&self, parts: &'p mut [Part], sent: &mut usize) -> &'p mut [Part] {
         let (mut count, mut freed) = (0, 0);
         while let Some(part) = parts.get_mut(count)

@@ -38,8 +38,8 @@ impl ClientStream {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
-            // The socket stays readable because of unread bytes, so waiting for readiness would return at once. So this
-            // polls.
+            // Because of unread bytes, the socket stays readable, and waiting for readiness would return at once. Only
+            // polling can find a close after these bytes.
             sleep(POLL_INTERVAL).await;
         }
     }

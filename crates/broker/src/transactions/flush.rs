@@ -57,8 +57,8 @@ impl Transactions {
         }
     }
 
-    /// Flushes a stored state if commits are flushed and later steps rely on the state. These are the decision to
-    /// commit and, with transaction version 1, also the begin of a transaction.
+    /// Flushes a stored state if commits are flushed and later steps rely on the state. They rely on the decision to
+    /// commit and, with transaction version 1, also on the begin of a transaction.
     ///
     /// In version 1 the producer keeps its epoch. If a power loss removed the begin, the decision of the previous
     /// commit might be the last stored state. Its markers would be written again, and would commit records of the new

@@ -1,5 +1,5 @@
 //! A queue of items for another broker, with a connection of its own. Only one request is in flight at a time. The next
-//! request contains all items that were queued meanwhile.
+//! request contains items that were queued meanwhile, as many as its limits allow.
 //!
 //! The one task that sends takes the items out of the queue. An item that its sender no longer needs is dropped.
 

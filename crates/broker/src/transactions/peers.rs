@@ -2,8 +2,9 @@
 //! partitions.
 //!
 //! Markers for the same broker share requests, even if they belong to different transactions. On each route to a broker
-//! ([`MarkerRoute`]), only one WriteTxnMarkers is in flight. The next one contains all markers that were queued
-//! meanwhile. A broker responds only once the markers are replicated, so the connection is used for no other requests.
+//! ([`MarkerRoute`]), only one WriteTxnMarkers is in flight. The next one contains the markers that were queued
+//! meanwhile, up to [`MARKERS_MAX`]. A broker responds only once the markers are replicated, so the connection is used
+//! for no other requests.
 //!
 //! Each queued marker gets an answer: the code in the response, or the reason why the request has failed. A marker that
 //! is sent to another broker instead is dropped without an answer.

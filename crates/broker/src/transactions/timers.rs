@@ -65,7 +65,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the id has no deadline at this time, `happen` sets an alarm for its next one.
+            // If the deadline has moved to a later time, `happen` sets an alarm for it.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -62,7 +62,8 @@ impl Unsettled {
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
         // After a power loss, the directories of `__transaction_state` may be missing, so any partition may have
-        // transactions without a state. Diskless partitions have no directories, so their index is checked instead.
+        // transactions without a state. Diskless partitions have no directories. If there is an index of them, it
+        // counts as well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {

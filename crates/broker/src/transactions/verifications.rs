@@ -1,10 +1,10 @@
 //! Sends *questions* to coordinators on other brokers before a batch begins a transaction in its partition
 //! (AddPartitionsToTxn 4 and 5, KIP-890).
 //!
-//! Questions for the same broker share a request. Each queue has one request in flight, and the next one contains all
-//! questions that were queued meanwhile. If the previous transaction of a producer has not ended, the response to the
-//! whole request is delayed. The next question about this producer is therefore put into a separate queue, so that it
-//! does not delay questions about other producers.
+//! Questions for the same broker share a request. Each queue has one request in flight. The next one contains questions
+//! that were queued meanwhile, as many as its limits allow. If the previous transaction of a producer has not ended,
+//! the response to the whole request is delayed. The next question about this producer is therefore put into a separate
+//! queue, so that it does not delay questions about other producers.
 //!
 //! Each question whose sender still waits gets an answer: the one in the response, or the reason why the request has
 //! failed.

@@ -83,8 +83,8 @@ fn clean_shutdown_leaves_a_marker_that_the_next_start_removes() {
     assert_eq!(offset(&partition, &plain(1, b"v")), 3);
 }
 
-/// A snapshot has an entry for each batch in the producer's window, so here its size is 138 KB. So most of the tiny
-/// segments must be closed without a snapshot. A restarted broker must recognise retries even so.
+/// A snapshot has an entry for each batch in the producer's window, so here its size is 138 KB. Most of the tiny
+/// segments must therefore be closed without a snapshot. A restarted broker must recognise retries even so.
 #[test]
 fn segments_tiny_and_windows_large_snapshots_are_rare_and_no_retry_is_written_twice() {
     let mut directory = Directory::new().with(|config| {

@@ -69,7 +69,7 @@ fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let whole = fs::read(directory.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
     // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is found even so, because
-    // it does not follow the batch before. A wrong leader epoch is not found, so its bytes are left out here.
+    // it does not follow the batch before. The bytes of the leader epoch are left out here.
     for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
