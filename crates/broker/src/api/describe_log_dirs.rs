@@ -156,7 +156,7 @@ fn topics(
 
 fn of_topic(hosted: &Partitions, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
-        // A partition that has been deleted since the image was made is left out.
+        // Leaves out a partition that was deleted after the image was published.
         Some(of_partition(&hosted.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;

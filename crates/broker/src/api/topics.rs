@@ -57,7 +57,7 @@ pub async fn opened(partitions: &Partitions, topic: &Topic, index: i32) -> Resul
     Ok(partition)
 }
 
-/// Returns the partitions with these names. Those that do not exist are left out.
+/// Returns the partitions with these names, except those that do not exist.
 pub fn named<'n>(
     partitions: &Partitions,
     image: &Image,

@@ -87,8 +87,8 @@ impl CoordinatorTopic {
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the current shards, or `None` while the topic does not exist. While the caller holds the guard, no shard
-    /// is adopted or left.
+    /// Returns the current shards, or `None` while the topic does not exist. While the caller holds the guard, the set
+    /// of shards does not change.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }

@@ -94,7 +94,7 @@ impl SessionWaiter {
     }
 }
 
-/// A share of [`PARTITIONS_MAX`]. Dropping it gives the share back.
+/// A share of [`PARTITIONS_MAX`], which is released when dropped.
 struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,

@@ -18,13 +18,13 @@ use crate::api::{Completion, Fault};
 /// The target of the protocol log. At level debug it has a line for every request and response, without their contents.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// A request on its way from the reading half to the writing half.
+/// A request that the reading half has admitted and the writing half has not answered yet.
 pub(super) struct AdmittedRequest {
     pub completion: Completion,
     pub owed: Owed,
 }
 
-/// The resources and facts that a request keeps until its response is sent.
+/// The resources that a request uses until its response is sent, and the facts for the log and the metrics.
 pub(super) struct Owed {
     pub api: ApiKey,
     pub received: Instant,

@@ -37,8 +37,8 @@ impl Idleness {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Notes that the client will send no more requests. From now on the client counts as idle even while one of its
-    /// requests is in progress.
+    /// Notes that the client will send no more requests. From now on, a request in progress no longer keeps the client
+    /// from counting as idle.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();

@@ -165,7 +165,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Keeps an empty buffer for the next reader on this thread. A buffer whose memory a request still uses is dropped.
+/// Stores an empty buffer for the next reader on this thread. Drops the buffer if a request still uses its memory.
 fn spare(mut buffer: BytesMut) {
     if buffer.try_reclaim(CHUNK) {
         SPARE.with_borrow_mut(|spare| {

@@ -342,7 +342,8 @@ mod tests {
 
     #[tokio::test]
     async fn listener_binds_every_address_of_its_host_at_one_port() {
-        // No machine has the address 192.0.2.1 (RFC 5737). It stands for ::1 on a machine without IPv6.
+        // The address 192.0.2.1 belongs to no machine (RFC 5737). Here it has the role of ::1 on a machine without
+        // IPv6.
         let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
         let sockets = open_each(&addrs, &config()).expect("a free port");
         let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();

@@ -24,7 +24,7 @@ struct Held {
     id_bytes: AtomicUsize,
 }
 
-/// The share of one transactional id. Dropping it gives the memory back.
+/// The share of one transactional id, which is released when dropped.
 pub(super) struct TransactionShare {
     room: TransactionsRoom,
     partitions: usize,

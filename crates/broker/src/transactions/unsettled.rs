@@ -42,7 +42,7 @@ pub struct Unsettled {
     /// How many times it was noted that state may be lost, and how many of these losses were resolved. The counts
     /// differ while there may be unresolved transactions. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when it is noted that transactions may have lost their state.
+    /// Notified when a possible loss of state is noted.
     changed: Notify,
     /// True if the previous process did not stop cleanly.
     is_unclean: bool,

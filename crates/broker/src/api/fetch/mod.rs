@@ -44,7 +44,7 @@ const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
 /// In a session that reads ahead, a response counts as full once less than an eighth of its size limit is left.
 const FULL_SHARE: usize = 8;
-/// Memory that a pending fetch takes, apart from its lists of partitions.
+/// Memory that a pending fetch takes, in addition to its lists of partitions.
 const PENDING_BYTES: usize = 2048;
 /// Memory that a partition without records takes while it is read and in the response.
 const SIZE_BYTES: usize = 128;
@@ -85,7 +85,8 @@ fn admit_consumer(
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(services.metadata.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // The response cannot have more than `max_bytes`, so a larger minimum would make the client wait in vain.
+        // The response cannot have more than `max_bytes`, so the client would wait for a larger minimum until its time
+        // is up.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -394,7 +395,7 @@ fn topic_of<'i>(image: &'i Image, requested: &FetchedTopic) -> Result<&'i Arc<To
 
 /// The space that the answer still has when a partition is read.
 struct ReadRoom {
-    /// How many bytes of the answer are left.
+    /// How many more bytes the answer may have.
     left: usize,
     /// True if the answer has no records yet. The first batch may then have any size.
     is_first: bool,

@@ -46,7 +46,7 @@ struct SessionState {
     free: Vec<u32>,
     /// The slots that may have records to send. Each is listed once.
     ready: VecDeque<u32>,
-    /// The slots whose high watermark has moved.
+    /// The slots whose high watermark has changed.
     news: Vec<u32>,
     /// Entries that must not wait for the next records.
     urgent: Vec<(Uuid, PartitionData)>,
