@@ -49,7 +49,7 @@ def produce(bench):
                 words = ["--transactional-id", topic, "--transaction-duration-ms", LONG]
                 return perf(bench, broker, f"tx-own-{in_flight}", topic, 3 * RECORDS, words, [f"max.in.flight.requests.per.connection={in_flight}"])
             rates = [bench.with_topic(f"tx-own-{in_flight}", alone)(wide, n) for n in range(bench.rounds)]
-            bench.row("tx-produce", f"records/s, our producer with in flight {in_flight}, beside Java on Kafka", rates, beside, ">= 8x")
+            bench.row("tx-produce", f"records/s, our producer / Java on Kafka, in flight {in_flight}", rates, beside, ">= 8x")
     finally:
         wide.stop()
     # Each round runs A B B A, because the first run of a pair finds colder memory than the second.
@@ -60,7 +60,7 @@ def produce(bench):
             def once(broker, topic):
                 return perf(bench, broker, "tx-second" if words else "tx-none", topic, 3 * RECORDS, words, [])
             rates.append(bench.with_topic(f"tx-second-{at}", once)(bench.fullbore, n))
-    bench.row("tx-produce", "records/s, ours, of one second", with_them, without, ">= 0.95x", "no transactions")
+    bench.row("tx-produce", "records/s, our producer, transactions of one second", with_them, without, ">= 0.95x", "no transactions")
 
 
 def perf(bench, broker, label, topic, records, words, properties, is_java=False):
@@ -178,7 +178,7 @@ def read(bench):
         bench.row("tx-read", f"MB/s, Java, {level}", *rates[level], ">= 1x")
         bench.row("tx-read", f"MB/s, perf consume / Java, {level}", own, rates[level][1], "-")
     for at, who in enumerate(("Fullbore", "Kafka")):
-        bench.row("tx-read", f"{who}: Java, MB/s of what is read", rates["read_committed"][at], rates["read_uncommitted"][at],
+        bench.row("tx-read", f"MB/s, Java on {who}, read_committed beside read_uncommitted", rates["read_committed"][at], rates["read_uncommitted"][at],
                   ">= 0.95x" if at == 0 else "-", "read_uncommitted")
     for broker in (bench.kafka, bench.fullbore):
         broker.drop("tx-read")

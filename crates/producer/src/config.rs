@@ -70,9 +70,9 @@ mod tests {
 # Producer configuration
 
 Settings of the producer library, `fullbore produce` (`-X`), `perf produce` (`--command-property`, `--command-config`)
-and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's. If a default differs, its line also has Kafka's.
-The keys of connections (`bootstrap.servers`, `client.id`, `security.protocol`, `ssl.*`) are those of every command that
-connects to a cluster.
+and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's. If a default differs, its line also shows Kafka's
+default. Every command that connects to a cluster has the keys of connections (`bootstrap.servers`, `client.id`,
+`security.protocol`, `ssl.*`).
 
 Generated from the tables in `crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test
 compares this page with them. To write it again: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
