@@ -1,7 +1,7 @@
-//! The settings of a consumer by Kafka's names: of its fetches, and of its membership in a group.
+//! The settings of a consumer by Kafka's names: settings of its fetches, and of its membership in a group.
 //!
-//! The settings of connections are in [`security`](crate::security). The group's name is not a setting here.
-//! `docs/consumer.md` is generated from these tables.
+//! The settings of connections are in [`security`](crate::security). The group's name is not a setting, because
+//! commands have a flag for it. `docs/consumer.md` is generated from these tables.
 
 use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;
@@ -21,7 +21,7 @@ pub struct ConsumerConfig {
     pub commits: bool,
     /// The time between two commits (auto.commit.interval.ms).
     pub commit_interval: Duration,
-    /// True if patterns do not match internal topics (exclude.internal.topics).
+    /// True if patterns of topic names do not match internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
 }
 
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// The other keys of Kafka's consumer. Each comes with a sentence about the alternative here.
+    /// The keys of Kafka's consumer that are not settings here, each with a sentence about the alternative.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "The consumer never creates a topic."),
         ("client.rack", "The consumer reads from leaders."),

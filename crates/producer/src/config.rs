@@ -1,6 +1,6 @@
-//! The producer's settings, with Kafka's names and defaults. They are checked as a whole before anything starts.
+//! The producer's settings, with Kafka's names and defaults. They are checked as a whole before the producer starts.
 //!
-//! The table of keys is in `keys`. The parser and the documentation are made from it. Invariant: the settings of a
+//! The table of keys is in `keys`. The parser and the documentation are generated from it. Invariant: the settings of a
 //! [`ProducerConfig`] that passed [`ProducerConfig::check`] do not contradict each other.
 
 mod keys;
@@ -44,7 +44,7 @@ impl ProducerConfig {
                 levels.push((name, value));
             }
         }
-        // Only the level of the codec in use counts, in whatever order the keys come.
+        // Only the level of the codec in use is applied, so the order of the keys does not matter.
         config.compression_level = levels
             .into_iter()
             .find(|(name, _)| *name == format!("compression.{}.level", keys::codec_name(config.compression)))
