@@ -1,4 +1,4 @@
-//! The failure of a command, with the sentence that the user reads.
+//! The failure of a command, with a sentence for the user.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ pub fn completeness(failed: Option<impl fmt::Display>) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(Failure::new(format!("the list is incomplete: {error}"))))
 }
 
-/// Returns the part of a sentence that states how many records were written.
+/// Returns a clause with the number of written records.
 pub fn records_were_written(count: u64) -> String {
     match count {
         1 => "1 record was written".to_owned(),
