@@ -45,11 +45,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries are
-/// missing.
+/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries the list
+/// lacks.
 ///
-/// # Errors
-/// Fails if there is such an error.
+/// # Errors Fails if `failed` is an error.
 pub fn completeness(failed: Option<impl fmt::Display>) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(Failure::new(format!("the list is incomplete: {error}"))))
 }

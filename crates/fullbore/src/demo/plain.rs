@@ -1,6 +1,6 @@
-//! Measures a plain TCP stream over the demo's link. No connection over this link could carry more.
+//! Measures a plain TCP stream over the demo's link. The result is the highest rate of one connection over this link.
 //!
-//! Invariant: the stream crosses a relay with the same settings as the relay before the broker.
+//! Invariant: the stream's relay has the same settings as the relay before the broker.
 
 use super::distance::{Distance, DistanceSettings};
 use super::stream::interrupted;

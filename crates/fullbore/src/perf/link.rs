@@ -261,8 +261,7 @@ fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
     Ok((units::probability(probability)?, stall))
 }
 
-/// Parses the limit of bytes in flight. The minimum is the size of one read, because a smaller limit would stop all
-/// bytes. The maximum keeps the bytes of a connection within a machine's memory.
+/// Parses the limit of bytes in flight. It is at most 1 GiB, because the relay holds these bytes in memory.
 fn in_flight_max(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     if (1 << 10..=16 * IN_FLIGHT_BYTES_MAX as u64).contains(&bytes) {

@@ -1,7 +1,7 @@
-//! A small JSON (RFC 8259). It writes strings, and parses single values without copying them.
+//! A small implementation of JSON (RFC 8259). It writes strings, and parses single values without copying them.
 //!
-//! A parsed array or object contains its text beside its parts. Invariant: each byte of a parsed value was checked, and
-//! the value is not nested deeper than [`DEPTH_MAX`].
+//! A parsed array or object has its elements or members, and also its text. Invariant: each byte of a parsed value was
+//! checked, and the value is not nested deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 

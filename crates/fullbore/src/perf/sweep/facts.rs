@@ -1,6 +1,6 @@
-//! The circumstances of a sweep, without which its figures have no meaning: machine, versions, command.
+//! The facts of a sweep that a reader needs to judge its figures: machine, versions, command.
 //!
-//! Invariant: the circumstances contain no secret. Values of properties that may be secret are left out.
+//! Invariant: the facts contain no secret. Values of properties that may be secret are left out.
 
 use crate::output::shell_word;
 use fullbore_bench::report::DateFormat;

@@ -1,7 +1,7 @@
-//! The flags and the output of `fullbore perf sweep`. The measurements are in `fullbore_bench::sweep`, and the reports
-//! in `fullbore_bench::report::sweep`.
+//! The flags and the output of `fullbore perf sweep`. `fullbore_bench::sweep` makes the measurements, and
+//! `fullbore_bench::report::sweep` writes the reports.
 //!
-//! Invariant: however a sweep ends (done, interrupted, a broker gone), it writes the measurements, stops its own
+//! Invariant: when a sweep ends, even by an interrupt or a failed cluster, it writes the measurements, stops its own
 //! broker, and removes the broker's data.
 
 mod facts;
