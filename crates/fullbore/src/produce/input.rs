@@ -94,7 +94,7 @@ impl Input {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }
 
-    /// Takes the next record, or returns `None` if it is not complete yet.
+    /// Returns the next record, or `None` if it is not complete yet.
     ///
     /// # Errors
     /// Fails if a record is too long or cut short.

@@ -1,7 +1,6 @@
-//! Passes records to the producer and keeps each delivery until its result.
+//! Passes records to the producer, and stores each delivery until its result was read.
 //!
-//! Invariant: results are read in the order of the records. The results of at most [`PENDING_MAX`] records are not read
-//! yet.
+//! Invariant: results are read in the order of the records. At most [`PENDING_MAX`] deliveries are stored.
 
 use super::too_large::TooLarge;
 use super::transactions::Transactions;
