@@ -8,7 +8,8 @@ use std::ffi::OsString;
 
 /// Parses the words of a command line, the first of which is the program's name.
 ///
-/// # Errors Returns clap's error if the command line is malformed, and also if it requests help.
+/// # Errors
+/// Returns clap's error if the command line is malformed, and also if it requests help.
 pub fn parsed<P: Parser>(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<P, clap::Error> {
     let mut command = with_negative_numbers(P::command());
     let matches = command.try_get_matches_from_mut(words)?;

@@ -48,7 +48,8 @@ impl fmt::Display for Failure {
 /// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries the list
 /// lacks.
 ///
-/// # Errors Fails if `failed` is an error.
+/// # Errors
+/// Fails if `failed` has an error.
 pub fn completeness(failed: Option<impl fmt::Display>) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(Failure::new(format!("the list is incomplete: {error}"))))
 }

@@ -19,7 +19,8 @@ pub struct Axis {
 impl Axis {
     /// Parses `NAME=VALUE,VALUE,...`.
     ///
-    /// # Errors Returns a message with the reason why `typed` is not an axis, and the allowed form.
+    /// # Errors
+    /// Returns a message with the reason why `typed` is not an axis, and the allowed form.
     pub fn parse(typed: &str) -> Result<Axis, String> {
         let (name, values) = typed.split_once('=').ok_or_else(shape)?;
         let setting = Setting::parse(name)?;
@@ -54,7 +55,8 @@ impl Axis {
 
 /// Parses `NAME=VALUE`, a setting that is the same for every point.
 ///
-/// # Errors Returns a message with the reason why `typed` is not a setting with a value, and the allowed form.
+/// # Errors
+/// Returns a message with the reason why `typed` is not a setting with a value, and the allowed form.
 pub fn fixed(typed: &str) -> Result<(Setting, String), String> {
     let (name, value) = typed.split_once('=').ok_or("must be NAME=VALUE")?;
     let setting = Setting::parse(name)?;

@@ -138,7 +138,8 @@ impl SweepPlan {
 
     /// Returns a point's settings.
     ///
-    /// # Errors Returns an error message if a value is not allowed.
+    /// # Errors
+    /// Returns an error message if a value is not allowed.
     pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
         let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
         for (setting, value) in &self.fixed {
@@ -173,8 +174,9 @@ impl SweepPlan {
     /// Checks everything that can be checked without a connection. For each point, returns `None` if it can be
     /// measured, or the reason why the producer would refuse its settings.
     ///
-    /// # Errors Returns [`PlanError`] if the plan exceeds a limit, if it has a value that is never allowed, or if the
-    /// producer would refuse every point.
+    /// # Errors
+    /// Returns [`PlanError`] if the plan exceeds a limit, if it has a value that is never allowed, or if the producer
+    /// would refuse every point.
     pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
         if self.axes.is_empty() {
             return Err(PlanError::NoAxes);

@@ -88,7 +88,8 @@ impl Setup {
 
     /// Checks a value without regard to other settings.
     ///
-    /// # Errors Returns an error message if [`Setup::set`] or the producer refuses the value.
+    /// # Errors
+    /// Returns an error message if [`Setup::set`] or the producer refuses the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];

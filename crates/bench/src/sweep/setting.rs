@@ -79,7 +79,8 @@ pub enum Setting {
 impl Setting {
     /// Returns the setting of this name. `-` and `_` count as dots.
     ///
-    /// # Errors Returns an error message with the nearest known name if `typed` is not a setting.
+    /// # Errors
+    /// Returns an error message with the nearest known name if `typed` is not a setting.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);

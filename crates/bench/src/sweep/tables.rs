@@ -64,8 +64,8 @@ pub static TABLES: &[Table] = &[
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
         // A request has room for only one record of 1,000 bytes, so a batch that waits cannot grow. With one request in
-        // flight, the last of 500 records therefore waits for 500 round trips. If a round trip exceeds 240 ms, that is
-        // more than Kafka's default of delivery.timeout.ms (two minutes).
+        // flight, the last of 500 records that are sent at once therefore waits for 500 round trips. If a round trip
+        // exceeds 240 ms, that is more than Kafka's default of delivery.timeout.ms (two minutes).
         set: &[
             ONE_CONNECTION,
             "rtt=150",

@@ -97,7 +97,8 @@ pub struct PlannedBroker {
 impl Plan {
     /// Plans the wanted cluster.
     ///
-    /// # Errors Fails if the flags contradict the existing cluster, for example with a smaller number of brokers.
+    /// # Errors
+    /// Fails if the flags contradict the existing cluster, for example with a smaller number of brokers.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         present.brokers.iter().try_for_each(|broker| broker.check_address(present.directory))?;
         let count = count(present, wanted.brokers)?;

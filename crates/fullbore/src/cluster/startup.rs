@@ -95,8 +95,9 @@ impl<'a> Startup<'a> {
 
     /// Waits until every broker responds, and its metadata have all brokers.
     ///
-    /// # Errors Fails if a broker ends (the sentence has the last lines of its log), if one is not ready in time, or if
-    /// a signal interrupts the wait.
+    /// # Errors
+    /// Fails if a broker ends (the sentence has the last lines of its log), if one is not ready in time, or if a signal
+    /// interrupts the wait.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&request(brokers, &over), brokers, stop);

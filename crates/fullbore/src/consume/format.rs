@@ -73,7 +73,8 @@ const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 
 /// Parses a format of kcat's -f.
 ///
-/// # Errors Returns an error message with the position of the mistake if the format is not valid.
+/// # Errors
+/// Returns an error message with the position of the mistake if the format is not valid.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());

@@ -161,7 +161,7 @@ impl Outlet {
         }
     }
 
-    /// Waits for chunks. Returns one or more, with about [`WRITE_BYTES`] if so many bytes are queued.
+    /// Waits for chunks. Returns one or more, with about [`WRITE_BYTES`] bytes if enough are queued.
     fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
         while state.queue.is_empty() {

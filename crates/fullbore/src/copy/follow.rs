@@ -314,7 +314,8 @@ impl Follow<'_> {
 
     /// Pauses after a failure, before the copier continues.
     ///
-    /// # Errors Returns the failure if a retry cannot succeed, or if brokers have refused too many requests.
+    /// # Errors
+    /// Returns the failure if a retry cannot succeed, or if brokers have refused too many requests.
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {

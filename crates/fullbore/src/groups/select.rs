@@ -60,7 +60,8 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
 /// Returns the selected partitions, each once, in order. `places` has the partitions of the topics. Every returned
 /// partition exists and has a leader.
 ///
-/// # Errors Fails at the first partition that does not exist or has no leader.
+/// # Errors
+/// Fails at the first partition that does not exist or has no leader.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {

@@ -11,7 +11,8 @@ pub enum Unescaped {
 
 /// Parses the escape at the start of `text`.
 ///
-/// # Errors Returns an error message if a backslash does not begin a known escape.
+/// # Errors
+/// Returns an error message if a backslash does not begin a known escape.
 pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     let Some((b'\\', rest)) = text.split_first() else { return Ok(Unescaped::No) };
     let simple = |byte| Ok(Unescaped::Byte(2, byte));
@@ -36,7 +37,8 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
 
 /// Parses a delimiter, which must have at least one byte.
 ///
-/// # Errors Returns an error message if the text is empty or has an unknown escape.
+/// # Errors
+/// Returns an error message if the text is empty or has an unknown escape.
 pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
     let unescaped = bytes(text)?;
     if unescaped.is_empty() { Err("must not be empty".to_owned()) } else { Ok(unescaped) }
@@ -44,7 +46,8 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
 
 /// Returns the bytes of a text with escapes.
 ///
-/// # Errors Returns an error message if the text has an unknown escape.
+/// # Errors
+/// Returns an error message if the text has an unknown escape.
 pub fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let (mut left, mut out) = (text.as_bytes(), Vec::new());
     while let Some(first) = left.first() {

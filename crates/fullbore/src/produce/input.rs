@@ -1,8 +1,8 @@
 //! Divides the input from a file or pipe into records: by lines or other delimiters, by lengths, or the whole file as
 //! one record.
 //!
-//! It does not interpret the bytes of a record. Invariant: the buffer has at most one incomplete record and the bytes
-//! of one further read. A record longer than `limit` is an error, and is not read completely.
+//! The bytes of a record are not interpreted here. Invariant: the buffer has at most one incomplete record and the
+//! bytes of one further read. A record longer than `limit` is an error, and is not read completely.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;

@@ -127,8 +127,9 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 
 /// Removes the transactions that a coordinator will end.
 ///
-/// # Errors Returns [`ClientError`] if a coordinator does not respond, because it is then unknown which of its
-/// transactions hang.
+/// # Errors
+/// Returns [`ClientError`] if a coordinator does not respond, because it is then unknown which of its transactions
+/// hang.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);

@@ -55,7 +55,8 @@ pub struct Chart<'a> {
     pub x: &'a [String],
     /// The unit of the figures.
     pub unit: &'static str,
-    /// The scale of the figures. All plots of the same figure share it, so that a reader can compare them.
+    /// The scale of the figures. All plots of a figure share it, and so do all latencies, so that a reader can compare
+    /// plots.
     pub scale: &'a Scale,
     /// The curves of the plot.
     pub series: Vec<Series>,

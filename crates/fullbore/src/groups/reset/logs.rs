@@ -16,8 +16,8 @@ pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
     /// The errors of partitions whose leader returned one.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// The error of the first request that did not reach a leader. The first group that needs one of their partitions
-    /// gets this error.
+    /// The first error of a leader that was not reached. The first group that needs an offset from such a leader fails
+    /// with it.
     unreached: Option<ClientError>,
 }
 
