@@ -51,7 +51,8 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-/// Reads the next frame and returns it without its length prefix. Bytes that follow the frame stay in `buffer`.
+/// Returns the next frame without its length prefix. Reads as many bytes as are available, so that few reads are
+/// needed, and leaves those after the frame in `buffer`.
 fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
     loop {
         if let Some((length, rest)) = buffer.split_first_chunk()

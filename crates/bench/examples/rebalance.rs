@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a change may take before it counts as failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// The pause between two changes, so that responses of the first change do not affect the second one.
+/// The pause between two changes, so that heartbeats of the first change have responses before the second one begins.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
 /// The user data that each member adds to its subscription and assignment.

@@ -104,7 +104,7 @@ pub fn consume_progress_line(
     )
 }
 
-/// Returns the warning that the partitions had fewer records than requested.
+/// Returns the warning that the timeout passed before the requested number of records was read.
 pub fn consume_timeout_line(timeout_ms: u64) -> String {
     format!(
         "WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) exceeded. \

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// How many requests in flight the sweep's own broker must allow for a point with max.in.flight=auto. Diskless topics
-/// remember as many batches of a producer.
+/// remember the same number of batches of a producer.
 const AUTO_IN_FLIGHT: u64 = 128;
 
 /// Maximum number of axes of a sweep.

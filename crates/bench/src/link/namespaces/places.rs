@@ -1,7 +1,7 @@
-//! A named network namespace and its owner. Each name has a lock file, and a link holds its lock as long as it runs.
+//! A named network namespace and its owner. Each name has a lock file, which a link locks as long as it runs.
 //!
-//! Invariant: a namespace is removed only by the holder of its lock, and only if a lock file shows that a link created
-//! the namespace.
+//! Invariant: a namespace is removed only by the link that has locked its file, and only if a lock file shows that a
+//! link created the namespace.
 
 use super::LinkError;
 use rustix::fs::{FlockOperation, flock};

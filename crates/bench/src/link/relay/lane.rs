@@ -231,8 +231,8 @@ impl<'a> RelayLane<'a> {
         self.line.push(left_ns + direction.delay_ns + extra_ns, len + PIECE_BYTES, piece);
     }
 
-    /// Decides at random whether a packet of `bytes` bytes is lost, and returns the additional delay. Later bytes wait
-    /// as well, because the delay line keeps the order.
+    /// Decides at random whether one of the packets with these `bytes` bytes is lost, and returns the additional delay,
+    /// or 0. Later bytes wait as well, because the delay line keeps the order.
     fn stall_ns(&mut self, bytes: usize) -> u64 {
         let Some(LossStall { probability, stall }) = self.direction.loss_stall else { return 0 };
         let none_lost = (1.0 - probability).powi(bytes.div_ceil(PACKET_BYTES) as i32);
