@@ -219,7 +219,7 @@ mod tests {
                 "{refusal}"
             );
         }
-        // Each of these keys is refused without security.protocol=SSL. If it were ignored, secrets could be sent in
+        // Each of these keys is refused if security.protocol is missing. If it were ignored, secrets could be sent in
         // clear.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();

@@ -153,8 +153,7 @@ fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
-/// Prints `question` to standard error. Returns true if the first line of `answers`, which is standard input, is y or
-/// yes.
+/// Prints `question` to standard error. Returns true if the first line of `answers` (standard input) is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
     // Without a printed question, the answer is no.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {

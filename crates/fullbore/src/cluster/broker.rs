@@ -64,7 +64,7 @@ impl BrokerFile {
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Checks that the file has an address for clients. It can only be missing if a user has changed the file.
+    /// Checks that the file has an address for clients. The address can only be missing if a user has changed the file.
     ///
     /// # Errors
     /// Returns a sentence about the file and the key, with the remedy.

@@ -20,7 +20,8 @@ const PORT_DEFAULT: u16 = 9092;
 const BROKERS_DEFAULT: u32 = 3;
 /// The setting for the number of replicas of new topics.
 const REPLICAS: &str = "default.replication.factor";
-/// The number of replicas of topics in a new cluster. If it has fewer brokers, topics have one replica per broker.
+/// The number of replicas of topics in a new cluster. In a cluster with fewer brokers, topics have one replica per
+/// broker.
 const REPLICAS_MAX: u32 = 3;
 /// The setting for the number of in-sync replicas that a topic needs to accept records.
 const MIN_IN_SYNC: &str = "min.insync.replicas";

@@ -362,7 +362,8 @@ impl<'a> Grouped<'a> {
         match failed {
             Some(failure) => Err(failure),
             None if self.stop.is_requested() => Ok(Stretch::Ended),
-            // The closed outlet has dropped records, so the planned number of records was perhaps read but not written.
+            // The closed outlet has dropped records, so the planned number of records may have been read but not
+            // written.
             None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
             None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),

@@ -251,8 +251,8 @@ impl Follow<'_> {
         self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
-    /// Ends the open transactions in the way of `how`. Returns `None` if this takes longer than [`LAST_PATIENCE`] after
-    /// a signal.
+    /// Ends the open transactions as `how` requires. Returns `None` if this takes longer than [`LAST_PATIENCE`] after a
+    /// signal.
     fn settle(&mut self, how: Settle) -> Option<Settled> {
         if how != Settle::Drain {
             self.intake.close();

@@ -104,7 +104,7 @@ impl Transfer {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Ends the open transactions in the way of `how` and waits for the outcome. Returns `None` if `ends` returns true
+    /// Ends the open transactions as `how` requires, and waits for the outcome. Returns `None` if `ends` returns true
     /// first, or if the thread has ended.
     pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
         let (answer, answered) = mpsc::channel();

@@ -44,7 +44,7 @@ pub struct Ground<'a> {
     pub directory: &'a Path,
     /// The runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// The stop of the command, which is requested when the user presses Ctrl-C.
+    /// The request to stop, which the user makes by Ctrl-C or another signal.
     pub stop: &'a Stop,
 }
 

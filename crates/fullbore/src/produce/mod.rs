@@ -401,8 +401,8 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Applies properties of Kafka's line reader. As in Kafka, parse.key or parse.headers makes the layout refuse a
-    /// line without a separator, unless ignore.error is true.
+    /// Applies properties of Kafka's line reader. With parse.key or parse.headers, a line without a separator is
+    /// refused, as in Kafka, unless ignore.error is true.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

@@ -24,11 +24,13 @@ const PENDING_MAX: usize = 1 << 18;
 /// How long the command waits after SIGTERM for the acknowledgements of records in flight. After Ctrl-C it waits this
 /// long only if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the command waits after Ctrl-C at least. If brokers have responded slowly so far, it waits longer.
+/// The minimum time after Ctrl-C for which the command waits for acknowledgements. If brokers have been slow so far, it
+/// waits longer.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
 /// How much longer the command may run after this wait, to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
-/// Answers are printed once they have this many bytes, or as soon as there is no input.
+/// The size at which answers are printed, in bytes. If there is no input at the moment, fewer bytes are printed at
+/// once.
 const ANSWERS_BYTES: usize = 64 << 10;
 
 /// The form of the answer that is printed for each record.
