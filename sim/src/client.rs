@@ -32,7 +32,7 @@ pub struct Client {
     pub is_closing: bool,
 }
 
-/// Maximum number of batches in flight, counted from the oldest unacknowledged one.
+/// Maximum number of batches without an acknowledgement.
 const WINDOW: usize = 5;
 
 impl Client {
