@@ -78,7 +78,8 @@ impl Fixture {
         self.lines("config").contains(&vec!["topics", topic, "cleanup.policy=compact"])
     }
 
-    /// Returns the producers whose topics accept records without a key.
+    /// Returns the producers that have no open transaction and have written to a topic that accepts records without a
+    /// key.
     fn producers(&self) -> Vec<Producer<'_>> {
         let mut producers = Vec::new();
         for line in self.lines("producer") {

@@ -26,7 +26,8 @@ pub struct Attempt {
     pub outcome: Outcome,
 }
 
-/// A leader's response: its broker id, partition and leader epoch, then the last stable offset and the high watermark.
+/// Offsets in a leader's response. The key is the broker id, partition and leader epoch, and the values are the last
+/// stable offset and the high watermark.
 pub type Reported = ((i32, i32, i32), (i64, i64));
 
 /// The history of one transactional id.

@@ -10,8 +10,8 @@ use std::process::Command;
 
 const BROKERS: usize = 3;
 
-/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`], one of
-/// which `replaced` may replace.
+/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`].
+/// `replaced` may replace one of them.
 fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) {
     for fixture in Fixture::of_releases("cluster") {
         let mut plan = ClusterPlan::with_own_postgres(BROKERS, &WAITING);
@@ -33,7 +33,7 @@ fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) 
     }
 }
 
-/// Returns the properties file of a broker that `cluster up` wrote.
+/// Returns the content of a broker's properties file, which `cluster up` wrote.
 fn properties(fixture: &Fixture, index: usize) -> String {
     std::fs::read_to_string(fixture.path(&format!("cluster/broker-{}.properties", index + 1))).expect("settings")
 }
