@@ -229,8 +229,8 @@ impl Broker {
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_requested = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // The queue holds at most one command of each kind. ISR changes are an exception, because they differ from each
-        // other.
+        // The queue holds at most one command of each kind. Only of changes of the ISR it may hold several, because
+        // they differ from each other.
         if (!is_requested || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
