@@ -13,8 +13,8 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 /// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings that keep a broker from expiring or compacting anything by itself. Without these settings it would expire
-/// much at once, because the fixtures are older than most expiration times.
+/// Settings with which a broker expires and compacts nothing by itself. Most expiration times are shorter than the age
+/// of the fixtures, so with the defaults a broker would expire much at once.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",

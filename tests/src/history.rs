@@ -62,8 +62,8 @@ impl History {
         there
     }
 
-    /// Reports transactions that the output contradicts. A committed transaction must have each of its records there
-    /// once, an aborted one none, and one in doubt all of them or none.
+    /// Reports transactions that the output contradicts. The output must have all records of a committed transaction
+    /// once, none of an aborted one, and all or none of one in doubt.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();

@@ -258,8 +258,7 @@ def life(scene, kinds):
 
 
 def static(scene, kinds):
-    """A static member that comes back within its session gets its former partitions. The other member does not
-    rebalance."""
+    """A static member that returns within its session gets its former partitions, and no other member rebalances."""
     first, second = (kinds * 2)[:2]
     if second["protocol"] == "consumer":
         scene.set_session(45_000)

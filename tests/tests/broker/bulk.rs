@@ -43,8 +43,8 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Sends the request over several connections at once. Checks the memory, and that an honest client is served
-/// meanwhile. Returns one of the responses.
+/// Sends the request over several connections at once. Until all have a response, checks the broker's memory and that
+/// an honest client is served. Returns one of the responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }

@@ -62,8 +62,8 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// Checks that the topic has `batches` batches. Then sends the second batch twice and the third once. Each must be
-    /// stored once.
+    /// Checks that the topic has `batches` batches. Then sends the second batch twice and the third batch once, after
+    /// which the topic must have each batch once.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {

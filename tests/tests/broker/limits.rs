@@ -138,7 +138,7 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     });
     let (mut busy, mut opened, mut requested) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
-        // If the machine has suspended this test meanwhile, the busy connection was idle too, and the broker may have
+        // If the machine has suspended this test, the busy connection was idle for that time, and the broker may have
         // closed it. The test then opens another one.
         if requested.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());

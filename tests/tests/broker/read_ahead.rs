@@ -164,8 +164,8 @@ fn full_response_does_not_wait_for_the_minimum() {
         ..request(id, session, named)
     };
     let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
-    // `min_bytes` is larger than the limit of a partition in the first fetch, and larger than the limit of the response
-    // in the second.
+    // In the first fetch, `min_bytes` exceeds the limit of a partition. In the second, it exceeds the limit of the
+    // response.
     for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));

@@ -52,8 +52,8 @@ fn migrate(fixture: &Fixture, plan: &ClusterPlan) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Gives a broker the settings in its properties file, except addresses and paths of the machine on which the file was
-/// written.
+/// Sets a broker's settings to those in its properties file. Leaves out addresses and paths, which are those of the
+/// machine that wrote the file.
 fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
         if !["control.plane", "diskless.storage", "fullbore.admin.listener", "listeners", "log.dirs"].contains(&key) {

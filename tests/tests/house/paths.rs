@@ -1,7 +1,8 @@
 //! Checks the tables in docs/internals/paths.md, which follow a request from file to file.
 //!
 //! A row names a file and functions in it. A function calls another one if its body contains the name as a call, even
-//! through a trait, a closure or a macro. The caller of a function is the one before it, unless the row names another.
+//! through a trait, a closure or a macro. The caller of a function is the function before it, unless the row names
+//! another caller.
 
 use super::files::{Crate, File, crates};
 use super::uses::functions;
