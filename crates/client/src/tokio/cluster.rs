@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of the requests that any broker can answer, one in this many first goes to a broker without a connection. Otherwise
-/// a single connected broker would answer all of them, even if it is cut off from the controller and has stale
-/// metadata.
+/// Among the requests that any broker can answer, one in this many first goes to a broker without a connection.
+/// Otherwise a single connected broker would answer all of them, even if it is cut off from the controller and has
+/// stale metadata.
 const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
