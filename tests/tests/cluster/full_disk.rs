@@ -191,7 +191,7 @@ fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable
         load.goes_on();
         cluster
             .broker(1)
-            .wait_for_stderr("cannot append to a partition for seconds: another replica in sync takes over");
+            .wait_for_stderr("cannot append to a partition for seconds: another in-sync replica becomes leader");
         assert_eq!(unwritable(cluster), Some(partitions.len() as f64));
         assert_eq!(metric(cluster, 1, "fullbore_partitions_failed"), Some(0.0), "no start has to mend them");
         moves.iter().for_each(|[from, to]| fs::rename(to, from).expect("moved"));
@@ -258,7 +258,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         load.goes_on();
         cluster
             .broker(1)
-            .wait_for_stderr("cannot read records of a partition for seconds: another replica in sync takes over");
+            .wait_for_stderr("cannot read records of a partition for seconds: another in-sync replica becomes leader");
         assert_eq!(unwritable(cluster), Some(1.0));
         give_back(older);
         wait_until("they can be read again", SOON, || unwritable(cluster) == Some(0.0));

@@ -28,8 +28,8 @@ pub async fn handle(
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    // The response to the group's leader contains the metadata of all members. Encoding copies the metadata. If it is
-    // large, that takes long, so it runs like a wide request.
+    // The response to the group's leader contains the metadata of all members, and encoding copies these bytes. A large
+    // response is encoded off the threads that serve connections, as for a wide request (`super::wide`).
     let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
     match is_large(bytes) {
         true => wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,

@@ -268,15 +268,15 @@ impl FailingLog {
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,
-                "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
+                "cannot append to a partition for seconds: another in-sync replica becomes leader, if there is one; correct the permissions or \
                  file system of its directory (no restart is needed)"
             ),
             FailingUse::Read { offset, .. } | FailingUse::Range(FileRange { base_offset: offset, .. }) => {
                 tracing::error!(
                     %dir,
                     offset,
-                    "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
-                     its files, or replace the disk"
+                    "cannot read records of a partition for seconds: another in-sync replica becomes leader, if there is one; correct the permissions of \
+                     the partition's files, or replace the disk"
                 )
             }
         }

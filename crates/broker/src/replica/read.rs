@@ -335,7 +335,7 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // Wake the followers' fetches that wait for records, because the response must report the new log start.
+        // Wake the followers' fetches that wait for records, because their responses report the new log start.
         self.waiters.wake();
         Ok(log_start)
     }

@@ -35,8 +35,8 @@ impl Replica {
         self.retire_itself()
     }
 
-    /// Retires all deleted partitions that used the directory's name before, the oldest first. On a slow disk there may
-    /// be many of them, so this is a loop and not a recursion.
+    /// Retires the deleted partitions whose directories had the same name before, the oldest first. While the disk is
+    /// slow, their number may grow, so a loop retires them: a recursion could overflow the stack.
     pub(crate) fn retire_name_holders(&self) {
         let (mut line, mut next) = (Vec::new(), self.name_holder.lock().clone());
         while let Some(partition) = next {

@@ -257,7 +257,13 @@ impl FollowedPartition {
         let (topic, partition, from) = (self.replica.topic(), self.index, self.requested.offset);
         match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
-                tracing::info!(topic, partition, from, at, "restarted the log at an offset of the leader's log");
+                tracing::info!(
+                    topic,
+                    partition,
+                    from,
+                    at,
+                    "deleted all records of a replica, because its fetch offset `from` is not in the leader's log; the replica continues at `at`"
+                );
                 ResponseOutcome::ToBeNamed
             }
             Err(error) => self.failed(&error),

@@ -25,17 +25,17 @@ use tokio::sync::oneshot;
 
 /// Maximum number of transactions in one request. A coordinator handles this many at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// Maximum wait for a response, for which the client's connection waits as well. A coordinator takes at most a second
-/// ([`super::BATCH_ANSWER_MS`]).
+/// Maximum time to wait for a coordinator's response, in which the client's connection waits as well. A coordinator
+/// responds within a second ([`super::BATCH_ANSWER_MS`]).
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of partitions in one request, unless a single transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
 /// Number of queues to a broker, among which the producers are divided.
 const QUEUES: usize = 4;
-/// Maximum number of unfinished producers that are remembered for each broker.
+/// Maximum number of producers in `Verifications::unfinished`. A full set is emptied before the next insertion.
 const UNFINISHED_MAX: usize = 10_000;
 
-/// The questions for one broker.
+/// The questions to the coordinators on one other broker, which wait to be sent.
 #[derive(Default)]
 pub(super) struct Verifications {
     queues: [PeerQueue<Question>; QUEUES],
