@@ -42,18 +42,19 @@ pub struct Version {
 /// The most recent acceptance of an older copy of the database by an operator (`fullbore admin accept-copy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyAcceptance {
-    /// The version from which the brokers continued. It is larger than all versions that the older copy lacks.
+    /// The version from which the brokers continued. It is larger than every version that was committed after the copy
+    /// was made.
     pub version: u64,
-    /// The leader epoch from which classic partitions continued. Partitions that are created later begin in this epoch
-    /// or a larger one. It is larger than all epochs that the older copy lacks.
+    /// The leader epoch in which the classic partitions of the copy continued. It is larger than every epoch that a
+    /// partition reached after the copy was made. Partitions created later begin in this epoch or a larger one.
     pub first_leader_epoch: i32,
     /// The time of the acceptance by the database's clock, in ms since 1970.
     pub at_ms: i64,
 }
 
 impl CopyAcceptance {
-    /// How long retention and compaction delete no records after an older copy of the database was accepted. The topic
-    /// settings in the copy may be outdated, and operators can set them again during this time.
+    /// Time after the acceptance of an older copy of the database in which retention and compaction delete no records.
+    /// The topic settings in the copy may be outdated, and operators can correct them during this time.
     pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
 
     /// Returns the time before which retention and compaction delete no records, in ms since 1970.
@@ -149,7 +150,7 @@ pub const FEATURE_RESOURCE: i8 = 127;
 /// The resource type of the newest [`CopyAcceptance`] in the stores, which has a single row. Kafka's
 /// `ConfigResource.Type` does not use this number.
 pub const ACCEPTANCE_RESOURCE: i8 = 126;
-/// The name of the resource of type [`ACCEPTANCE_RESOURCE`], and of its only setting.
+/// The name of the only resource of type [`ACCEPTANCE_RESOURCE`]. The resource has one setting, with the same name.
 pub const ACCEPTANCE: &str = "accepted-copy";
 /// The name of the only setting that a resource of type [`FEATURE_RESOURCE`] has.
 pub const FEATURE_LEVEL: &str = "level";

@@ -169,8 +169,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.reporting(!reports_whole)), &image);
     }
 
-    /// Random registrations change on SQLite and on PostgreSQL. A writer that follows the changes must have the same
-    /// image as a writer that starts afterwards.
+    /// Changes random partition registrations, once in SQLite and once in PostgreSQL. A writer that applies each change
+    /// must get the same image as a writer that starts afterwards and reads the whole state.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
