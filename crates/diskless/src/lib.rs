@@ -301,7 +301,7 @@ impl Diskless {
     pub fn put_topic(&self, name: &str, id: Uuid, count: i32, config: &Arc<TopicConfig>, tails_before: TailsBefore) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // The index never reduces the number of batches that it retains, so it only needs to know larger numbers.
+        // The index never reduces the number of batches that it retains, so only a larger `window` is sent to it.
         let retains_more = partitions.first().is_some_and(|first| first.view.window() < window);
         partitions.iter().for_each(|partition| partition.view.configure(config));
         if retains_more {

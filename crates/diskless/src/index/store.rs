@@ -381,6 +381,7 @@ pub struct CommitQuestion {
     /// The partitions, ordered by id. For each one, the offset before which the caller already knows the producers'
     /// rows.
     pub partitions: Vec<(DisklessPartitionId, i64)>,
+    /// The objects to commit. Empty if the caller only reads the state.
     pub objects: Vec<ObjectId>,
 }
 

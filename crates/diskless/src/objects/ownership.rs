@@ -52,7 +52,7 @@ pub struct Ownership {
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 
-/// A cluster's share of a store.
+/// An object store, as one cluster uses it. Other clusters may use the same store with other prefixes.
 pub struct ClusterStore<'a> {
     pub store: &'a dyn ObjectStore,
     /// The prefix of all keys. No other cluster has objects below it.

@@ -78,7 +78,8 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // A question without objects is only a read. A read takes no locks, so it does not wait for commits.
+        // A request without objects commits nothing, and only reads the partitions and their producers. The read takes
+        // no locks, so it does not wait for commits of other brokers.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&query_partitions(question, ""))?,
