@@ -285,9 +285,9 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log after the last good batch of the segment. If flushed records are damaged or records follow the
-    /// damage, a power loss must be a possible cause. If it is, sets the following records aside, and otherwise refuses
-    /// the log.
+    /// Ends the log after the last good batch of the segment. If the damaged records were flushed, or if records follow
+    /// the damage, checks whether a power loss can explain the damage. If so, sets aside all bytes from the damage on,
+    /// with the later segments. Otherwise refuses the log.
     fn cut(
         &mut self,
         stop: &AtomicBool,

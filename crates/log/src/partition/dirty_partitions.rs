@@ -1,10 +1,12 @@
 //! Remembers which partitions of a follower's session have changed. Otherwise each fetch would have to check all
 //! partitions of the session.
 //!
-//! This set has no records: the leader reads them from the partitions. To miss no change, a session first registers at
-//! a partition, then reads it, and then waits. A mark that is set before the wait is kept.
+//! This set contains no records: the leader reads them from the partitions. To miss no change, a session first
+//! registers at a partition, then reads it, and then waits. If a slot was marked for records before the wait, the wait
+//! ends at once.
 //!
-//! Invariant: each list contains a slot at most once until [`DirtyPartitions::take`] empties the lists.
+//! Invariant: each of the two lists of marked slots contains a slot at most once, until [`DirtyPartitions::take`]
+//! empties the lists.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -29,7 +31,7 @@ pub struct DirtyPartitions {
     notify: Notify,
 }
 
-/// The marked slots. Each is in a list at most once.
+/// The marked slots, in one list for each [`Moved`]. Each list contains a slot at most once.
 #[derive(Debug, Default)]
 struct Marked {
     records: Vec<u32>,
