@@ -24,8 +24,8 @@ fn ongoing(stamp: Stamp) -> ObjectBatch {
     ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
 }
 
-/// Returns a batch of one record with a confirmation by the coordinator. The broker knew the log up to `next_offset`
-/// then.
+/// Returns a batch of one record with a confirmation by the coordinator. `next_offset` is the partition's next offset
+/// that the broker knew before it requested the confirmation.
 fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
     ObjectBatch { confirmation: Some(Confirmation { next_offset, is_added: false }), ..ongoing(stamp) }
 }

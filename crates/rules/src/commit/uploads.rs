@@ -53,8 +53,8 @@ pub struct UploadWindow {
     stride: usize,
 }
 
-/// A round, which consists of as many ended uploads as the window has, but at least two. After a round the window may
-/// change.
+/// A round of uploads. It ends once as many uploads have ended as the window's size, but at least two. The window may
+/// then change its size.
 #[derive(Debug, Default)]
 struct UploadRound {
     began: Duration,
@@ -63,17 +63,18 @@ struct UploadRound {
     took: Duration,
 }
 
-/// A pause before the next step in one direction.
+/// A pause in which the window takes no step in one direction (up or down). It is counted in rounds ([`UploadRound`]).
 #[derive(Debug)]
 struct Hold {
-    /// Number of rounds until the pause ends.
+    /// Remaining number of rounds until the pause ends.
     rounds: u32,
-    /// How many rounds have passed.
+    /// Number of rounds since the pause began.
     waited: u32,
     /// When the pause began.
     since: Duration,
-    /// How many rounds the pause will have if the next step is undone.
+    /// Number of rounds of the next pause, which begins when the window undoes another step in this direction.
     next: u32,
+    /// Maximum of `next`.
     max: u32,
 }
 
@@ -92,7 +93,7 @@ impl Hold {
         self.waited = self.waited.saturating_add(1);
     }
 
-    /// Returns true if the pause before a step up is over: after its number of rounds, or after [`LOW_MAX`] if at least
+    /// Returns true if the pause before a step up is over: after its rounds, or after the time [`LOW_MAX`] if at least
     /// [`LOW_ROUNDS_MIN`] rounds have passed.
     fn is_over_in_time(&self, now: Duration) -> bool {
         self.rounds == 0 || self.waited >= LOW_ROUNDS_MIN && now.saturating_sub(self.since) >= LOW_MAX
@@ -103,7 +104,8 @@ impl Hold {
     }
 }
 
-/// A step, with the size and the rate before it.
+/// A step: a change of the window's size that is undone if the rate of bytes gets worse, or does not clearly rise after
+/// a step up. `size` and `bytes_per_second` are the size and the rate before the step.
 #[derive(Debug)]
 struct Step {
     is_up: bool,
