@@ -61,8 +61,8 @@ pub fn give_back() {
 }
 
 impl KeptBytes {
-    /// Records that a poll has found `kept` freed bytes. Returns true if this poll and the previous one have both found
-    /// more than [`KEPT_MAX`] bytes above `floor`, the number of bytes that cannot be returned.
+    /// Records `kept`, the number of freed bytes that a poll has found. The allocator cannot return `floor` of them.
+    /// Returns true if more than [`KEPT_MAX`] others were found, both in this poll and in the previous one.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);

@@ -21,7 +21,7 @@ pub struct DirectoryArg {
     pub data_dir: PathBuf,
 }
 
-/// Time limit of the cluster's processes.
+/// Maximum time that `cluster up` waits for the brokers to become ready, and `cluster down` for the processes to end.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ClusterPatience {
     /// Milliseconds to wait for the brokers.
