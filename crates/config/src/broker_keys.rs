@@ -63,7 +63,7 @@ const KEYS: &[Key] = &[
     Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "Time between two heartbeats of a broker of a cluster, in milliseconds. A broker sends at least eight in broker.session.timeout.ms, whatever is set here.")
         .differs("Kafka's default is 2000; here a heartbeat also polls for changes of the metadata"),
     Key::boolean("fullbore.lost.directory.accept", "false", "True if this broker may start with a new data directory although it had the only complete replica of a partition. The records that no other replica has are then lost.")
-        .differs("not a Kafka key: Kafka does not start without meta.properties"),
+        .differs("not a Kafka key: Kafka never starts with a data directory without meta.properties"),
     // TLS. Each of these keys may also be set for a single listener, as listener.name.<name in lower case>.ssl...
     Key::new("ssl.keystore.type", Type::String, Some("PEM"), "Format of ssl.keystore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
