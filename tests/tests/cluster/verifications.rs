@@ -84,8 +84,8 @@ fn ended_beside(stuck: &mut [Stuck], partition: i32, transaction: &mut impl FnMu
     count
 }
 
-/// Many ids wait for a last marker, which only a failed broker could write. Until then, the coordinator cannot confirm
-/// the next batch of any of these ids, but the leader sends it a request for each.
+/// Many transactional ids wait for a last marker, which only a failed broker could write. Until then, the coordinator
+/// cannot confirm their next batches. The leader nevertheless requests the confirmation of each batch.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     let mut cluster = Cluster::start(
@@ -129,8 +129,8 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
         sent(&producer, &mut leader, partition, &batch);
         producer.end(&mut coordinator, true);
     };
-    // If the waiting ids delayed the producer, it would complete only about one transaction for each refusal of all of
-    // them. A busy machine also delays the producer, but not in every attempt.
+    // If the waiting ids delayed the producer, it would complete only about `ROUNDS` transactions: one in the time in
+    // which each waiting id is refused once. A busy machine also delays the producer, but not in every attempt.
     let mut counts = Vec::new();
     while counts.len() < ATTEMPTS && counts.last().is_none_or(|count| *count < 3 * ROUNDS) {
         counts.push(ended_beside(&mut stuck, partition, &mut transaction));
