@@ -19,7 +19,7 @@ const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
 /// The bit of the attributes that is set if the records have the time of their append as their timestamp.
 const LOG_APPEND_TIME: i16 = 0x08;
 
-/// The header that the broker stores in place of the client's.
+/// The batch header that the broker writes to the log, in place of the header that the client has sent.
 pub struct Stamping {
     bytes: [u8; HEADER_LEN],
     /// The largest timestamp in ms.
