@@ -8,20 +8,20 @@ CONSUMED = 2_000_000
 def java_consumes(bench, broker, topic, group, records, properties=()):
     """Returns fetch.MB.sec of ConsumerPerformance, in MB/s. It leaves out the time to join the group.
 
-    With a hundred partitions, ConsumerPerformance sometimes ends 48 records early, also with Kafka's broker. Another
-    group then reads the topic again.
+    With many partitions, ConsumerPerformance does not count some of the first batches, also with Kafka's broker. It
+    then waits for its timeout, and still reports success. Therefore it reads only 99 % of the records.
     """
+    wanted = records * 99 // 100
     for again in ("", "-again"):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
-                       topic, "--num-records", records, "--group", group + again, "--timeout", 30_000,
+                       topic, "--num-records", wanted, "--group", group + again, "--timeout", 30_000,
                        *(["--command-property", *properties] if properties else []))
         output = bench.run(f"consume-java-{broker.name}", command)
         names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
         told = dict(zip(names, values))
-        # The tool reports success even if records are missing.
-        if int(told["data.consumed.in.nMsg"]) >= records:
+        if int(told["data.consumed.in.nMsg"]) >= wanted:
             return float(told["fetch.MB.sec"])
-        print(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}", file=sys.stderr)
+        print(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {wanted} records from {broker.name}", file=sys.stderr)
     sys.exit("ConsumerPerformance ended early twice")
 
 
