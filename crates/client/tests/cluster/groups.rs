@@ -197,9 +197,8 @@ fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16
     (ports[0], joins)
 }
 
-/// Starts a member of the classic protocol. Returns the partitions that it gets within a minute.
-fn given(port: u16) -> Vec<(Text, i32)> {
-    let config = GroupConfig::new("g".into(), vec!["t".into()]);
+/// Starts a member of the classic protocol. Returns the member and the partitions that it gets within a minute.
+fn assigned(port: u16, config: GroupConfig) -> (Member, Vec<(Text, i32)>) {
     let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
     let until = Instant::now() + Duration::from_secs(60);
     let mut partitions = Vec::new();
@@ -209,6 +208,12 @@ fn given(port: u16) -> Vec<(Text, i32)> {
             partitions = target.partitions;
         }
     }
+    (member, partitions)
+}
+
+/// Returns the partitions that a member of the classic protocol gets. The member leaves afterwards.
+fn given(port: u16) -> Vec<(Text, i32)> {
+    let (member, partitions) = assigned(port, GroupConfig::new("g".into(), vec!["t".into()]));
     member.leave(Duration::ZERO);
     partitions
 }
@@ -257,16 +262,10 @@ fn only_listed_broker_goes_down_a_member_finds_its_coordinator_through_another()
     }
     let heartbeat_interval = Duration::from_millis(10);
     let config = GroupConfig { heartbeat_interval, ..GroupConfig::new("g".into(), vec!["t".into()]) };
-    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
-    let until = Instant::now() + Duration::from_secs(60);
-    let mut partitions = Vec::new();
-    while partitions.is_empty() && Instant::now() < until {
-        if let Some(target) = member.target(Duration::from_secs(1)).expect("a member") {
-            member.confirm(&target);
-            partitions = target.partitions;
-        }
-    }
+    let (mut member, partitions) = assigned(port, config);
+    assert_eq!(partitions, [("t".into(), 0)]);
     is_down.store(true, SeqCst);
+    let until = Instant::now() + Duration::from_secs(60);
     while !reached.load(SeqCst) && Instant::now() < until {
         member.target(Duration::from_millis(10)).expect("still a member");
     }
