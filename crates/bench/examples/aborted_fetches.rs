@@ -1,11 +1,11 @@
 //! Times fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
 //! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With
-//!   `long`, another transaction is open meanwhile, and is committed at the end.
+//!   `long`, another transaction is open from before the first of them until after the last. Before `fill` commits it,
+//!   `fill` measures fetches as `measure` does.
 //! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
-//! `fill ... long` also measures while the long transaction is open. This is not a part of `fullbore`. The figures are
-//! in docs/benchmarks.md.
+//! This example is not a part of the program `fullbore`. Its figures are in docs/benchmarks.md.
 
 use fullbore_client::Security;
 use fullbore_client::blocking::Connection;
@@ -70,7 +70,7 @@ impl Log {
         for (isolation_level, name) in [(1, "read_committed"), (0, "read_uncommitted")] {
             let (mut taken, mut place, mut aborted) = (Histogram::<u64>::new(3)?, 1_u64, 0);
             for _ in 0..fetches {
-                // The multiplier is Knuth's. The upper bits of the product are random enough.
+                // This is Knuth's generator, whose upper bits are random enough to choose offsets.
                 place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let offset = self.start + i64::try_from((place >> 20) % range)?;
                 let began = Instant::now();

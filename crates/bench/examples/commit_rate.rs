@@ -2,10 +2,11 @@
 //! CONNECTIONS IN_FLIGHT SECONDS.
 //!
 //! Each connection commits for its own group at that group's coordinator, one partition a request. The connection sends
-//! IN_FLIGHT requests together once all earlier requests have responses. With one request it behaves like `commitSync`,
-//! with more like a consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own
-//! work hardly limits the rate. This is not a part of `fullbore`. `bench/compare commit` runs it against two brokers in
-//! turn.
+//! IN_FLIGHT requests together once all earlier requests have responses. With IN_FLIGHT=1 the connection behaves like a
+//! consumer with `commitSync`, and otherwise like one with `commitAsync`. Requests are encoded once, and later only
+//! their offsets are replaced, so that the client's own work hardly limits the rate.
+//!
+//! This example is not a part of the program `fullbore`. `bench/compare commit` runs it against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -25,7 +26,8 @@ const READ_MAX: usize = 16 * 1024;
 /// The version of OffsetCommit. It names topics instead of using ids, and every current broker serves it.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// The committed offset in the encoded request. A search for it finds the bytes to patch.
+/// A number that stands for the committed offset in the encoded request. A search for this number finds the bytes to
+/// replace.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -133,7 +135,8 @@ impl Connection {
     }
 }
 
-/// Keeps the requests of each connection in flight until the time is over.
+/// Sends requests on all connections and receives the responses, again and again until the time `until`. Returns the
+/// latencies of the requests that were sent from the time `from` on.
 fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Result<Histogram<u64>, Failure> {
     let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
     while Instant::now() < until {

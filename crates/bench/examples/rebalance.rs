@@ -1,14 +1,15 @@
 //! Measures how long a classic group needs after a change of its members until all are stable again, at any Kafka
 //! broker.
 //!
-//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval, but
-//! fetch and commit nothing. Four changes are timed. First all members join an empty group. Then all join again at
-//! once, as after a change of their subscription. Then one more joins, and finally one leaves. A change ends when every
-//! member has an assignment of one generation with exactly the expected members. In all but the second change, members
-//! notice the change by their next heartbeat, which depends on the interval and not on the broker.
+//! Each member is one thread with one connection and without a client library. It joins, syncs, and sends heartbeats at
+//! a fixed interval, but fetches and commits nothing. Four changes are timed. First all members join an empty group.
+//! Then all join again at once, as after a change of their subscription. Then one more joins, and finally one leaves. A
+//! change ends when every member has an assignment of one generation with exactly the expected members. In all but the
+//! second change, members notice the change by their next heartbeat, which depends on the interval and not on the
+//! broker.
 //!
-//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]` runs it.
-//! `bench/compare rebalance` runs it against two brokers in turn.
+//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]` runs this
+//! example. `bench/compare rebalance` runs it against two brokers in turn.
 
 use fullbore_client::ClientError;
 use fullbore_client::Security;
@@ -40,7 +41,7 @@ const USER_DATA: [u8; 32] = [7; 32];
 struct Board {
     state: Mutex<State>,
     changed: Condvar,
-    /// Wakes members that must act before the next heartbeat.
+    /// Notified when members must act before their next heartbeat.
     ordered: Condvar,
 }
 
@@ -58,8 +59,8 @@ struct State {
 }
 
 impl Board {
-    /// Waits until `members` members are in one generation, which is later than `after`. Returns the time at which this
-    /// was the case.
+    /// Waits until `members` members are in the same generation, which is later than `after`. Returns the time at which
+    /// the wait ended.
     fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");
@@ -89,7 +90,7 @@ impl Board {
         self.state.lock().expect("no holder panics").stable.values().max().copied()
     }
 
-    /// Gives the members an order, which they read at once.
+    /// Changes the state by `order`, and wakes the members, so that they read the change at once.
     fn order(&self, order: impl FnOnce(&mut State)) {
         order(&mut self.state.lock().expect("no holder panics"));
         self.ordered.notify_all();
@@ -250,7 +251,8 @@ impl Plan {
         Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat, rejoins: 0 })
     }
 
-    /// Waits for the coordinator. Kafka's broker creates the topic for its groups at the first request.
+    /// Waits until the group has a coordinator. The first responses may be errors, because Kafka's broker creates the
+    /// internal topic of groups only at the first request.
     fn wait_for_coordinator(&self, group: &Text) -> Result<(), String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut connection = Connection::connect(&self.address, "rebalance", &Security::default()).map_err(words)?;

@@ -2,8 +2,8 @@
 //!
 //! Run it with `cargo run --release -p fullbore-bench --example transactional_ids -- [IDS] [OPEN]`, with
 //! `FULLBORE_BIN=target/release/fullbore` in the environment. It creates IDS (100,000) transactional ids by
-//! InitProducerId, and opens a transaction of OPEN (1,000) of them. Then it stops and kills the broker, and prints the
-//! time of each start.
+//! InitProducerId, and opens a transaction of OPEN (1,000) of them. Then it restarts the broker twice, first after an
+//! orderly stop and then after a kill, and prints how long each restart takes.
 
 use fullbore_tests::{Broker, Client, Protocol, Transactional, transactional_request};
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;

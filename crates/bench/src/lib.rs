@@ -7,7 +7,7 @@
 //! * [`sweep`]: one workload, measured for every combination of settings.
 //! * [`report`]: the exact lines of Kafka's perf tools, and a sweep's files and page.
 //!
-//! This works against any Kafka. Nothing here knows Fullbore's broker.
+//! The crate works against any Kafka cluster. Nothing here depends on Fullbore's broker.
 
 pub mod link;
 pub mod measure;

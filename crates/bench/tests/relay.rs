@@ -65,7 +65,7 @@ fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Returns bytes that differ wherever two pieces could be exchanged.
+/// Returns bytes without repeated pieces, so that a test notices if the relay exchanges two pieces.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
@@ -133,8 +133,8 @@ fn everything_sees_the_distance() {
     let link = Link::new(&distant());
     let started = Instant::now();
     let mut client = link.connect();
-    // The bytes and the end of the stream are sent before the far end knows of the connection, and cross together with
-    // the connection.
+    // The bytes and the end of the stream are sent before the connection reaches the far end, and cross the distance
+    // together with the start of the connection.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());

@@ -5,8 +5,8 @@
 use crate::{configs, groups, topics};
 use std::ffi::{OsStr, OsString};
 
-/// Turns `topics --create ...` into `topics create ...`. If the command line has no action, its flags are removed, so
-/// that the error is about the missing action.
+/// Turns `topics --create ...` into `topics create ...`. If flags follow the command but none of them is an action,
+/// everything after the command is removed. clap then reports the missing action instead of an unknown flag.
 pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(command) = command(&args) else { return args };

@@ -92,11 +92,12 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// Returns `properties`, overridden by `flags`. Prints the notices of `notice` about their keys to standard error. This
-/// happens before any error, because a misspelt key may be its cause.
+/// Returns `properties`, overridden by `flags`. First prints the notices that `notice` returns for their keys to
+/// standard error. If an error follows, a misspelt key may be its cause.
 ///
 /// # Errors
-/// Fails on security settings that this program does not support. If it ignored them, secrets could be sent in clear.
+/// Fails on security settings that this program does not support. If the program ignored them, it could send secrets in
+/// clear.
 pub fn checked_properties(
     mut properties: Properties,
     flags: &[(String, String)],

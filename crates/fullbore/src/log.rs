@@ -36,7 +36,7 @@ const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Sets up the broker's log. `--log` takes precedence over RUST_LOG, and both over the default. The targets of
-/// `--debug` are added. The returned levels can be changed later. The caller ends the returned output.
+/// `--debug` are added. Returns the levels, which can be changed later, and the output, which the caller must end.
 pub fn of_broker(
     filter: Option<&str>,
     format: LogFormat,

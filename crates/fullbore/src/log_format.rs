@@ -22,11 +22,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// Formats events.
+/// The formatter of events.
 pub enum LogLines {
-    /// Formats events as text lines.
+    /// The formatter of text lines.
     Text(Format),
-    /// Formats events as JSON lines.
+    /// The formatter of JSON lines.
     Json,
 }
 

@@ -138,7 +138,7 @@ impl LogOutput {
     }
 }
 
-/// Takes the line of one event per call.
+/// Each call of `write` takes the whole line of one event.
 impl Write for LogOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line(bytes);

@@ -37,7 +37,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Makes errors use the form that the flag selects.
+    /// Makes errors, remarks and lines for people use the form that the flag selects.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ pub fn heading(text: &str) -> String {
     }
 }
 
-/// Returns true if the stream is a terminal, and NO_COLOR is not set (no-color.org).
+/// Returns true if the stream is a terminal, unless NO_COLOR is set (no-color.org) or TERM is `dumb`.
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")

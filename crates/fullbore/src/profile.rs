@@ -38,8 +38,9 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(directory.join(FILE))
 }
 
-/// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice.
-/// With `names_cluster`, the profile's bootstrap servers are left out.
+/// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice. If
+/// `names_cluster` is true, FULLBORE_BOOTSTRAP_SERVER names the cluster, and the profile's bootstrap servers are left
+/// out.
 fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
     let mut properties = Properties::default();
     for (key, value) in profile.iter() {

@@ -144,7 +144,7 @@ fn run_with_log(serve: &Serve, as_json: bool, levels: Arc<dyn LogLevels>) -> Res
     let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
     let mut reserve = Reserve::hold(&runtime);
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
-    // Without this, dropping the runtime would wait for the threads that are held back.
+    // The reserve threads are released, because the drop of the runtime waits for all of its threads.
     reserve.let_go();
     hide_panics_of_a_stopped_runtime();
     ended
@@ -199,7 +199,7 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
 /// Flags of a client of the broker: those of kcat and those of Fullbore's tools.
 type SecurityFlags = (String, String);
 
-/// Returns the flags that clients of this listener need. Files of the client have names in capitals.
+/// Returns the flags that clients of this listener need. Names in capitals stand for the client's own files.
 fn security_flags(listener: Option<&Listener>) -> SecurityFlags {
     let Some(tls) = listener.and_then(|listener| listener.tls.as_ref()) else { return SecurityFlags::default() };
     let kcat = " -X security.protocol=SSL -X ssl.ca.location=CA.pem".to_owned();

@@ -94,7 +94,7 @@ fn ignores_hangup() -> bool {
 pub struct Stop {
     requested: Arc<watch::Sender<bool>>,
     received: Arc<AtomicBool>,
-    /// How many polls there were since Ctrl-C. 0 before Ctrl-C.
+    /// The number of polls since Ctrl-C, plus 1. 0 before Ctrl-C.
     looks: Arc<AtomicU32>,
     /// How long the command may go on after Ctrl-C, in milliseconds.
     allowed: Arc<AtomicU64>,
@@ -178,7 +178,7 @@ impl Stop {
     }
 
     /// Returns how long a command that ends may still wait for brokers and readers. Without Ctrl-C this is `full`.
-    /// After Ctrl-C it is what remains of `share`, and never more than `full`.
+    /// After Ctrl-C this is the part of `share` that has not passed since Ctrl-C, at most `full`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
             // The result is at least 1 ms, because zero has another meaning for callers.
@@ -198,9 +198,9 @@ impl Stop {
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Returns once the command has taken too long to end. After a signal other than Ctrl-C, there is a limit for
-    /// noticing the signal, and then one for the end. A command that holds a receiver counts as having noticed the
-    /// signal.
+    /// Returns once the command has taken too long to end. After Ctrl-C, the limit is the time that [`Stop::allow`]
+    /// sets. After another signal, the command has [`HEARD_WITHIN`] to notice the signal, and then [`DONE_WITHIN`] to
+    /// end. A command that holds a receiver of the request counts as having noticed the signal.
     async fn unnoticed(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -244,7 +244,7 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    /// A task of a stopped runtime that is in a write while the runtime stops.
+    /// The task blocks, as in a write, while its runtime stops. Then it polls a timer of the stopped runtime.
     #[test]
     fn task_of_a_stopped_runtime_panics_without_a_report() {
         static REPORTS: AtomicU32 = AtomicU32::new(0);
@@ -275,7 +275,8 @@ mod tests {
             has_begun.recv().expect("the task runs");
             let handle = runtime.handle().clone();
             runtime.shutdown_background();
-            // The worker that stops the runtime cancels new tasks first.
+            // A stopping runtime cancels new tasks before anything else, so a cancelled task shows that the stop has
+            // begun.
             while !handle.spawn(std::future::pending::<()>()).is_finished() {
                 std::thread::yield_now();
             }

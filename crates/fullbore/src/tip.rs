@@ -1,6 +1,7 @@
 //! Advice about words of Kafka's tools, names without their flags, and malformed numbers in a command line.
 //!
-//! Invariant: a tip names a command or flag of this program, or states that the program has none.
+//! Invariant: a tip about a word of another program names a command or flag of this program, or states that this
+//! program has none.
 
 use clap::Command;
 use clap::builder::StyledStr;
@@ -53,7 +54,8 @@ const FLAGS: [(&str, &str); 4] = [
 const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
-/// Adds the tip to an error, in place of clap's guesses. In `typed`, the action is a word and not a flag.
+/// Adds the tip to an error, in place of clap's guesses. `typed` is the command line after a flag like `--create` was
+/// turned into the word `create`.
 pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),

@@ -29,7 +29,7 @@ impl Troubles {
     }
 
     /// Notes why the latest attempt failed, and prints the reason if a line is due. The first attempt was at `since`.
-    /// For callers whose attempts take longer than [`AFTER`], because [`Troubles::observe`] would take each of these
+    /// Meant for callers whose attempts take longer than [`AFTER`]. [`Troubles::observe`] would take each of these
     /// attempts for a new obstacle.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
@@ -43,7 +43,7 @@ impl Troubles {
 
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
-        // If retries interrupt an obstacle only for a moment, it counts as the same one.
+        // If an obstacle is not seen for a moment, because the caller retries, it still counts as the same obstacle.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
@@ -57,13 +57,13 @@ impl Troubles {
         is_due
     }
 
-    /// Prints the notices and the trouble of a run. The error `fails_with` is left out, because the command will fail
-    /// with it.
+    /// Prints the notices and the present obstacle of a running read. Leaves out the notice `fails_with`, because the
+    /// command will fail with this text.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::remark);
         progress.take_deleted_offsets().into_iter().for_each(output::remark);
-        // There is no need to wait here, because the run reports only partitions that have waited long enough.
+        // The obstacle is printed without a wait, because `progress` has only partitions that have waited long enough.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {

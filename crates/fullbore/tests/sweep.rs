@@ -164,7 +164,7 @@ fn an_interrupted_sweep_writes_its_measurements() {
     let mut child = place.command(&all).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    // The two lines are the plan and the first measurement.
+    // The first two lines are the plan and the first measurement.
     for _ in 0..2 {
         lines.read_line(&mut stdout).expect("a line");
     }

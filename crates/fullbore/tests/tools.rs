@@ -331,7 +331,7 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let mut child = fullbore(&tool).spawn().expect("it starts");
     let mut reported = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     assert!(reported.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
-    // This command reads the record, so the tool has also processed the response to it by then.
+    // Until this other command has read the record, the tool has had time to process the response to its request.
     let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");

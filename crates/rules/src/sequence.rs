@@ -156,8 +156,9 @@ pub enum SequenceRefusal {
 }
 
 impl SequenceRefusal {
-    /// Returns the error for a batch that comes after one refused with `code`. A client resends a refused batch only if
-    /// the error is retriable.
+    /// Returns the error for a batch that comes after a batch refused with `code`. If `code` is retriable, the error is
+    /// the same, because the client resends both batches. Otherwise the refused batch is missing, so this one is out of
+    /// order.
     fn behind(code: ErrorCode) -> SequenceRefusal {
         match code.is_retriable() {
             true => SequenceRefusal::BehindRefused(code),

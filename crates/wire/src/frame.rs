@@ -143,13 +143,14 @@ impl Frame {
 /// Builds a [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// The full pieces in order, without external records. A message that grows long is never copied to make room.
+    /// The full pieces in order, without the records in `external`. A full piece stays where it is, so a message is
+    /// never copied when it grows.
     full: Vec<BytesMut>,
     /// Total size of the full pieces, in bytes.
     full_len: usize,
     /// The last piece. The first four bytes of the first piece are the length.
     inline: BytesMut,
-    /// The external parts, each with its position among the bytes of all pieces.
+    /// The records that are kept by reference, each with its position among the bytes of all pieces.
     external: Vec<(usize, Part)>,
 }
 

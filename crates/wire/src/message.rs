@@ -11,11 +11,11 @@
 //! }
 //! ```
 //!
-//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` can be null in all its versions, unless `nullable` names
-//! others. Its default is null, unless `default` has another value, which is required if there is a version without
-//! null. A field is neither read nor written outside its versions, and then has its default. A tagged field that has
-//! its default is not written. Every struct ends with `tagged`, which has the tagged fields that this program does not
-//! know.
+//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` can be null in all versions of its field, or only in those
+//! after `nullable`. Its default is null, unless `default` has another value. If a version of the field does not allow
+//! null, `default` is required. A field is neither read nor written outside its versions, and then has its default. A
+//! tagged field that has its default is not written. Every struct ends with `tagged`, which has the tagged fields that
+//! this program does not know.
 //!
 //! Invariant: a struct that was decoded can be encoded in the same version, and then decodes to the same struct.
 

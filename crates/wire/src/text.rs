@@ -21,7 +21,7 @@ impl Text {
     /// Creates a string from bytes, which must be valid UTF-8.
     ///
     /// # Errors
-    /// Returns the position of the first byte that is not valid UTF-8.
+    /// Fails if the bytes are not valid UTF-8. The error has the position of the first invalid byte.
     pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
         std::str::from_utf8(&bytes)?;
         Ok(Text(bytes))

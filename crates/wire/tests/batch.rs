@@ -97,7 +97,8 @@ proptest! {
         }
     }
 
-    /// The builder must not change anything else in the batch, and another stamp must keep the bit.
+    /// A transactional builder sets this bit, and the checksum changes with it. All other bytes are those of a plain
+    /// builder. If the batch gets another stamp, the bit stays.
     #[test]
     fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };

@@ -26,7 +26,7 @@ const BYTES_PER_BYTE_MAX: usize = 84;
 /// How much memory a message with a tiny frame may take.
 const BYTES_BASE: usize = 1024;
 
-/// How many bytes there really are for the elements in a message with nested claims.
+/// How many bytes follow a message that ends inside nested arrays, each of which claims to fill them with elements.
 const CLAIMED: usize = 4096;
 
 struct Counting;

@@ -33,8 +33,8 @@ impl Shape {
         self.rtt / 2
     }
 
-    /// Returns the size of the buffer before the bottleneck. Without a given size, it is as large as the bytes that fit
-    /// on the link in one round trip.
+    /// Returns the size of the buffer before the bottleneck. Without a given size, it has as many bytes as the link
+    /// carries in one round trip, and at least 64 KiB.
     pub fn buffer_bytes(&self) -> u64 {
         let fits = self.bandwidth.unwrap_or(0) as f64 * self.rtt.as_secs_f64();
         self.buffer.unwrap_or((fits as u64).max(BUFFER_BYTES_MIN))

@@ -168,7 +168,7 @@ mod tests {
     fn the_caller_works_its_time_is_the_clients() {
         let before = CpuTimes::read(&BrokerPlace::Inside);
         if before.client.is_none() {
-            // This kernel does not count the time of threads.
+            // The kernel does not count the time of threads, so there is nothing to test.
             return;
         }
         let mut sum = 0u64;

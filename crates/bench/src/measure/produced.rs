@@ -1,11 +1,11 @@
 //! The counts of a produce test: the whole run, the steady state after the warmup, and the window since the last
 //! report.
 //!
-//! Lines are due as in Kafka's `ProducerPerformance.Stats`. A window ends with the first acknowledgement after the
-//! interval. Once the steady state has begun, only its own windows are reported. Unlike in Kafka, the steady state
-//! begins with the last acknowledgement of the warmup instead of the first record after it. Until then a full buffer of
-//! warmup records may be in flight, and their time does not belong to the steady state. Invariant: every acknowledged
-//! record is counted in the whole exactly once.
+//! A line is printed for each window, as in Kafka's `ProducerPerformance.Stats`. A window ends with the first
+//! acknowledgement after the reporting interval. Once the steady state has begun, only its own windows are reported.
+//! Kafka's steady state begins when the first record after the warmup is sent. At that moment, a full buffer of warmup
+//! records may still be in flight. Our steady state therefore begins with the last acknowledgement of a warmup record.
+//! Invariant: every acknowledged record is counted in the whole exactly once.
 
 use super::Latencies;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 pub struct Acknowledged {
     /// The number of records.
     pub records: u64,
-    /// The size of their keys and values, in bytes.
+    /// The size of the records' keys and values, in bytes.
     pub bytes: u64,
-    /// The time since the records should have been sent.
+    /// The time from the moment at which the records should have been sent to their acknowledgement.
     pub latency: Duration,
-    /// True if they were sent after the warmup.
+    /// True if the records were sent after the warmup.
     pub steady: bool,
 }
 
@@ -28,13 +28,13 @@ pub struct Acknowledged {
 pub struct IntervalCounts {
     /// How many records were acknowledged.
     pub records: u64,
-    /// The size of their keys and values, in bytes.
+    /// The size of the keys and values of the acknowledged records, in bytes.
     pub bytes: u64,
     /// The length of the window.
     pub elapsed: Duration,
-    /// The sum of the latencies of these records, in microseconds.
+    /// The sum of the latencies of the acknowledged records, in microseconds.
     pub latency_us_sum: u128,
-    /// The largest latency of these records, in microseconds.
+    /// The largest latency of the acknowledged records, in microseconds.
     pub latency_us_max: u64,
     /// True for the first window of the steady state.
     pub first_steady: bool,
@@ -45,16 +45,17 @@ pub struct IntervalCounts {
 pub struct Summary {
     /// How many records were acknowledged.
     pub records: u64,
-    /// The size of their keys and values, in bytes.
+    /// The size of the keys and values of the acknowledged records, in bytes.
     pub bytes: u64,
     /// The time from the first send, or from the end of the warmup, to the last acknowledgement.
     pub elapsed: Duration,
-    /// The latencies of these records.
+    /// The latencies of the acknowledged records.
     pub latencies: Latencies,
-    /// True if this covers only the steady state.
+    /// True if the figures cover only the steady state. False if they cover the whole run.
     pub steady: bool,
 }
 
+/// The counts of the whole run, or of its steady state.
 struct Series {
     /// When the first record of the series was sent.
     sent: Instant,
@@ -85,7 +86,7 @@ impl Series {
         }
     }
 
-    /// Begins the series at `now`, because all earlier records are acknowledged.
+    /// Moves the start of the steady state to `now`, when a warmup record was acknowledged.
     fn begin(&mut self, now: Instant) {
         self.started = self.started.max(now);
         self.window_started = self.started;
@@ -155,7 +156,8 @@ impl Produced {
         Produced { interval, whole: Series::new(now), steady: None }
     }
 
-    /// Begins the steady state. Records that are sent from `now` on belong to it as well.
+    /// Begins the steady state. Records that are sent from `now` on are counted both in the whole run and in the steady
+    /// state.
     pub fn start_steady(&mut self, now: Instant) {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!((window.records, window.bytes, window.latency_us_max), (15, 1_500, 8_000));
         assert_eq!((window.latency_us_sum, window.elapsed.as_millis()), (60_000, 5_001));
         assert!(produced.record(&batch(1, 1, false), at(9_000)).is_none(), "a new window began");
-        // Partitions are counted one after another, so times may go back.
+        // Partitions are counted one after another, so an acknowledgement may be counted after a later one.
         produced.record(&batch(1, 1, false), at(8_000));
         assert_eq!(produced.last_acknowledged(), Some(at(9_000)));
     }

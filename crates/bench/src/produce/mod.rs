@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// Fails if a transaction cannot be committed, or if the producer does not accept a record. The latter happens if the
-/// topic does not exist, or if memory stays full for max.block.ms.
+/// Fails if a transaction cannot be committed, or if the producer does not accept a record. The producer refuses a
+/// record if the topic does not exist, or if memory stays full for max.block.ms.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
@@ -105,9 +105,9 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, which may take long. Counts acknowledgements during the wait. If
-/// they were counted only after it, one partition after another, a reported interval would lack records of later
-/// partitions.
+/// Waits for the records in the producer's memory, which may take long. Counts acknowledgements already during the
+/// wait. After the wait they would be counted one partition after another, and a reported interval would lack the
+/// records of later partitions.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -189,7 +189,7 @@ pub async fn send(
     }
 }
 
-/// Paces the records. This blocks its thread, which should have no other work.
+/// The pace of the records. A wait for a record's time blocks the thread, which should have no other work.
 pub struct Pacer {
     start: Instant,
     /// The wall clock at the start, so that a record's timestamp needs no read of the clock.
@@ -201,7 +201,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Starts now. `records_per_sec` below zero means no limit.
+    /// Creates a pacer whose first record is due now. `records_per_sec` below zero means no limit.
     pub fn start(records_per_sec: f64) -> Self {
         if records_per_sec >= 0.0 {
             wake_precisely();

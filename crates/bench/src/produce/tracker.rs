@@ -42,7 +42,7 @@ pub struct Failed {
     pub first: Option<ProduceError>,
 }
 
-/// Tracks the records of one run.
+/// The records of one run, with their results.
 pub struct Tracker {
     partitions: Vec<TrackedPartition>,
     produced: Produced,
@@ -131,7 +131,7 @@ impl Tracker {
             let partition = &mut self.partitions[index];
             partition.in_flight.extend(partition.open.take());
             while let Some(mut batch) = self.partitions[index].in_flight.pop_front() {
-                // This only waits. `count` reads the result.
+                // The result is ignored here, because `count` reads it.
                 let _ = (&mut batch.delivery).await;
                 let done_at = batch.delivery.completed_at().unwrap_or_else(Instant::now);
                 self.count(&batch, done_at);

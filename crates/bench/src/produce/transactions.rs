@@ -20,7 +20,7 @@ pub enum ProduceFailure {
     Transaction(#[from] TransactionError),
 }
 
-/// Sends records, within transactions if the producer has them.
+/// A sender of records, which uses transactions if the producer has a transactional id.
 pub(super) struct Transactions<'a> {
     producer: &'a Producer,
     duration: Duration,
@@ -41,7 +41,7 @@ impl<'a> Transactions<'a> {
         self.producer.is_transactional()
     }
 
-    /// Begins a transaction for a record of the time `now`, if none is open.
+    /// Begins a transaction if none is open. Its duration is counted from `now`.
     pub(super) async fn begin(&mut self, now: Instant) -> Result<(), ProduceFailure> {
         if self.open.is_none() {
             self.open = Some((self.producer.begin().await?, now));
@@ -76,13 +76,13 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Ends the open transaction, which has failed and refused a record. Returns the reason of the failure, or
-    /// `refused` if none is known.
+    /// Ends the open transaction, after the producer has refused a record because this transaction had failed. Returns
+    /// the reason of that failure, or the refusal `refused` if no reason is known.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }
 
-    /// Sends like [`Producer::try_send`].
+    /// Sends a record like [`Producer::try_send`], within the open transaction if there is one.
     pub(super) fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.try_send(record),
@@ -90,7 +90,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Sends like [`Producer::send`].
+    /// Sends a record like [`Producer::send`], within the open transaction if there is one.
     pub(super) async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.send(record).await,

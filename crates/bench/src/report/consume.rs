@@ -18,7 +18,7 @@ pub struct Consumed {
     pub at: SystemTime,
     /// How many records had been read until then.
     pub records: u64,
-    /// The size of their keys and values, in bytes.
+    /// The size of the keys and values of the records that had been read, in bytes.
     pub bytes: u64,
 }
 

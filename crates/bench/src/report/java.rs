@@ -11,8 +11,8 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// Formats a rate like [`fixed`]. A rate of four digits or more has no decimals, except in a line of Kafka's tool
-/// (`kafkas`).
+/// Formats a rate like [`fixed`]. A rate of four digits or more has no decimals, unless `kafkas` is true, which stands
+/// for a line in the form of Kafka's tool.
 pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
     let is_long = !kafkas && value.abs() >= 999.5;
     fixed(value, if is_long { 0 } else { digits })

@@ -1,7 +1,8 @@
 //! The lines of the tools, and the files and pages of a sweep.
 //!
-//! Invariant: with `kafkas`, a line that Kafka's tool also prints is equal to the tool's byte by byte for the same
-//! figures. Without it, rates of four digits or more have no decimals.
+//! Functions have the argument `kafkas` if Kafka's tool prints the same line. Invariant: if `kafkas` is true, the line
+//! equals that of Kafka's tool byte by byte for the same figures. If it is false, rates of four digits or more have no
+//! decimals.
 
 mod consume;
 mod java;

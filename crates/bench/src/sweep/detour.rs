@@ -1,9 +1,9 @@
 //! Puts relays before every broker of a cluster, so that the cluster is at a distance for a producer.
 //!
-//! The producer reaches each broker through its relay and keeps the cluster's names, so that no broker must advertise
-//! another address. A relay is not a realistic wide area network, and `link::relay` explains the differences.
-//! Invariant: with a link, every connection of the producer goes through a relay, since every address of the cluster
-//! has one.
+//! The producer connects to a broker's relay instead of the broker, but still uses the broker's advertised address as
+//! its name. No broker must therefore advertise another address. A relay is not a realistic wide area network, and
+//! `link::relay` explains the differences. Invariant: with a link, every connection of the producer goes through a
+//! relay, since every address of the cluster has one.
 
 use super::error::RunError;
 use super::point::LinkSpec;

@@ -8,7 +8,7 @@
 //! * [`Results`]: figures and their spread, which `report::sweep` presents.
 //! * [`tables`]: ready-made plans.
 //!
-//! This works against any Kafka. Nothing here knows Fullbore's broker.
+//! A sweep works against any Kafka cluster. Nothing here depends on Fullbore's broker.
 
 mod axis;
 mod causes;

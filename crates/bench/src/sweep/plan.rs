@@ -1,9 +1,9 @@
 //! Plans the measurements of a sweep and their order, and finds those that are impossible.
 //!
-//! Nothing here connects. The targets are measured one after another at each point, and the first axis varies faster
-//! than the other axes. Neighbours in a report are therefore measured close together. Every second repeat runs
-//! backwards, so that a machine that slows down with time does not favour the first points. Invariant: each repeat has
-//! every point of every target once.
+//! Nothing here connects to a cluster. The targets are measured one after another at each point, and the first axis
+//! varies faster than the other axes. Neighbours in a report are therefore measured close together. Every second repeat
+//! runs backwards, so that a machine that slows down with time does not favour the first points. Invariant: each repeat
+//! has every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -12,8 +12,8 @@ use fullbore_producer::{ConfigError, InFlight};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How many requests in flight the sweep's own broker must allow for a point with `auto`. This is the number of batches
-/// that diskless topics remember.
+/// How many requests in flight the sweep's own broker must allow for a point with max.in.flight=auto. Diskless topics
+/// remember this number of batches of a producer.
 const AUTO_IN_FLIGHT: u64 = 128;
 
 /// Maximum number of axes of a sweep.
@@ -38,9 +38,9 @@ pub enum Amount {
 /// A cluster to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its name in reports.
+    /// The name of the cluster in reports.
     pub name: String,
-    /// Its addresses as host:port,...
+    /// The addresses of the cluster's brokers, as host:port,...
     pub bootstrap_servers: String,
 }
 
@@ -106,7 +106,7 @@ pub enum PlanError {
 }
 
 impl SweepPlan {
-    /// Returns the values of every point, one of each axis. The first axis varies fastest.
+    /// Returns every point as a list with the index of a value for each axis. The first axis varies fastest.
     pub fn points(&self) -> Vec<Vec<usize>> {
         let mut points = vec![Vec::new()];
         for axis in self.axes.iter().rev() {

@@ -30,15 +30,15 @@ pub struct Results {
 
 /// A figure that reports show.
 pub struct Metric {
-    /// The name of its column in files.
+    /// The name of the figure's column in files.
     pub column: &'static str,
-    /// Its name for people.
+    /// The name of the figure for people.
     pub title: &'static str,
     /// The unit of the figure.
     pub unit: &'static str,
-    /// True if more is better.
+    /// True if a larger value is better.
     pub more_is_better: bool,
-    /// Reads the figure from a measurement. `None` if it is unknown.
+    /// The function that reads the figure from a measurement. Its result is `None` if the figure is unknown.
     pub of: fn(&Figures) -> Option<f64>,
 }
 
@@ -162,8 +162,8 @@ impl PointResult {
 }
 
 impl Results {
-    /// Returns every point of every target that was begun, in the order of the plan. Points with the same settings are
-    /// merged into the first of them.
+    /// Returns the results of every point of every target, in the order of the plan. Points without any measurement yet
+    /// are left out. Points with the same settings are merged into the first of them.
     pub fn points(&self) -> Vec<PointResult> {
         let (points, same) = (self.plan.points(), self.plan.same());
         let targets = self.plan.targets.len();
@@ -191,8 +191,8 @@ impl Results {
         })
     }
 
-    /// Returns each point's throughput as a share of the best point's. Only points with the same record size, rate and
-    /// link are compared.
+    /// Returns each point's throughput as a share of the best point's. Only points with the same record size, number of
+    /// records, rate and link are compared.
     pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let circumstances = |point: &PointResult| -> Vec<usize> {
             let axes = self.plan.axes.iter().zip(&point.point);

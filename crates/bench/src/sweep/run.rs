@@ -43,13 +43,13 @@ const NO_REPORTS: Duration = Duration::MAX;
 pub struct Figures {
     /// How many records were acknowledged.
     pub records: u64,
-    /// The size of their values, in bytes.
+    /// The size of the values of the acknowledged records, in bytes.
     pub bytes: u64,
     /// The time from the first send to the last acknowledgement.
     pub elapsed: Duration,
     /// The mean latency in microseconds.
     pub avg_us: f64,
-    /// The percentiles of their latencies.
+    /// The percentiles of the latencies of the acknowledged records.
     pub percentiles: Percentiles,
     /// The causes of the figures.
     pub causes: Causes,
@@ -80,7 +80,7 @@ pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     Ok(Cluster::new(&target.bootstrap_servers, CLIENT_ID)?.secured(security))
 }
 
-/// Measures the points of one plan, one after another.
+/// The runner of a plan, which measures its points one after another.
 pub struct Runner<'a> {
     plan: &'a SweepPlan,
     points: Vec<Vec<usize>>,
@@ -168,7 +168,7 @@ impl<'a> Runner<'a> {
                 Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
                     return Ok(true);
                 }
-                // The broker does not know of the new topic yet, so it is polled again.
+                // The broker's metadata do not have the new topic yet, so the broker is polled again.
                 Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error.into()),

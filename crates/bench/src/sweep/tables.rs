@@ -35,8 +35,8 @@ pub struct Table {
     pub repeats: u32,
 }
 
-/// Limits the producer to one connection for each broker. Requests in flight are counted for each connection, so the
-/// documents' numbers are only true of one connection.
+/// The setting that limits the producer to one connection for each broker. Requests in flight are counted for each
+/// connection, so the documents' numbers are only true of one connection.
 const ONE_CONNECTION: &str = "connections.per.broker=1";
 
 /// All tables.

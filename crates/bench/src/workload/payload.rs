@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-/// How many positions there are at which a value may start in the random block. With this number, a block of small
-/// values stays in a core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's
-/// time went into waiting for memory.
+/// How many positions of the block of random letters a value may start at. With this number and small values, the block
+/// stays in a core's second-level cache. With a block of 1 MiB and 64-byte records, the sender spent a quarter of its
+/// time waiting for memory.
 const POSITIONS: usize = 1 << 16;
 /// Maximum size of a payload file, because it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -26,7 +26,7 @@ pub enum PayloadError {
     /// The file is empty.
     #[error("the payload file {0} is empty; put at least one payload in it")]
     Empty(String),
-    /// The file would not fit in memory.
+    /// The file is larger than the limit, because its contents are held in memory.
     #[error("the payload file {path} has {len} bytes; at most {FILE_BYTES_MAX} can be held in memory")]
     TooLarge {
         /// The path as it was typed.
@@ -45,7 +45,8 @@ pub struct Payload {
 enum Kind {
     /// Slices of one block of letters, at random positions.
     Block { block: Box<[u8]>, size: usize },
-    /// Letters that are made for each record, as in Kafka's tool, because compressed values must not repeat.
+    /// Letters that are made for each record, as in Kafka's tool, because a codec would find the repetitions of a
+    /// block.
     Fresh { value: Box<[u8]> },
     /// Random parts of the file.
     Lines { text: Vec<u8>, ends: Vec<(usize, usize)> },
@@ -72,7 +73,7 @@ impl Payload {
     /// Reads the parts of a text file between `delimiter`s. A delimiter at the very end adds no empty part.
     ///
     /// # Errors
-    /// Returns [`PayloadError`] if the file cannot be read, is empty or does not fit in memory.
+    /// Returns [`PayloadError`] if the file cannot be read, is empty or has more than 1 GiB.
     pub fn from_file(path: &Path, delimiter: &str) -> Result<Self, PayloadError> {
         let shown = path.display().to_string();
         let of_io = |source| PayloadError::File { path: shown.clone(), source };

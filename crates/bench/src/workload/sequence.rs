@@ -46,7 +46,7 @@ fn filler(partition: i32, sequence: u64) -> Random {
     Random(sequence ^ ((partition as u64) << 40))
 }
 
-/// Writes the values of one partition in order.
+/// A writer of the values of one partition, in order.
 pub struct SequenceWriter {
     partition: i32,
     next: u64,
@@ -75,7 +75,7 @@ impl SequenceWriter {
     }
 }
 
-/// Checks the values of one partition in the order in which they are read.
+/// A reader that checks the values of one partition, in the order in which they are read.
 pub struct SequenceReader {
     partition: i32,
     next: u64,

@@ -7,6 +7,7 @@
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
+use super::inbox::{AwaitedSince, Inbox};
 use super::pace::{AheadPace, AnswerTimes, FetchShare, SizePace};
 use super::progress::ConsumeProgress;
 use super::session::{FetchSession, Named, PartitionKey, UnderWay};
@@ -18,7 +19,7 @@ use fullbore_wire::apis::fetch::{
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The last version of Fetch that names topics. Later versions use ids.
@@ -101,67 +102,6 @@ pub(super) enum Why {
     Refused(ClientError),
     /// The partition's records cannot be read.
     Broken(ConsumeError),
-}
-
-/// New partitions for a running fetcher.
-pub(super) struct Inbox<S>(Mutex<Option<Vec<Cursor<S>>>>);
-
-impl<S> Inbox<S> {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Inbox(Mutex::new(Some(Vec::new()))))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Cursor<S>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds partitions. If the inbox is closed, returns them as the error.
-    pub(super) fn put(&self, cursors: Vec<Cursor<S>>) -> Result<(), Vec<Cursor<S>>> {
-        match &mut *self.lock() {
-            Some(waiting) => {
-                waiting.extend(cursors);
-                Ok(())
-            }
-            None => Err(cursors),
-        }
-    }
-
-    fn take(&self) -> Vec<Cursor<S>> {
-        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    fn close(&self) -> Vec<Cursor<S>> {
-        self.lock().take().unwrap_or_default()
-    }
-
-    /// Closes the inbox if it is empty, and returns true if it is closed now.
-    fn close_if_empty(&self) -> bool {
-        let mut waiting = self.lock();
-        if waiting.as_ref().is_some_and(Vec::is_empty) {
-            *waiting = None;
-        }
-        waiting.is_none()
-    }
-}
-
-/// Since when a fetcher has waited for its leader. The wait begins when it has read the last response, or when it
-/// starts. `None` while sinks take records.
-pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
-
-impl Default for AwaitedSince {
-    fn default() -> Self {
-        AwaitedSince(Mutex::new(Some(Instant::now())))
-    }
-}
-
-impl AwaitedSince {
-    pub(super) fn get(&self) -> Option<Instant> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, since: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
-    }
 }
 
 pub(super) struct Fetcher<S> {

@@ -10,6 +10,7 @@ mod deleted;
 mod error;
 mod fetcher;
 mod growth;
+mod inbox;
 mod pace;
 mod plan;
 mod progress;

@@ -8,8 +8,9 @@
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
-use super::fetcher::{AwaitedSince, Fetcher, FetcherEnd, Inbox, Returned, Why};
+use super::fetcher::{Fetcher, FetcherEnd, Returned, Why};
 use super::growth::Growth;
+use super::inbox::{AwaitedSince, Inbox};
 use super::pace::FetchMemory;
 use super::plan::{ConsumeOutcome, ConsumePlan};
 use super::progress::ConsumeProgress;
@@ -25,12 +26,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod trouble;
+
 /// How long a partition must be refused before the user gets the reason.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which the deadline is checked and the observer is called.
 const TICK: Duration = Duration::from_millis(20);
-/// A response counts as late once it takes this much longer than fetch.max.wait.ms.
-const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The pause before the leader is looked up again if the topic was deleted, or if a broker has refused the partition
@@ -218,51 +219,6 @@ impl<'a, S: Sink> Run<'a, S> {
         }
         self.look_at = now + RETRY_BACKOFF;
         self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
-    }
-
-    /// Returns the outcome of a run that has reached its timeout. This is the reason why a partition cannot be read, or
-    /// no error if all are read.
-    fn time_is_up(&mut self) -> Result<(), ConsumeError> {
-        let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
-        let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
-        match waiting.or_else(silent) {
-            Some(source) => Err(ConsumeError::Unreachable { waited: self.plan.timeout, source }),
-            None => match self.given_up.pop() {
-                Some((_, error)) => Err(error),
-                None => Ok(()),
-            },
-        }
-    }
-
-    /// Returns the reason why a partition has not been read for a while, or `None` if all are read.
-    fn trouble(&self) -> Option<String> {
-        let waiting = &self.progress.waiting;
-        let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
-        let hang = || self.hang().map(|hang| hang.to_string());
-        let broken = || waiting.first(REFUSED_AFTER, false).map(|(error, count)| sentence(&error, count));
-        refused.or_else(hang).or_else(broken)
-    }
-
-    /// Returns the error of a broker that takes too long to answer a connection or a look-up. Returns `None` if all
-    /// answer.
-    fn hang(&self) -> Option<ClientError> {
-        let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
-        // A look-up may wait for each server of the list, one after another, so it gets [`ANSWER_GRACE`] for each of
-        // them.
-        let servers = self.scout.servers();
-        let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
-        let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
-        let (address, since, _) = connecting.chain(looking).find(is_late)?;
-        Some(silent(address, since))
-    }
-
-    /// Returns an error if a leader has not answered within the maximum wait of a fetch plus [`ANSWER_GRACE`].
-    fn silence(&self) -> Option<ClientError> {
-        let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
-        self.fetchers.values().find_map(|fetcher| {
-            let since = fetcher.awaited.get()?;
-            (since.elapsed() > patience).then(|| silent(&fetcher.leader, since))
-        })
     }
 
     /// Handles a report of the scout: connects to leaders and starts fetchers.
@@ -595,10 +551,4 @@ impl<'a, S: Sink> Run<'a, S> {
 /// failures that may pass.
 fn is_for_a_while(error: &ClientError) -> bool {
     error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
-}
-
-/// Returns the error for a broker that does not answer.
-fn silent(address: &str, since: Instant) -> ClientError {
-    let source = std::io::Error::other(format!("no answer for {} ms", since.elapsed().as_millis()));
-    ClientError::Io { address: address.to_owned(), source }
 }

@@ -23,7 +23,7 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 const LOOKED_WITHIN: Duration = ANSWER_WITHIN.saturating_mul(4);
 /// A name that no topic may have. A request to create it changes nothing.
 const NO_TOPIC: &str = ".";
-/// The last version of CreateTopics that this module fills.
+/// The newest version of CreateTopics whose fields this module sets.
 const CREATE_TOPICS: i16 = 7;
 
 /// The condition of a process.
@@ -80,7 +80,7 @@ impl Conditions {
             awaited += usize::from(look(&sender, None, ask));
         }
         for _ in 0..awaited {
-            // A process whose thread is late does not answer.
+            // A process whose thread sends no result in time stays `Silent`.
             let Ok((whom, condition)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
                 break;
             };
@@ -93,8 +93,8 @@ impl Conditions {
     }
 }
 
-/// Starts a thread that sends the result of `request` for the broker at position `whom`, or for PostgreSQL. Returns
-/// false if the system refuses the thread.
+/// Starts a thread that calls `request` and sends the condition that it returns. `whom` is the position of a broker, or
+/// `None` for PostgreSQL. Returns false if the system refuses the thread.
 fn look(
     sender: &Sender<(Option<usize>, Condition)>,
     whom: Option<usize>,
@@ -102,7 +102,7 @@ fn look(
 ) -> bool {
     let sender = sender.clone();
     let look = move || {
-        // An error means that the receiver is gone, because this took too long.
+        // The send fails if the receiver is gone, because `request` took too long.
         let _ = sender.send((whom, request()));
     };
     std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()

@@ -36,9 +36,10 @@ impl ClusterPatience {
     }
 }
 
-/// A locked directory of a cluster. Other commands wait until this is dropped.
+/// A locked directory of a cluster. Until this is dropped, other commands that use the directory fail.
 pub struct ClusterDirectory {
-    /// The path without symbolic links, so that every command line names a broker's file in the same way.
+    /// The path without symbolic links. It is a part of every broker's command line, by which later commands recognise
+    /// the broker's process.
     pub path: PathBuf,
     /// True if this command made the directory.
     is_new: bool,
@@ -46,7 +47,7 @@ pub struct ClusterDirectory {
 }
 
 impl ClusterDirectory {
-    /// Locks the directory of a new cluster, and creates it if necessary.
+    /// Creates the directory unless it exists, and locks it.
     ///
     /// # Errors
     /// Fails if the directory cannot be created, or if another command has locked it.

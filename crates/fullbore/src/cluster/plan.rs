@@ -40,7 +40,7 @@ const STORAGE: &str = "diskless.storage";
 const STORE: &str = "diskless";
 /// By default, the port of the admin page is this much above the port for clients.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
-/// The keys that differ between brokers, and the flag that sets each.
+/// The keys that `--set` refuses, and the flag that sets each of them.
 const OWN: [(&str, &str); 6] = [
     ("node.id", "--brokers"),
     ("broker.id", "--brokers"),

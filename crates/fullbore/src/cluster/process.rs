@@ -21,7 +21,7 @@ const LOG_BYTES: u64 = 64 << 10;
 /// The flag of a process that is ending and no longer runs its program (`PF_EXITING` in Linux's `sched.h`).
 const EXITING: u64 = 4;
 
-/// Identifies a process, which need not run.
+/// The identity of a process, which need not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
     /// The name of the process, such as `broker 2`.

@@ -48,7 +48,7 @@ struct Readiness {
     id: u32,
     /// True if the broker responded. A broker that does not respond is the reason why the others are not ready.
     answers: bool,
-    /// The reason why the broker is not ready. `None` once it responds and knows all brokers.
+    /// The reason why the broker is not ready. `None` once it responds and its metadata have all brokers.
     missing: Option<String>,
 }
 
@@ -93,11 +93,11 @@ impl<'a> Startup<'a> {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
     }
 
-    /// Waits until every broker responds and knows all brokers.
+    /// Waits until every broker responds, and its metadata have all brokers.
     ///
     /// # Errors
     /// Returns a sentence about a broker that has ended, with its last lines, or that is not ready in time. Also fails
-    /// if a signal interrupts it.
+    /// if a signal interrupts the wait.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&request(brokers, &over), brokers, stop);
@@ -226,7 +226,7 @@ fn request(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readin
     receiver
 }
 
-/// Returns the reason why a broker that responds is not ready, or `None` if it knows all `count` brokers.
+/// Returns the reason why a broker that responds is not ready, or `None` if its metadata have all `count` brokers.
 fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientError> {
     let address = file.address().unwrap_or_default();
     let known = Cluster::new(&address, client_id::CLUSTER)?.brokers()?.len();

@@ -45,7 +45,8 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
              brokers"
         )));
     }
-    // A broker whose file has no address got no request.
+    // Without an address, a broker got no request, and its condition is unknown. The mistake in its file is therefore
+    // reported first.
     brokers.iter().try_for_each(|file| file.check_address(directory))?;
     let daemons = brokers.iter().map(|file| broker::daemon(directory, file.id));
     let of_postgres = conditions.postgres.map(|condition| (OwnPostgres::of(directory).daemon, condition));

@@ -52,8 +52,8 @@ pub(super) fn read(
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_requested() {
-            // A fetcher may wait for a slow reader of the output. Closing the outlet ends the wait, because the
-            // fetcher's records are no longer needed.
+            // The outlet is closed, because a fetcher may be waiting for a slow reader of the output, although its
+            // records are no longer needed.
             shared.outlet.close();
         }
         !stop.is_requested() && !shared.is_spent()

@@ -63,9 +63,9 @@ pub(super) struct Grouped<'a> {
     deleted: BTreeSet<Text>,
     /// A sentence about a partition that could not be read.
     unread: Option<String>,
-    /// Reports problems: first those of the partitions, then those of the membership.
+    /// The reports of obstacles: first those of the partitions, then those of the membership.
     troubles: (Troubles, Troubles),
-    /// Explains to a user at a terminal why there is no output.
+    /// The report that explains to a user at a terminal why there is no output.
     idle: Idle,
 }
 
@@ -76,7 +76,7 @@ enum Stretch {
     Finished,
     /// The user stopped the command, or the timeout without records passed.
     Ended,
-    /// The group has a new assignment.
+    /// The group has a new assignment, or all topics were deleted.
     Moved,
 }
 
@@ -197,15 +197,15 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// After this member has read all of its partitions to their ends, prints how many partitions other members have. A
-    /// dead member still keeps its partitions until its session ends.
+    /// Prints how many partitions other members have, once this member has read its own partitions to their ends. The
+    /// partitions of a dead member are counted as well, until its session ends.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
         }
         let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
         let topics: Vec<Text> = topics.into_iter().cloned().collect();
-        // A failure is ignored, because this is only a report and the brokers have just been read.
+        // If the metadata cannot be read, nothing is printed. The command does not fail, because its records were read.
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
@@ -215,10 +215,12 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Commits, gives up the partitions that are not in the target, and finds where new ones start. Returns false if
-    /// the target is not confirmed because the group has removed this member. Another target then follows soon.
+    /// Takes over a new target, which is the list of partitions that this member should read. Commits, gives up the
+    /// partitions that are not in the target, and finds where new ones start. Returns false if the group has removed
+    /// this member. The target is then not confirmed, and another target follows soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
-        // Queued records are dropped. The next owner of the partitions reads them again.
+        // The outlet drops its queued records. The next owner of their partitions, which may be this member, reads them
+        // again.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
         for (place, written) in self.shared.outlet.written() {
@@ -250,8 +252,8 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// Drops the positions in deleted topics that have no partition left, so that these positions are not committed.
-    /// Reports each such topic.
+    /// If the target has no partition of a topic, and the topic is deleted, drops the positions in this topic, so that
+    /// they are not committed. Reports each such topic.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
         let left: BTreeSet<Text> =
@@ -309,7 +311,7 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// Reads the assigned partitions until the assignment changes.
+    /// Reads the assigned partitions until the assignment changes or the read ends.
     fn stretch(&mut self) -> Result<Stretch, Failure> {
         let cursor = |((topic, partition), placed): (&TopicPartition, &Placed)| {
             let printer = Printer::new(self.shared.clone(), (topic.clone(), *partition), placed.topic_id);
@@ -345,8 +347,8 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_requested() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // A fetcher may wait for a slow reader of the output. Closing the outlet ends the wait, because the
-                // fetcher's records are no longer needed.
+                // The outlet is closed, because a fetcher may be waiting for a slow reader of the output, although its
+                // records are no longer needed.
                 shared.outlet.close();
                 is_cut_off = true;
             }
@@ -389,7 +391,7 @@ fn ctrl_c_times(slowest: Duration) -> (Duration, Duration) {
     (commit_until, leave_until.min(LAST_PATIENCE))
 }
 
-/// If all topics were deleted and no other can follow, returns the last named topic.
+/// If all topics were deleted, and no pattern can select another, returns the last named topic.
 fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text> {
     let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
     topics.named.last().filter(|_| is_alone).cloned()
@@ -409,8 +411,8 @@ fn commit(
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
     let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
-    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread gets the error as well
-    // and rejoins.
+    // If the outcome is not `Done`, the next commit repeats these positions. After `Lost`, no rejoin is needed here,
+    // because the member's thread gets the same error and rejoins.
     let outcome = member.commit(&news, patience)?;
     if outcome == CommitOutcome::Done {
         committed.extend(news);

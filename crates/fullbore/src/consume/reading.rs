@@ -15,7 +15,7 @@ pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after Ctrl-C records that were read are still written.
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
-/// Maximum number of topics that a line names.
+/// Maximum number of topics that [`TopicSelection::waits_for`] names.
 const NAMED_TOPICS_MAX: usize = 3;
 
 /// The outcome of a read.
@@ -28,16 +28,17 @@ pub(super) struct End {
 
 /// The topics to read.
 pub(super) struct TopicSelection {
-    /// The topics that were named.
+    /// The topics that the flags name.
     pub(super) named: Vec<Text>,
-    /// Selects further topics.
+    /// The filter that selects further topics by their names, if there is one.
     pub(super) matches: Option<TopicFilter>,
     /// The topics that existed when the command started.
     pub(super) all: Vec<Text>,
 }
 
 impl TopicSelection {
-    /// Returns the text of the report that no records come. `from_now` is true if the read started at the end.
+    /// Returns the line which reports that no record has come yet. `from_now` is true if the read started at the log
+    /// ends.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
         let names = self.all.iter().take(NAMED_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
         let more = if self.all.len() > NAMED_TOPICS_MAX { ", ..." } else { "" };

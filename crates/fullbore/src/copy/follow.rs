@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause after the first failure, and the maximum pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// After this many refusals by brokers in a row the command gives up.
+/// After this many refusals by brokers, without a committed record in between, the command gives up.
 const REFUSALS_MAX: u32 = 20;
 /// How long the last commit may take after a signal. Readers of the target wait for the end of the transaction, so this
 /// time is long.
@@ -73,14 +73,14 @@ pub(super) struct Progress {
     /// With --exit, the ends that all partitions had at the start of the copy.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
-    /// The serial number of the target that the copier follows.
+    /// The serial number of the target, which is the list of partitions that the copier should read.
     serial: u64,
     /// True after a failure, or after the group has removed this member. The position of every partition must then be
     /// read from the group again.
     is_stale: bool,
-    /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
+    /// How many failures there were since the last committed record, and how many of them were refusals.
     failures: (u32, u32),
-    /// When the first failure in a row happened.
+    /// When the first failure since the last committed record happened.
     failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),
@@ -113,8 +113,9 @@ impl Progress {
         Placed { topic_id, offset: committed.or(start), end: before.and_then(|before| before.end) }
     }
 
-    /// Remembers the end of a partition that the last read has found. The position stays the same, because only a
-    /// commit moves it. If the partition had no position in this topic, it gets the start of that read.
+    /// Remembers the end of a partition, which the last read has found. The position of the partition stays the same,
+    /// because only a commit moves it. A partition without a position in this topic gets the offset at which that read
+    /// started.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);
@@ -184,7 +185,7 @@ impl Follow<'_> {
     }
 
     /// Called after every partition was read to its end. Writes and commits all records that were read. Returns false
-    /// after a failure, when the records must be read again.
+    /// if this failed, so that the records must be read again, or if it takes too long after a signal.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
         self.take_in(&settled.committed);
@@ -270,8 +271,9 @@ impl Follow<'_> {
         }
     }
 
-    /// Ends the open transactions, gives up the partitions that are not in the target, and finds where new ones start.
-    /// Returns false if the target is not confirmed, because another one follows or a signal has come.
+    /// Takes over a new target, which is the list of partitions that the copier should read. Ends the open
+    /// transactions, gives up the partitions that are not in the target, and finds where new ones start. Returns false
+    /// if the target is not confirmed, because another target follows or a signal has come.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         let how = if target.lost { Settle::Abort } else { Settle::Commit };
         let Some(settled) = self.settle(how) else { return Ok(false) };
@@ -311,7 +313,7 @@ impl Follow<'_> {
     /// Pauses after a failure, before the copier goes on.
     ///
     /// # Errors
-    /// Returns a failure that no retry can change, or the last one if there were too many.
+    /// Returns a failure that no retry can change, or the last failure if brokers have refused too many requests.
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {

@@ -195,7 +195,7 @@ impl Intake {
 pub(super) struct IntakeSink {
     intake: Arc<Intake>,
     chunk: Chunk,
-    /// The first offset to take. Records before it were already copied.
+    /// The position at which the present chunk begins. If no later offset was read, there is no chunk to queue.
     least: i64,
 }
 

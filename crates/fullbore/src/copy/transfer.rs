@@ -139,7 +139,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // This is impossible, because the configuration was valid when the command started.
+            // An error is impossible, because the same configuration was valid when the command started.
             Err(_) => return,
         };
     }
@@ -196,7 +196,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes until the handle is dropped or the producer must be replaced. Returns true in the first case.
+    /// Writes until the handle is dropped or the producer must be replaced. Returns true if the handle was dropped.
     async fn run(&mut self, received: &mut orders::UnboundedReceiver<Order>) -> bool {
         loop {
             match self.next(received).await {
@@ -214,7 +214,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for the next event. If there are several, an order comes first, and an outcome comes before records.
+    /// Waits for the next event. If there are several, an order comes first, and the outcome of a commit comes before
+    /// new records.
     async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
         let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
         let goes_on = self.failure.is_none();
@@ -303,7 +304,7 @@ impl<'a> Writer<'a> {
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // Without an identity the transaction is dropped, which aborts it.
+        // A member without an identity may have lost its partitions. The transaction is then dropped, which aborts it.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };
@@ -330,7 +331,7 @@ impl<'a> Writer<'a> {
     /// Handles the outcome of the oldest transaction that is being committed.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer retries and reports the reason itself.
+            // The producer retries the commit itself, and also reports the reason.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -373,7 +374,7 @@ impl<'a> Writer<'a> {
     }
 
     fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
-        // An older transaction may be the cause.
+        // The cause may be the timeout of an older transaction, so the age of the oldest one is used.
         let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
         let timeout = self.shared.plan.producer.transaction_timeout;
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));

@@ -1,5 +1,5 @@
-//! `fullbore demo --diskless` runs the demo on a distant object store, and compares it with a run that sends the same
-//! store one request at a time.
+//! `fullbore demo --diskless` runs the demo on a distant object store, and compares it with a run in which a connection
+//! has only one request in flight.
 
 use std::time::Duration;
 

@@ -20,13 +20,14 @@ pub struct Figures {
     pub read: Latencies,
 }
 
-/// Returns the first row of the table.
+/// Returns the row with the names of the columns.
 pub fn heading() -> Vec<Vec<String>> {
     vec![["", "records/s", "MB/s", "p50", "p99", "p99.9", "max"].map(str::to_owned).to_vec()]
 }
 
 impl Figures {
-    /// Returns a row with the name of the phase, and the two rows below it.
+    /// Returns the three rows of a phase: its name, the figures until records were acknowledged, and those until
+    /// records were read.
     pub fn rows(&self, phase: &str) -> Vec<Vec<String>> {
         vec![
             vec![phase.to_owned()],

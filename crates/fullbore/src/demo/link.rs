@@ -81,7 +81,7 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     Ok(())
 }
 
-/// Returns the same stream, but sent by a producer with Kafka's default settings, and for a limited time.
+/// Returns the same demo, but with one phase of limited length, and a producer with Kafka's default settings.
 fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     let partitions = play.partitions.unsigned_abs() as usize;
     // A request has a batch of each partition.
@@ -98,7 +98,8 @@ fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     ];
     let records = play.phases.first().map_or(0, |phase| phase.records);
     let phases = vec![Phase { limit: Some(KAFKA_SENDS_FOR), ..Phase::flat_out(KAFKA, records) }];
-    // A relay holds each byte for half of the round trip, so half of the bytes are enough.
+    // `KAFKA_SOCKET_BYTES` is a limit for a whole round trip. A relay holds each byte for only half of the round trip,
+    // so the relay gets half of the limit.
     let distance = Some(DistanceSettings { in_flight_max: KAFKA_SOCKET_BYTES / 2, ..settings.clone() });
     Play { producer, phases, distance, ..play }
 }

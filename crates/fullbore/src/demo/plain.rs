@@ -1,4 +1,4 @@
-//! Measures a plain TCP stream over the demo's link. No connection could carry more.
+//! Measures a plain TCP stream over the demo's link. No connection over this link could carry more.
 //!
 //! Invariant: the stream crosses a relay with the same settings as the relay before the broker.
 

@@ -38,13 +38,13 @@ pub struct Play {
     pub producer: Vec<(&'static str, String)>,
 }
 
-/// The surroundings of a demo.
+/// The directory, runtime and stop request that the streams of a demo share.
 pub struct Ground<'a> {
     /// The directory for the brokers' data.
     pub directory: &'a Path,
     /// The runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// Shows whether the user has stopped the command.
+    /// The request to stop, which is made once the user has stopped the command.
     pub stop: &'a Stop,
 }
 

@@ -228,7 +228,8 @@ impl DemoStream {
     }
 }
 
-/// How many records a phase has, once the sender knows it, and when the reader noticed that it has read all of them.
+/// The number of records of a phase, which the sender sets, and the time at which the reader noticed that all of them
+/// were read.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -237,11 +238,11 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // This cannot fail, because a phase is sent only once.
+        // `set` cannot fail, because a phase is sent only once.
         let _ = self.records.set(records);
     }
 
-    /// Returns true if `read` is the number of records in the phase.
+    /// Returns true if the `read` records are all records of the phase. Notes when this was first the case.
     fn is_reached(&self, read: u64) -> bool {
         let is_all = self.records.get().is_some_and(|records| read >= *records);
         if is_all {

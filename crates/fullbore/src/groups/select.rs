@@ -34,7 +34,7 @@ impl Which {
     }
 }
 
-/// Selects a topic, or some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
+/// A selected topic, or some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedTopic {
     /// The name of the topic.

@@ -222,7 +222,7 @@ fn pairs(figures: &str) -> Vec<String> {
     rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
 }
 
-/// Prints the lines of `--show-detailed-stats`.
+/// The state of the lines that `--show-detailed-stats` prints.
 struct Reporter<'a> {
     interval: Option<Duration>,
     dates: &'a DateFormat,

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// The client id if no property names one. It is that of Kafka's tool.
 const CLIENT_ID: &str = "perf-producer-client";
-/// The window counts as the limit of the rate if it was full for at least this share of the time.
+/// The broker's window is reported as the limit of the rate if it was full for at least this share of the time.
 const WINDOW_BOUND_MIN: f64 = 0.5;
 /// If only a duration is given, the transactional id begins with this prefix, as in Kafka's tool.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
@@ -214,7 +214,7 @@ fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    // Summaries without records are left out, since they have no latencies. The verdict reports failures.
+    // Summaries without records are left out, since they have no latencies. If records failed, `verdict` reports them.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| match args.json {
         true => line(&summary_json(summary)),

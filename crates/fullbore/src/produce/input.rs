@@ -1,8 +1,8 @@
 //! Divides the input from a file or pipe into records: by lines or other delimiters, by lengths, or the whole file as
 //! one record.
 //!
-//! The meaning of a record's bytes is not known here. Invariant: at most one record, and one read after it, is in
-//! memory. A record longer than `limit` is an error, and is not kept in memory.
+//! The meaning of a record's bytes is not known here. Invariant: the memory has at most one incomplete record and the
+//! bytes of one further read. A record longer than `limit` is an error, and is not kept in memory.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -65,9 +65,9 @@ pub enum InputError {
     /// The record is too long.
     #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
     TooLong {
-        /// The size of the record, as far as it was read.
+        /// The size of the record, or of the part that was read.
         size: usize,
-        /// True if the record was read to its end.
+        /// True if this is the size of the whole record.
         is_all: bool,
     },
     /// The input ends within a length.

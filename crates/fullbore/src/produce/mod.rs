@@ -218,7 +218,7 @@ impl<'a> ProduceJob<'a> {
         })
     }
 
-    /// Returns how long an input may be that still fits into one record.
+    /// Returns the maximum size of an input record, in bytes. A longer one cannot fit into a request.
     fn limit(&self) -> usize {
         match self.layout {
             InputLayout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
@@ -340,7 +340,7 @@ impl<'a> ProduceJob<'a> {
     }
 }
 
-/// Returns the text of the report that no input comes.
+/// Returns the line which reports that no input has come yet.
 fn waits_for(file: Option<&str>, unit: &str) -> String {
     match file {
         Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
@@ -402,7 +402,8 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Applies properties of Kafka's line reader. As in Kafka, a line that does not fit is then refused.
+    /// Applies properties of Kafka's line reader. As in Kafka, a line without a separator is then refused, unless
+    /// ignore.error is true.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

@@ -108,7 +108,7 @@ pub struct Sending<'a> {
     ends_at: Option<Instant>,
     /// How many records were acknowledged.
     pub written: u64,
-    /// How many records failed after the producer had accepted them.
+    /// How many records failed after the producer had accepted them. Records of aborted transactions are not counted.
     pub failed: u64,
     first_failure: Option<FirstFailure>,
 }
@@ -258,7 +258,7 @@ impl<'a> Sending<'a> {
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
-                // This waits until all records have a result. The flush also sends batches that linger.
+                // The flush waits until all records have a result, and also sends batches that linger.
                 if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
@@ -409,8 +409,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Returns a sentence about a transaction without its full stop. The error of the first failed record is removed,
-/// because it has its own sentence.
+/// Removes two parts from a sentence about a failed transaction: the full stop at its end, and the error of the first
+/// failed record, because another sentence has this error.
 fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
     let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));
     let sentence = repeated.map_or_else(|| sentence.to_owned(), |repeated| sentence.replace(&repeated, ""));

@@ -1,7 +1,7 @@
 //! The transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
 //!
-//! Invariant: while a transaction commits, the next one gathers records. No further transaction begins before the first
-//! one has its outcome.
+//! Invariant: while a transaction commits, the next one gathers records. A third transaction begins only after the
+//! first one has its outcome.
 
 use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
@@ -104,7 +104,8 @@ impl<'a> Transactions<'a> {
         self.settle(last).await
     }
 
-    /// Ends the open transaction, which has failed, and returns a sentence about it.
+    /// Ends the open transaction, which has failed. Returns a sentence about it, and also about the previous
+    /// transaction if that was not committed.
     pub async fn failed(&mut self) -> String {
         let before = self.commit().await.err();
         let outcomes = [before, self.settled().await.err()];

@@ -1,4 +1,5 @@
-//! Selects topics by regular expressions of their names. Refuses the command if no topic matches.
+//! Selects topics by regular expressions of their names. Refuses the command if a typed name has no topic, or if no
+//! topic matches.
 
 use crate::client::Where;
 use crate::failure::Failure;

@@ -1,7 +1,7 @@
 //! The topics that a command will change. They are named, or they match a pattern and the user confirms them.
 //!
-//! Invariant: a pattern never selects an internal topic. No topic that matches a pattern is changed before the user
-//! confirms.
+//! Invariant: a pattern never selects an internal topic. Without --yes, no topic that matches a pattern is changed
+//! before the user confirms.
 
 use super::select::{must_exist, topic_filter};
 use crate::failure::Failure;
@@ -42,8 +42,8 @@ struct Hits {
 }
 
 impl TopicTarget {
-    /// Returns the existing topics to change, after the user has confirmed those of a pattern. `verb` is the change,
-    /// such as delete.
+    /// Returns the existing topics to change. Without --yes, the user must first confirm those that match a pattern.
+    /// `verb` is the change, such as delete.
     ///
     /// # Errors
     /// Fails if the cluster fails, if a name has no topic, if a pattern matches only internal topics, or if the user
@@ -95,8 +95,8 @@ impl TopicTarget {
 }
 
 impl Hits {
-    /// Sorts topics by how the user has selected them: by name, or by a pattern. The flag of each topic is true for an
-    /// internal topic. The exact name of a topic selects only that topic, although its dots would match other letters.
+    /// Sorts topics by how the user has selected them: by name, or by a pattern. Each topic comes with true if it is
+    /// internal. The exact name of a topic selects only that topic, although its dots would match other letters.
     fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
         let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
         let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);

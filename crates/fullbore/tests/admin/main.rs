@@ -164,8 +164,8 @@ fn internal_topics_are_described_unless_excluded() {
     };
     assert_eq!(described(""), ["__consumer_offsets", "a"]);
     assert_eq!(described("--exclude-internal"), ["a"]);
-    // The number of this topic's partitions decides which coordinator a group has, so it cannot grow. Deleting the
-    // whole topic is permitted, and groups then start over.
+    // The number of partitions of `__consumer_offsets` decides which coordinator a group has, so it cannot grow.
+    // Deleting the whole topic is permitted, and groups then start over.
     let refused = place.refused("topics alter --topic __consumer_offsets --partitions 60");
     assert!(refused.contains("it determines the partitions of groups"), "{refused}");
     place.ok("topics delete --topic __consumer_offsets");

@@ -209,7 +209,8 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         let (status, reported) = ended(child, protocol);
         assert_eq!(status, Some(0), "{reported}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // The member might already have read from the recreated topic.
+        // The member might already have read the three records of the recreated topic. A larger offset would be of the
+        // deleted topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

@@ -323,7 +323,7 @@ impl Heartbeats {
         Heartbeats(heartbeats)
     }
 
-    /// Waits for more heartbeats. After these the member knows the group's state and has reacted to it.
+    /// Waits for more heartbeats. With these, the member has received the group's state, and has reacted to it.
     fn wait_for_more(&self) {
         let before = self.0.load(Ordering::Relaxed);
         until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
@@ -402,8 +402,8 @@ fn a_member_with_exit_gets_partitions_that_another_gives_up_first() {
     ends_well(first);
 }
 
-/// While the group rebalances, the heartbeat intervals are short. The member must not mistake this for a final empty
-/// assignment.
+/// The second member has no partition until the session of the killed member ends. Meanwhile its heartbeats are
+/// frequent, and it must not take its empty assignment for the final one.
 #[test]
 fn a_member_with_exit_waits_for_the_end_of_a_killed_members_session() {
     let broker = Broker::start(&[
@@ -457,8 +457,8 @@ fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record is sent every 50 ms until the test is over. The second member joins when this has lasted for longer
-        // than the first member's timeout.
+        // A record is sent every 50 ms until the test is over. The second member joins once records have come for
+        // longer than the first member's --timeout-ms.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });

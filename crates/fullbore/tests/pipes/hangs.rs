@@ -199,7 +199,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
         let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), broker.address());
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
-        // The reader is frozen, so that it does not notice that the topic is missing for a while.
+        // The reader is frozen until the topic is created again, so that it never finds the topic missing.
         freeze(&child);
         run(&broker, &["topics", "delete", "--topic", topic], b"").good();
         create(&broker, topic, "1");

@@ -282,8 +282,8 @@ fn the_time_of_a_slow_reader_does_not_count_as_silence() {
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // A broker counts as late after fetch.max.wait.ms plus a second. The first timeout is slightly shorter than that,
-    // and the second is longer. Both are long enough for a busy machine.
+    // A broker counts as late after fetch.max.wait.ms plus a second, which is 5 s here. The first --timeout-ms is
+    // slightly shorter, and the second is longer. Both timeouts are long enough for a busy machine.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -326,7 +326,7 @@ fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     // The lingering record is only written because the end of the command flushes it. When the signal arrives, the
-    // command may not know the topic yet.
+    // command may not have the topic's metadata yet.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");

@@ -137,9 +137,9 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the candidates for [`elect_among_lost`]. These are the `lost` replicas, or all replicas if none is `lost`.
-/// There are no candidates if the partition has a leader. There are also none if a replica in the ISR or ELR can lead
-/// when its broker is back.
+/// Returns the candidates for [`elect_among_lost`]. These are the replicas in [`PartitionRegistration::lost`], or all
+/// replicas if `lost` is empty. There are no candidates if the partition has a leader, or if a replica in the ISR or
+/// ELR can lead when its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -218,8 +218,8 @@ fn elected(
 }
 
 /// Adapts the partition to a changed `min.insync.replicas`. Returns None if nothing changes. If the ISR is now large
-/// enough, it can commit records without the other replicas. These may then lack committed records, so ELR and `lost`
-/// are cleared.
+/// enough, it can commit records that the replicas in the ELR and in `lost` do not have. So both lists are cleared, and
+/// these replicas can no longer be elected.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();

@@ -5,8 +5,8 @@ use fullbore_wire::ErrorCode;
 use super::election::{is_fit, set_isr, settle};
 use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 
-/// Returns the partition with the ISR that `from` requests, or unchanged if it already has this ISR. A leader that is
-/// about to stop or has a full disk hands over to a member that joins.
+/// Returns the partition with the ISR that the leader `from` requests, or unchanged if it already has this ISR. If the
+/// leader is about to stop or has a full disk, a member of the new ISR becomes the leader.
 ///
 /// # Errors
 ///

@@ -39,7 +39,8 @@ impl Member {
     }
 }
 
-/// Numbers in a data directory that show whether the directory is an older copy.
+/// The contents of a data directory that show whether the directory is an older copy. One of them is a heartbeat
+/// number:
 ///
 /// ```text
 /// directory   1   2   3   4       a process writes the next number before each of its heartbeats,
@@ -50,15 +51,17 @@ impl Member {
 /// Copies made between the same two heartbeats have the same number, so nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryMarks {
-    /// The two processes that may have used this state of the directory last. None if the directory does not name them.
+    /// The process that was the last one to use this state of the directory, and the process that last tried to
+    /// register with it. None if the directory does not name them.
     pub users: Option<[u128; 2]>,
-    /// The last number that a process wrote to the directory. None if a power loss may have lost later numbers.
+    /// The last heartbeat number that a process wrote to the directory. None if a power loss may have lost later
+    /// numbers.
     pub noted: Option<u64>,
 }
 
 impl DirectoryMarks {
-    /// Returns true if the `registered` process used a newer state of the directory than this one. `reported` is the
-    /// newest number that it reported to the database, or 0 if it reported none.
+    /// Returns true if the process `registered` used a newer state of the directory than this one. `reported` is the
+    /// newest heartbeat number that the process reported to the database, or 0 if it reported none.
     pub fn is_older_than(&self, registered: u128, reported: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
         names_others || self.noted.is_some_and(|noted| noted < reported)
@@ -76,7 +79,7 @@ pub struct Joining {
     pub ended: PreviousShutdown,
     /// The contents of the data directory that show whether the directory is an older copy.
     pub marks: DirectoryMarks,
-    /// The newest number that the previous process reported to the database; 0 if it reported none.
+    /// The newest heartbeat number that the previous process reported to the database; 0 if it reported none.
     pub reported: u64,
 }
 
@@ -179,8 +182,9 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 
 /// Updates a partition whose broker now has another log with unknown contents. Returns None if nothing changes.
 ///
-/// If the former log was the last one with every record, `lost` is cleared, so that all replicas become candidates.
-/// Replicas in `lost` may lack even more records than the others, because the former log grew without them.
+/// If the former log was the last one with every record, `lost` is cleared, so that all replicas become candidates for
+/// the next election. A replica in `lost` may lack even more records than the others, because the former log grew
+/// without it.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));

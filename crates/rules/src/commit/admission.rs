@@ -59,7 +59,9 @@ pub enum Freshness {
 pub enum Opening {
     /// The batch continues a transaction that is open or that a pending batch opens.
     Open {
-        /// The value to use for [`ObjectBatch::confirmation`](super::ObjectBatch::confirmation).
+        /// The confirmation of the producer's newest pending batch, which holds for this batch as well
+        /// ([`ObjectBatch::confirmation`](super::ObjectBatch::confirmation)). `None` if that batch has none, or if no
+        /// batch of the same epoch is pending.
         confirmation: Option<Confirmation>,
     },
     /// The batch opens a transaction. The coordinator must confirm this first.
@@ -107,7 +109,8 @@ impl PartitionAdmission {
         }
         let is_known = committed.producers.knows(stamp.producer_id);
         let verdict = match committed.check(stamp) {
-            // The batch follows the committed state, but not the producer's pending batches.
+            // The batch would be the next one after the committed batches, but the pending batches of its producer come
+            // first.
             Verdict::Append if newest.is_some() => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
             verdict => verdict,
         };
@@ -140,14 +143,14 @@ impl PartitionAdmission {
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if the batch must wait for batches that other brokers may be committing. Preconditions: earlier
-    /// batches of its producer are missing, `committed` was read after the batch arrived, and the client sent the batch
-    /// without `reorder`.
+    /// Returns true if the batch must wait for batches that other brokers may be committing. The caller must have found
+    /// that earlier batches of the producer are missing, and must have read `committed` after the batch arrived. The
+    /// client must have sent the batch without `reorder`.
     ///
-    /// There is an exception on a recreated partition: if the producer has not written to it yet, an out-of-order batch
-    /// is refused at once, as on a classic partition. The missing batches went to the deleted partition, and the client
-    /// cannot resend them while later batches fill its requests in flight. The first batch of a producer whose state
-    /// may be forgotten waits, unless it continues from the deleted partition.
+    /// A recreated partition is an exception. If the producer has not written to it yet, an out-of-order batch is
+    /// refused at once, as on a classic partition. The missing batches went to the deleted partition, and the client
+    /// cannot resend them while later batches fill its requests in flight. If the state of the producer may be
+    /// forgotten, its first batch waits, unless the batch continues from the deleted partition.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -156,7 +159,7 @@ impl PartitionAdmission {
             Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
                 has_written() || !committed.producers.has_predecessor()
             }
-            // An earlier batch was refused here, and the client resends it.
+            // An earlier batch was refused here, and the client resends that batch before this one.
             Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
@@ -174,7 +177,8 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // On an error, the batch is still put into an object, because the commit checks it again and can refuse it.
+            // A batch that is refused here is still put into an object, because the commit checks it again and can
+            // refuse it.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { confirmation: None },
         }
     }
@@ -259,7 +263,7 @@ impl PartitionAdmission {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, batch_number).is_some())
     }
 
-    /// Returns true if no batch of an idempotent producer is pending or must be resent.
+    /// Returns true if no batch of an idempotent producer is pending, and no refused batch is remembered.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.refused.is_empty()
     }
@@ -321,7 +325,7 @@ mod tests {
         committed.succeed(tails(), false);
         let admission = PartitionAdmission::default();
         let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
-        // Producer 9 is new: its first batch was sent to the deleted topic.
+        // Producer 9 is unknown: its batch with sequence 0 was refused while the topic did not exist.
         for early in [stamp(7, 11), stamp(7, 15), stamp(9, 1)] {
             assert!(admission.ahead(&early, &committed) > 0);
             assert_eq!(admission.check(&early, &committed, Freshness::Current, AT), refused, "{early:?}");

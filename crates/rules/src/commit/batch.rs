@@ -52,7 +52,8 @@ pub enum BatchKind {
     Marker {
         /// The leader epoch of the partition of `__transaction_state` whose coordinator decided to end the transaction.
         coordinator_epoch: i32,
-        /// True to commit, false to abort. In a row of producer state this is always false.
+        /// True to commit, false to abort. A row of producer state does not store this, so it is false in a batch that
+        /// was read from such a row.
         is_commit: bool,
         /// True if the marker has the epoch after that of its transaction, as in transaction version 2.
         has_next_epoch: bool,
@@ -60,7 +61,8 @@ pub enum BatchKind {
 }
 
 impl BatchKind {
-    /// Returns the kind of a batch with this marker, which WriteTxnMarkers or the coordinator has requested.
+    /// Returns the kind of a batch with this marker. `transaction_version` is the version in the request for the
+    /// marker.
     pub fn marker(marker: &Marker, transaction_version: i8) -> BatchKind {
         let &Marker { coordinator_epoch, is_commit, .. } = marker;
         let has_next_epoch = transaction_version >= VersionedMarker::BUMPED_FROM;

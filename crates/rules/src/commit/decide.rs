@@ -73,8 +73,9 @@ pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> Commit
 /// decided on.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-/// Notes that a batch was refused. An appended marker with a later epoch removes its producer from `failed`. The
-/// marker makes this epoch known, so the next transaction can begin only with sequence 0.
+/// Updates `failed` after the decision about a batch. A refused batch adds its producer. An appended marker with a
+/// later epoch removes its producer: the partition then knows this epoch, so the next transaction can begin only with
+/// sequence 0.
 fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
     let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);
     let is_refused = matches!(verdict, CommitVerdict::Refused(_));
@@ -200,8 +201,8 @@ fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> Com
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // The marker was appended, and its extent is deleted. If it had been refused then, it would be refused now
-            // as well, and it is not.
+            // The marker was appended, and its extent is deleted. A marker that was refused at the first attempt would
+            // also be refused now.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
@@ -222,7 +223,8 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // An older batch was written as well, because the state has only the newest commit of each producer.
+        // `left` has only the batches of each producer's newest commit. A batch before these was appended by an earlier
+        // commit.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

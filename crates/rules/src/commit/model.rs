@@ -24,8 +24,8 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
-/// The largest id of an expired producer, which is the id of the first client. While this producer is unknown, it may
-/// begin with any sequence.
+/// The largest id of a producer whose state has expired. This is the id of the first client, so the client may begin
+/// with any sequence while its partition does not know it.
 const EXPIRED_TO: i64 = 0;
 
 /// A rule that the model breaks on purpose.
@@ -95,7 +95,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // Stands for an earlier write, after which the state of a producer could expire.
+        // Offset 0 stands for an earlier write by a producer whose state has expired since.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,

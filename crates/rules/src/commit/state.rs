@@ -31,7 +31,8 @@ pub struct PartitionState {
     pub expired_to: i64,
     /// The offset of the newest marker that aborted a transaction; -1 if there is none.
     pub aborted_to: i64,
-    /// True after [`PartitionState::note_read`] was called.
+    /// True once the state was read from rows, which may lack the markers of forgotten producers. Set by
+    /// [`PartitionState::note_read`].
     pub(super) is_read: bool,
 }
 

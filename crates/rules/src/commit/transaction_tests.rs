@@ -351,7 +351,7 @@ fn rows_read_twice_give_the_state_of_once() {
     assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
     assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
     assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
-    // The confirmation affects a state that was read from rows in the same way as the original.
+    // A state that was read from rows also refuses a batch whose confirmation is older than the marker.
     let mut other = Case::new(1);
     other.partitions.insert(0, once);
     assert_eq!(

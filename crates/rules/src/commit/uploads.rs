@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Returns the size of the window without a step up that is only tried.
+    /// Returns the size of the window. If a step up is being tried, returns the size before this step.
     fn kept_size(window: &UploadWindow) -> usize {
         window.step.as_ref().filter(|step| step.is_up).map_or(window.size, |step| step.size)
     }

@@ -50,8 +50,8 @@ pub enum MarkerFate {
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions. One that has not ended yet may be added again. Before a batch is read, all
-    /// transactions that end at its offset or later must have been added.
+    /// Adds aborted transactions. A transaction that has not ended yet may be added again. Before a batch is read, all
+    /// transactions that end at the batch's offset or later must have been added.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
@@ -98,8 +98,8 @@ impl TransactionScan {
     }
 }
 
-/// Decides what happens to a marker that has not been emptied yet (KIP-534). When its transaction has no data left, the
-/// marker stays for another delete.retention.ms.
+/// Decides what happens to a marker whose batch still has its record (KIP-534). When the marker's transaction has no
+/// data left, the marker stays for another delete.retention.ms.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,

@@ -46,7 +46,7 @@ pub enum SnapshotError {
     Version(i64),
     /// The protocol is unknown.
     Protocol(u8),
-    /// Two members hold the same partition, or two parts have the same name.
+    /// Two members hold the same partition or have the same id, or two parts have the same regular expression.
     Contradiction,
     /// A member or its assignment is missing.
     Incomplete,

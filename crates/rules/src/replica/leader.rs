@@ -72,10 +72,10 @@ impl Leader {
         self.state.isr().len() < self.isr_min(settings)
     }
 
-    /// Returns the offset up to which all relevant replicas have the log. These are the members of the ISR, a replica
-    /// that the control plane might already have added, and caught-up replicas that are allowed to join. The last kind
-    /// counts because a replica below the high watermark could not join. Returns None while the leader must not commit.
-    /// Either the ISR is below `min.insync.replicas` (KIP-966), or the metadata has other replicas that may lead
+    /// Returns the offset up to which all relevant replicas have the log. Relevant are the members of the ISR, and a
+    /// replica that the control plane might already have added to it. Caught-up replicas that are allowed to join count
+    /// as well, because a replica below the high watermark could not join. Returns None while the leader must not
+    /// commit: the ISR is below `min.insync.replicas` (KIP-966), or the metadata has other replicas that may lead
     /// (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {

@@ -175,8 +175,8 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed, and the third broker does not have the record. So
-/// the third broker must not join the ISR.
+/// Brokers 1 and 2 commit a record that broker 3 does not have. Broker 2 becomes the leader, but does not know yet that
+/// the record is committed. Broker 3 must not join the ISR without the record.
 #[test]
 fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;
@@ -187,8 +187,8 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader does not learn of the epoch of another leader, under which the third broker has truncated its log. The
-/// first leader still remembers a later log end of the third broker, which must not count.
+/// Broker 1 leads, then broker 2, then broker 1 again, which never gets the metadata of broker 2's epoch. Under broker
+/// 2, broker 3 truncates its log. Broker 1 still remembers the larger log end of broker 3, which must not count.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

@@ -1,7 +1,7 @@
 //! The role of a partition on this broker, and the events that change it.
 //!
-//! The leader's decisions are in `leader`. Invariant: an event changes nothing if it belongs to another leader epoch
-//! than the current one.
+//! The leader's decisions are in `leader`. Invariant: apart from newer metadata, an event changes nothing if it belongs
+//! to another leader epoch than the current one.
 
 use super::leader::Leader;
 use super::{
@@ -30,7 +30,8 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Creates a partition whose metadata this broker does not have yet. It is neither leader nor follower.
+    /// Creates a partition whose metadata this broker does not have yet. The broker is neither leader nor follower
+    /// then.
     pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
@@ -80,8 +81,8 @@ impl Partition {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
 
-    /// Applies the partition's newest metadata. Metadata that is not newer than the last changes nothing, so a
-    /// requested change of the ISR stays requested.
+    /// Applies the partition's newest metadata. If the metadata is not newer than the current one, nothing changes, so
+    /// a requested change of the ISR stays requested.
     ///
     /// A new leader epoch resets the state of the followers even if this broker stays the leader. This broker may have
     /// missed metadata of another leader's epoch, in which a follower truncated its log. Kafka keeps the state in this
@@ -203,7 +204,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// Notes where a follower's log starts, which it reports in a fetch of this epoch. For leaders only.
+    /// Notes where a follower's log starts, as reported in a fetch of the current leader epoch. For leaders only.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)

@@ -294,7 +294,7 @@ fn change_is_requested_again_after_an_unknown_outcome_and_not_after_a_refusal() 
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects { propose: Some(proposal.clone()), ..Effects::default() });
     assert_eq!(case.tick().propose, None);
-    // Newer metadata will show the outcome.
+    // The error shows that the leader's metadata is old. The newer metadata will show the outcome of the proposal.
     let _ = case.answer(&proposal, Err(ErrorCode::INVALID_UPDATE_VERSION));
     assert_eq!(case.tick(), Effects::default());
     assert_eq!(case.partition.high_watermark(), 100);
@@ -321,7 +321,7 @@ fn metadata_that_is_not_newer_keeps_the_requested_change() {
     assert_eq!(case.append(101), None, "2 may be in sync by now");
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (4, 9))), Effects::default(), "of an older epoch");
     assert!(case.partition.is_leader());
-    // The ISR was already the proposed one.
+    // The response has the partition epoch that the leader already knows, so no change follows.
     let effects = case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1], (5, 7))));
     assert_eq!(effects.high_watermark, Some(101));
 }

@@ -13,9 +13,9 @@ impl Producers {
     /// Returns how many sequences are missing before this batch; 0 if the batch is not out of order.
     ///
     /// In an epoch in which the producer has written, a batch can be ahead by up to half of the sequence range. A batch
-    /// that is further ahead counts as old. Any other epoch begins at 0, and so does an unknown producer. In this point
-    /// it differs from [`Producers::check`], which may accept any first sequence of an unknown producer. Here, a batch
-    /// that has overtaken earlier ones must not count as the first.
+    /// that is further ahead counts as old. The sequences of any other epoch, and of an unknown producer, are counted
+    /// from 0. [`Producers::check`] may accept any first sequence of an unknown producer. Here, a batch that has
+    /// overtaken earlier ones must not count as the first.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;

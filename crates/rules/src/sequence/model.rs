@@ -201,7 +201,8 @@ impl Model {
             Some((_, stopped)) => first > stopped,
             None => known_from.is_some() || self.log_end_offset == 0 && client >= self.unknown_below,
         };
-        // A sequence of 0 begins an epoch, even if it follows the last sequence.
+        // After `i32::MAX`, the next sequence is 0. If the broker has no state of the client, a batch with sequence 0
+        // counts as the first of its epoch.
         let begins = known_from.is_none() && first % (1 << 31) == 0;
         if skip != 0 && first >= 0 && is_sure && !begins {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);

@@ -41,8 +41,8 @@ pub(super) struct Producer {
     /// The last offset of the producer's last marker or batch without a sequence. `None` if it is unknown, as after a
     /// restart.
     pub last_unsequenced: Option<i64>,
-    /// How many producers had been remembered when this one was added. A producer that is forgotten and comes back gets
-    /// another number.
+    /// The value of [`Producers::remembered`] when this producer was added, so that each addition has its own number. A
+    /// producer that is forgotten and comes back gets another number.
     pub number: u64,
     /// The offset of the last marker that ended a transaction of this epoch and left the epoch unchanged.
     pub last_marker: Option<i64>,
@@ -253,9 +253,11 @@ impl Producers {
     ///
     /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. An unknown
     /// producer must then begin at 0, or continue from the deleted partition ([`Producers::succeed`]). Otherwise an
-    /// unknown producer may begin anywhere, because its state may have expired or been evicted. A producer that the
-    /// deleted partition's state has in this epoch is an exception: it has written nothing here, so it must continue
-    /// from that state. After [`Producers::note_forgotten`], even such a producer may begin anywhere.
+    /// unknown producer may begin anywhere, because its state may have expired or been evicted.
+    ///
+    /// There is one exception. If the state of the deleted partition has the producer in this epoch, the producer has
+    /// written nothing here, so it must continue from that state. After [`Producers::note_forgotten`], this exception
+    /// no longer applies.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -464,7 +466,7 @@ impl Producers {
         if !self.by_id.contains_key(&producer_id) {
             self.remembered += 1;
         }
-        // The first key is 1, so a new producer's 0 is not a key.
+        // The keys of `idle` begin with 1, so `turn: 0` means that a new producer is not in `idle`.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
             run: 0,
@@ -480,7 +482,8 @@ impl Producers {
         })
     }
 
-    /// Makes a producer the most recently active one. If it has an open transaction, it leaves the order of idleness.
+    /// Makes a producer the most recently active one. A producer with an open transaction is removed from `idle`
+    /// instead.
     pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;

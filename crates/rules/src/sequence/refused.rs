@@ -49,7 +49,8 @@ impl RefusedBatch {
             Ordering::Equal => {
                 (1..HALF_RANGE).contains(&sequence_distance(self.stamp.base_sequence, stamp.base_sequence))
             }
-            // The first batch of the later epoch may have been refused together with the batch of the older epoch.
+            // A batch of a later epoch comes after this one, unless it is the first of its epoch. That first batch may
+            // have been refused together with this one.
             Ordering::Greater => stamp.base_sequence != 0,
         }
     }
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(refused.judge(&stamp(3, 9), OUT_OF_ORDER, true, AT + KEPT), BEHIND, "each try of it does");
         refused.forget_old(soon + KEPT);
         assert!(refused.is_empty());
-        // When the time is over, the next batch may be recorded.
+        // Once `KEPT` has passed, the refused batch no longer counts, so a later one may be recorded in its place.
         refused.note(&stamp(3, 8), STORAGE, AT);
         refused.note(&stamp(3, 9), STORAGE, AT + KEPT);
         assert_eq!(refused.judge(&stamp(3, 10), OUT_OF_ORDER, true, AT + KEPT), BEHIND);

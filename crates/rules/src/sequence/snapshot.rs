@@ -106,12 +106,12 @@ impl Producers {
         self.tails_to_keep().into_entries().chain(batches)
     }
 
-    /// Restores the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, because the
-    /// timestamp of a batch is whatever its client has chosen. All batches are kept. If a window is larger than the
-    /// configured size, it shrinks as it would without the restart. `window` is the largest window that was granted
-    /// before the restart, because producers may still use it.
+    /// Restores the state from the entries of a snapshot, in their order. Every producer counts as active at `now_ms`,
+    /// because the timestamp of a batch is whatever its client has chosen. All batches are kept. If a window is larger
+    /// than the configured size, it shrinks as it would without the restart. `window` is the largest window that was
+    /// granted before the restart, because producers may still use it.
     ///
-    /// An entry that cannot come from a batch is skipped.
+    /// An entry that does not belong to a batch, a marker or a deleted partition is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
         let mut run: Option<SnapshotEntry> = None;
         for entry in entries {

@@ -74,10 +74,9 @@ impl AbortedTransaction {
 /// The state of a producer's transactions in a partition, as it was known at some moment of a leader epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionsSeen {
-    /// How many producers had been remembered until then.
+    /// How many producers the partition had added to its state by that moment, including forgotten ones.
     remembered: u64,
-    /// The number of the producer, and the offset of the last marker that ended a transaction of its epoch without
-    /// raising the epoch. `None` if the producer was unknown.
+    /// The producer's `number` and `last_marker` at that moment; `None` if the producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -227,8 +226,8 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Notes a marker in the log at `offset`. Returns the transaction that it ends, if one was open. If the marker
-    /// has another epoch, that epoch begins, without any writes.
+    /// Notes a marker in the log at `offset`. Returns the transaction that it ends, if one was open. If the marker has
+    /// another epoch than the producer, the state continues in that epoch and has no sequences yet.
     pub fn end_transaction(
         &mut self,
         marker: &Marker,
@@ -241,8 +240,9 @@ impl Producers {
     }
 
     /// Notes a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
-    /// knows its transaction version. With a version below 2, a batch that was verified before the marker may belong to
-    /// the ended transaction. This holds even if the marker raises the known epoch.
+    /// knows its transaction version. If the version is below 2, a batch that was verified before the marker may belong
+    /// to the ended transaction. So such a marker is always remembered, even if the partition did not know its epoch
+    /// before.
     pub fn end_appended(
         &mut self,
         versioned: &VersionedMarker,

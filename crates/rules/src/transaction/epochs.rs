@@ -34,8 +34,8 @@ fn persist(next: TransactionMetadata) -> Decision {
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
 /// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could
-/// end its successor's transaction. Also, the retry of a request that led to the last epoch gets that epoch, where
-/// Kafka responds with UNKNOWN_SERVER_ERROR.
+/// end its successor's transaction. Also, a request may have raised the epoch to the last one that a client can get.
+/// Its retry gets this epoch again, where Kafka responds with UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -68,8 +68,8 @@ pub(super) fn init(
     }
 }
 
-/// Returns true if `current` has this producer id, or the former one with its last epoch. The second case is a retry of
-/// the request that led to the new id.
+/// Returns true if `current`, the producer in an InitProducerId, has the producer id of `state`. Also returns true for
+/// the former producer id with its last epoch, which comes from a retry of the request that led to the new id.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
     current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
@@ -100,7 +100,7 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     persist(state.initialized(next, last_epoch, timeout_ms, now))
 }
 
-/// Decides how the coordinator itself aborts an ongoing transaction, after a timeout or because of a new client
+/// Decides how the coordinator itself aborts an ongoing transaction, after a timeout or because of an InitProducerId
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
 /// If the append of the abort fails, nothing is decided, and the old epoch stays in force even with TV1. The next

@@ -327,7 +327,7 @@ fn as_loaded(record: TransactionMetadata, now: i64) -> Option<TransactionMetadat
     let record = record.begun_by(now);
     match record.state {
         TransactionState::Dead => None,
-        // Kafka never writes a record with this state. The transaction is ongoing.
+        // Kafka never writes a record with this state. If there is one, its transaction counts as ongoing.
         TransactionState::PrepareEpochFence => Some(TransactionMetadata { state: TransactionState::Ongoing, ..record }),
         _ => Some(record),
     }

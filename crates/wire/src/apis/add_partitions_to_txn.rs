@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn, key 24 (AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json).
 //!
-//! Changes by version: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions and verification, from brokers alone; 5
-//! TRANSACTION_ABORTABLE (KIP-890). Fullbore's own field between brokers has tag 1000.
+//! Changes by version: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions and verification, which only brokers
+//! request; 5 TRANSACTION_ABORTABLE (KIP-890). Fullbore's own field between brokers has tag 1000.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -45,7 +45,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct AddPartitionsToTxnResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 4..;
@@ -61,7 +61,7 @@ message! {
         transactional_id: Text, 4..;
         /// Each topic.
         topic_results: Vec<AddPartitionsToTxnTopicResult>, 4..;
-        /// Fullbore's own: the epoch of the coordinator before it answered, or -1.
+        /// Fullbore's own: the epoch of the coordinator, read before the request was handled, or -1.
         coordinator_epoch: i32, 4.., default -1, tag 1000;
     }
 

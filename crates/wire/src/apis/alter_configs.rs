@@ -35,7 +35,7 @@ message! {
 
     /// The outcome for each resource.
     pub struct AlterConfigsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each resource of the request.
         responses: Vec<AlterConfigsResourceResponse>, 0..;

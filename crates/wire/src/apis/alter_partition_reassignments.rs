@@ -35,7 +35,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct AlterPartitionReassignmentsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// True if the request allows more or fewer replicas than before.
         allow_replication_factor_change: bool, 1.., default true;

@@ -30,7 +30,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct AlterReplicaLogDirsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic.
         results: Vec<AlterReplicaLogDirTopicResult>, 0..;

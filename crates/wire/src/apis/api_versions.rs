@@ -20,7 +20,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// Each API served.
         api_keys: Vec<ApiVersion>, 0..;
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Features that the broker supports.
         supported_features: Vec<SupportedFeatureKey>, 3.., tag 0;

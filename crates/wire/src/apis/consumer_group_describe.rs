@@ -16,7 +16,7 @@ message! {
 
     /// The groups.
     pub struct ConsumerGroupDescribeResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each group of the request.
         groups: Vec<DescribedGroup>, 0..;
@@ -40,7 +40,7 @@ message! {
         assignor_name: Text, 0..;
         /// Each member.
         members: Vec<Member>, 0..;
-        /// Operations on the group that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the group that the client is allowed, one bit each; the smallest int32 if not requested.
         authorized_operations: i32, 0.., default i32::MIN;
     }
 

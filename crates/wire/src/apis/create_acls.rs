@@ -32,7 +32,7 @@ message! {
 
     /// The outcome for each entry.
     pub struct CreateAclsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each entry, in the request's order.
         results: Vec<AclCreationResult>, 0..;

@@ -34,7 +34,7 @@ message! {
 
     /// The outcome for each topic.
     pub struct CreatePartitionsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         results: Vec<CreatePartitionsTopicResult>, 0..;

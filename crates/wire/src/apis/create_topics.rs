@@ -49,7 +49,7 @@ message! {
 
     /// The outcome for each topic of the request.
     pub struct CreateTopicsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<CreatableTopicResult>, 0..;

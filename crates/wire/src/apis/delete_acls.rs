@@ -32,7 +32,7 @@ message! {
 
     /// The outcome for each filter.
     pub struct DeleteAclsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each filter, in the request's order.
         filter_results: Vec<DeleteAclsFilterResult>, 0..;

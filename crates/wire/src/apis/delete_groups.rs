@@ -14,7 +14,7 @@ message! {
 
     /// The outcome for each group.
     pub struct DeleteGroupsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each group of the request.
         results: Vec<DeletableGroupResult>, 0..;

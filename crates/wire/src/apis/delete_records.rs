@@ -32,7 +32,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct DeleteRecordsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<DeleteRecordsTopicResult>, 0..;

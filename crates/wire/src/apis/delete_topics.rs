@@ -26,7 +26,7 @@ message! {
 
     /// The outcome for each topic of the request.
     pub struct DeleteTopicsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Each topic of the request.
         responses: Vec<DeletableTopicResult>, 0..;

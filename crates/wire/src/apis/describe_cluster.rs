@@ -18,7 +18,7 @@ message! {
 
     /// The cluster's brokers.
     pub struct DescribeClusterResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -28,11 +28,11 @@ message! {
         endpoint_type: i8, 1.., default 1;
         /// The cluster's id.
         cluster_id: Text, 0..;
-        /// Broker to which clients send changes of the cluster, or -1.
+        /// The controller, to which clients send changes of the cluster, or -1.
         controller_id: i32, 0.., default -1;
         /// Each broker.
         brokers: Vec<DescribeClusterBroker>, 0..;
-        /// Operations on the cluster that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the cluster that the client is allowed, one bit each; the smallest int32 if not requested.
         cluster_authorized_operations: i32, 0.., default i32::MIN;
     }
 

@@ -28,7 +28,7 @@ message! {
 
     /// The configurations.
     pub struct DescribeConfigsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each resource of the request.
         results: Vec<DescribeConfigsResult>, 0..;

@@ -18,7 +18,7 @@ message! {
 
     /// The groups.
     pub struct DescribeGroupsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Each group of the request.
         groups: Vec<DescribedGroup>, 0..;
@@ -40,7 +40,7 @@ message! {
         protocol_data: Text, 0..;
         /// Each member.
         members: Vec<DescribedGroupMember>, 0..;
-        /// Operations on the group that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the group that the client is allowed, one bit each; the smallest int32 if not requested.
         authorized_operations: i32, 3.., default i32::MIN;
     }
 

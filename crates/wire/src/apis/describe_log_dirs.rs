@@ -24,7 +24,7 @@ message! {
 
     /// The log directories.
     pub struct DescribeLogDirsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 3..;
@@ -66,8 +66,8 @@ message! {
         offset_lag: i64, 0..;
         /// True for a future log, which replaces the log of another directory once it has caught up.
         is_future_key: bool, 0..;
-        /// Fullbore's own: number of files beside the log with records behind a hole that a power loss has left. These
-        /// files are no segments of the log.
+        /// Fullbore's own: number of files beside the log that have the records after a hole, which a power loss has
+        /// left in the log. These files are no segments of the log.
         set_aside_files: i64, 2.., tag 1000;
         /// Fullbore's own: size of the files in `set_aside_files`, in bytes.
         set_aside_bytes: i64, 2.., tag 1001;

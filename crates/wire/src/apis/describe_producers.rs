@@ -22,7 +22,7 @@ message! {
 
     /// The producers that the partitions' leader remembers.
     pub struct DescribeProducersResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<TopicResponse>, 0..;

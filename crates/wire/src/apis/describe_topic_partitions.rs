@@ -32,7 +32,7 @@ message! {
 
     /// A page of partitions.
     pub struct DescribeTopicPartitionsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic.
         topics: Vec<DescribeTopicPartitionsResponseTopic>, 0..;
@@ -52,7 +52,7 @@ message! {
         is_internal: bool, 0..;
         /// Each partition.
         partitions: Vec<DescribeTopicPartitionsResponsePartition>, 0..;
-        /// Operations on the topic that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the topic that the client is allowed, one bit each; the smallest int32 if not requested.
         topic_authorized_operations: i32, 0.., default i32::MIN;
     }
 

@@ -14,7 +14,7 @@ message! {
 
     /// The transactions.
     pub struct DescribeTransactionsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each transactional id of the request.
         transaction_states: Vec<TransactionState>, 0..;

@@ -21,7 +21,7 @@ message! {
 
     /// Credentials of each user, without their secrets.
     pub struct DescribeUserScramCredentialsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;

@@ -38,10 +38,10 @@ message! {
         forgotten_topics_data: Vec<ForgottenTopic>, 7..;
         /// The consumer's rack, or empty.
         rack_id: Text, 11..;
-        /// Fullbore's own, between brokers: the process that fetches, by the id of its registration, which no other
-        /// process knows.
+        /// Fullbore's own, between brokers: the random id of the follower's process, as registered in the metadata. The
+        /// leader refuses any other id, so that clients cannot act as followers.
         process: Uuid, 18.., tag 1000;
-        /// Fullbore's own, between brokers: the number of responses of the session that the follower has carried out.
+        /// Fullbore's own, between brokers: the number of responses of the session that the follower has processed.
         carried_out: i64, 18.., tag 1001;
         /// Fullbore's own, of consumers: each response of the session continues where the previous one ended, so that
         /// several fetches may be in flight. Read only in the request that opens the session.
@@ -101,7 +101,7 @@ message! {
 
     /// Batches and offsets of the requested partitions.
     pub struct FetchResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 7..;
@@ -149,8 +149,8 @@ message! {
         records: Option<Records>, 0..;
         /// Fullbore's own, between brokers: the leader epoch of the response, or -1.
         in_epoch: i32, 18.., default -1, tag 1000;
-        /// Fullbore's own, between brokers: the session epoch of the request that last set the partition to the end of
-        /// the follower's log, or -1.
+        /// Fullbore's own, between brokers: the session epoch of the last request that fetched the partition from the
+        /// end of the follower's log, that is without `read_on`; or -1.
         requested_in: i32, 18.., default -1, tag 1001;
         /// Fullbore's own, between brokers and in sessions with `read_ahead`: the offset that was read from, or -1.
         from_offset: i64, 18.., default -1, tag 1002;
@@ -188,12 +188,12 @@ message! {
 }
 
 impl FetchResponse {
-    /// Writes the part of a response before its topics. `count` topics follow, each written by itself, so that a
-    /// response of a million partitions need not be in memory as a whole. The topics of `self` are left out, and
+    /// Writes the part of a response before its topics. The caller then writes `count` topics one by one, so that a
+    /// response of a million partitions need not be in memory as a whole. The topics in `self` are not written.
     /// [`FetchResponse::encode_end`] ends the response.
     ///
     /// # Errors
-    /// [`EncodeError`] if the response has no form in this version.
+    /// Returns [`EncodeError`] if the response cannot be written in this version.
     pub fn encode_start(&self, count: usize, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if within(1.., v.number) {
             self.throttle_time_ms.encode(w, v)?;
@@ -208,7 +208,7 @@ impl FetchResponse {
     /// Writes the part of a response after its topics.
     ///
     /// # Errors
-    /// [`EncodeError`] if the response has no form in this version.
+    /// Returns [`EncodeError`] if the response cannot be written in this version.
     pub fn encode_end(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if !v.flexible {
             return Ok(());

@@ -19,7 +19,7 @@ message! {
 
     /// The coordinators.
     pub struct FindCoordinatorResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..=3;

@@ -14,7 +14,7 @@ message! {
 
     /// The metrics wanted.
     pub struct GetTelemetrySubscriptionsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

@@ -20,7 +20,7 @@ message! {
 
     /// The outcome.
     pub struct HeartbeatResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0; REBALANCE_IN_PROGRESS makes the member join again.
         error_code: ErrorCode, 0..;

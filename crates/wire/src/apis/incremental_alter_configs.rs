@@ -36,7 +36,7 @@ message! {
 
     /// The outcome for each resource of the request.
     pub struct IncrementalAlterConfigsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each resource of the request.
         responses: Vec<AlterConfigsResourceResponse>, 0..;

@@ -25,7 +25,7 @@ message! {
 
     /// The producer's id and epoch.
     pub struct InitProducerIdResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

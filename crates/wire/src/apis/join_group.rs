@@ -40,7 +40,7 @@ message! {
 
     /// The generation the member is in.
     pub struct JoinGroupResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

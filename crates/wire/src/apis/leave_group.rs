@@ -28,7 +28,7 @@ message! {
 
     /// The outcome for each member.
     pub struct LeaveGroupResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;

@@ -14,7 +14,7 @@ message! {
 
     /// The resources.
     pub struct ListConfigResourcesResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

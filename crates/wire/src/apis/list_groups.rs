@@ -16,7 +16,7 @@ message! {
 
     /// The groups.
     pub struct ListGroupsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

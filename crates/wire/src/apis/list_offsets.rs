@@ -41,7 +41,7 @@ message! {
 
     /// The offsets found.
     pub struct ListOffsetsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<ListOffsetsTopicResponse>, 0..;

@@ -25,7 +25,7 @@ message! {
 
     /// The partitions that are moving.
     pub struct ListPartitionReassignmentsResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

@@ -30,17 +30,17 @@ message! {
 
     /// Brokers, topics, partitions and their leaders.
     pub struct MetadataResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each broker that is alive.
         brokers: Vec<MetadataResponseBroker>, 0..;
         /// The cluster's id, or null.
         cluster_id: Option<Text>, 2..;
-        /// Broker to which clients send changes of the cluster, or -1.
+        /// The controller, to which clients send changes of the cluster, or -1.
         controller_id: i32, 1.., default -1;
         /// Each topic.
         topics: Vec<MetadataResponseTopic>, 0..;
-        /// Operations on the cluster that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the cluster that the client is allowed, one bit each; the smallest int32 if not requested.
         cluster_authorized_operations: i32, 8..=10, default i32::MIN;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 13..;
@@ -70,7 +70,7 @@ message! {
         is_internal: bool, 1..;
         /// Each partition.
         partitions: Vec<MetadataResponsePartition>, 0..;
-        /// Operations on the topic that the client is allowed, one bit each; the minimum when not requested.
+        /// Operations on the topic that the client is allowed, one bit each; the smallest int32 if not requested.
         topic_authorized_operations: i32, 8.., default i32::MIN;
     }
 

@@ -48,7 +48,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct OffsetCommitResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each topic of the request.
         topics: Vec<OffsetCommitResponseTopic>, 0..;

@@ -32,7 +32,7 @@ message! {
     pub struct OffsetDeleteResponse {
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<OffsetDeleteResponseTopic>, 0..;

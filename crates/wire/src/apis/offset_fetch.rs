@@ -52,7 +52,7 @@ message! {
 
     /// The committed offsets.
     pub struct OffsetFetchResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each topic with an answer.
         topics: Vec<OffsetFetchResponseTopic>, 0..=7;

@@ -34,7 +34,7 @@ message! {
 
     /// The end offsets.
     pub struct OffsetForLeaderEpochResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<OffsetForLeaderTopicResult>, 0..;

@@ -27,9 +27,9 @@ message! {
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
         /// Fullbore's own: the batches of a partition are sent over several connections. A batch whose sequence is
-        /// ahead of the next one waits for those before it. A batch of an unknown producer with a sequence above 0
-        /// counts as ahead. Only for a broker whose responses have `reorder_batches`; of use only while a batch before
-        /// these is unacknowledged.
+        /// ahead of the next one waits for the batches before it. A batch of an unknown producer with a sequence above
+        /// 0 counts as ahead. Clients may set this only if the broker's responses have `reorder_batches`. They need not
+        /// set it while all earlier batches are acknowledged.
         reorder: bool, 14.., tag 1000;
         /// Fullbore's own: these are the last batches of their transaction in their partitions, as far as the producer
         /// knows. The producer waits for them before it commits.
@@ -58,15 +58,15 @@ message! {
     pub struct ProduceResponse {
         /// Each topic of the request.
         responses: Vec<TopicProduceResponse>, 3..;
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Endpoints of the current leaders named in the partitions.
         node_endpoints: Vec<NodeEndpoint>, 10.., tag 0;
         /// KIP-1269, first revision (`max.idempotence.batches.to.retain`): the batches that this broker remembers per
         /// producer and partition. See [`ProduceResponse::batches_to_retain`].
         max_idempotence_batches_to_retain: i32, 14.., default BATCHES_TO_RETAIN, tag 1;
-        /// Fullbore's own: the most batches per producer and partition that this broker holds until those before them
-        /// arrive, if the request has `reorder`; 0 if the broker holds none.
+        /// Fullbore's own: maximum number of out-of-order batches per producer and partition that this broker holds
+        /// until earlier batches arrive, if the request has `reorder`; 0 if the broker holds none.
         reorder_batches: i32, 14.., tag 1000;
     }
 

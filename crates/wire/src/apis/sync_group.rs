@@ -36,7 +36,7 @@ message! {
 
     /// The member's assignment.
     pub struct SyncGroupResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

@@ -50,7 +50,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct TxnOffsetCommitResponse {
-        /// Pause for the client to make, in milliseconds.
+        /// Time for which the client must pause, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<TxnOffsetCommitResponseTopic>, 0..;

@@ -1,8 +1,8 @@
 //! Removes records from a batch, as log compaction does.
 //!
-//! The caller decides which records are removed. Offsets, sequences, epochs and timestamps stay as they are, as in
-//! Kafka's `MemoryRecords.filterTo` and KIP-534. Invariant: whatever is removed, the batch covers the same offsets,
-//! `base_offset..=last_offset`, and the same sequences.
+//! The caller decides which records are removed. The other records keep their offsets and timestamps, and the batch
+//! keeps its sequences and epoch, as in Kafka's `MemoryRecords.filterTo` and KIP-534. Invariant: whatever is removed,
+//! the batch covers the same offsets, `base_offset..=last_offset`, and the same sequences.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};

@@ -156,7 +156,7 @@ fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     loop {
         let mut out = Vec::with_capacity(capacity);
         match context.decompress(&mut out, input) {
-            // A vector may have more capacity than was requested.
+            // The vector may have more capacity than was requested, so the output can exceed `max`.
             Ok(_) if out.len() > max => return Err(BatchError::TooLarge(max)),
             Ok(_) => return Ok(out.into()),
             Err(OUTPUT_FULL) if capacity == max => return Err(BatchError::TooLarge(max)),

@@ -51,8 +51,7 @@ pub enum BatchError {
     /// The compressed data is not valid for the codec.
     #[error("records do not decompress: {0}")]
     Malformed(&'static str),
-    /// A block or a window has more bytes than the contained number, which is the maximum for decompression piece by
-    /// piece.
+    /// A block or a window is too large to decompress the batch piece by piece. Contains the maximum size in bytes.
     #[error("records need more than {0} bytes of memory at once when decompressed")]
     Memory(usize),
 }

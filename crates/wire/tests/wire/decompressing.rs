@@ -169,7 +169,7 @@ fn zstd_frames_of_unknown_size_or_several_decompressed_are_accepted() {
         let twice = [zstd_stream(level, first), skippable.clone(), packed(Compression::Zstd, second).to_vec()].concat();
         accepted(&mut decompressor, &format!("level {level}"), &with_payload(&batch, Compression::Zstd, &twice));
     }
-    // The last piece fills the buffer completely.
+    // With one of these lengths, the payload fills the decoder's buffer exactly.
     for value_len in 131_050..131_072 {
         let batch = plain(1, value_len);
         let sent = zstd_stream(3, payload(&batch));

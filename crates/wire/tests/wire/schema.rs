@@ -276,7 +276,7 @@ impl Message<'_> {
         }
         fields.sort_by_key(|(tag, _)| *tag);
         if self.dice.one_in(6) {
-            // Tags ascend, and Fullbore's own may come before these.
+            // Tags must ascend, so these unknown tags are above Fullbore's own tags, which may come before them.
             let tag = BEYOND_OWN_TAGS + self.dice.below(1 << 20) as u32;
             fields.push((tag, b"unknown".repeat(self.dice.below(30))));
             fields.push((tag + 1, Vec::new()));

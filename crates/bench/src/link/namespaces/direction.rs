@@ -1,7 +1,7 @@
 //! A direction of the link. A thread reads packets from one device and writes each to the other when it is due.
 //!
-//! Invariants: packets keep their order. At most [`PACKETS_MAX`] packets and [`IN_FLIGHT_BYTES_MAX`] bytes are in
-//! transit. A further packet is dropped, as on any full link.
+//! Invariants: packets keep their order. A frame is dropped, as on any full link, if [`PACKETS_MAX`] frames or
+//! [`IN_FLIGHT_BYTES_MAX`] bytes are already in transit.
 
 use super::frame::{DEVICE_HEADER, FRAME_BYTES_MAX, Segments, runs};
 use crate::link::Shape;
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum number of frames in transit. One frame may stand for 45 segments.
+/// Maximum number of frames in transit. One frame may have 64 KB, which are 45 packets of 1,500 bytes on a wire.
 pub const PACKETS_MAX: usize = 1 << 17;
 /// Maximum number of bytes in transit.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
@@ -27,7 +27,7 @@ const TURN: Duration = Duration::from_millis(1);
 /// The priority of the thread. The link is a device, so it must not wait behind the programs that use it.
 const NICENESS: i32 = -15;
 
-/// The counts of one direction, in packets as on a wire.
+/// The counts of one direction. A frame counts as one packet for each of its segments.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// How many packets were accepted.

@@ -1,9 +1,9 @@
-//! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet that stands
-//! for many. TCP passes a packet of up to 64 KB, and leaves it to the device to cut the packet into segments (TSO).
+//! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet. TCP passes a
+//! packet of up to 64 KB, and leaves it to the device to cut the packet into segments (TSO).
 //!
-//! Between two kernels on one machine nothing must be cut. The receiver takes the large packet as if its device had
-//! joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes it in parts.
-//! Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
+//! On one machine there is no need to cut the packet. The receiving kernel takes the large packet as if its device had
+//! joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes the frame in
+//! parts. Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
 
 use std::ops::Range;
 

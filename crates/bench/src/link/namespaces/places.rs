@@ -1,6 +1,7 @@
 //! A named network namespace and its owner. There is a lock file per name, which is held as long as the link runs.
 //!
-//! Invariant: a namespace is removed only with the lock of its name, and only if the file shows that a link created it.
+//! Invariant: a namespace is removed only with the lock of its name, and only if a lock file shows that a link created
+//! the namespace.
 
 use super::LinkError;
 use rustix::fs::{FlockOperation, flock};

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// Counts nanoseconds since a start that all connections of a relay share.
+/// A clock of nanoseconds since a start, which all connections of a relay share.
 #[derive(Debug, Clone, Copy)]
 pub struct RelayClock(Instant);
 

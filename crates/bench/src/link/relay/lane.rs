@@ -133,7 +133,7 @@ impl<'a> RelayLane<'a> {
         loop {
             self.turn(source, Some(target)).await?;
             if self.ended && self.due.is_empty() {
-                // This fails if the target is gone, which does not matter.
+                // The shutdown fails if the target is gone, which does not matter.
                 let _ = shutdown(target, Shutdown::Write);
                 return Ok(());
             }
@@ -190,7 +190,8 @@ impl<'a> RelayLane<'a> {
                     self.due.push_back(bytes);
                 }
                 StreamEvent::End => self.ended = true,
-                // A reset also discards everything that TCP has not delivered.
+                // Bytes that have crossed but are not written yet are dropped. A TCP reset also discards everything
+                // that was not delivered.
                 StreamEvent::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }

@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Totals {
     /// How many connections were accepted.
     pub connections: u64,
-    /// How many connections were closed because there were too many, or because the far end did not answer.
+    /// How many connections were closed because there were too many, or because the far end did not accept them.
     pub refused: u64,
     /// How many bytes went from the side that connects to the side that listens.
     pub bytes_there: u64,
@@ -60,7 +60,7 @@ struct RelayState {
     back: Direction,
     connections: AtomicU64,
     refused: AtomicU64,
-    /// True if the far end refused the last connection.
+    /// True if the relay could not connect to the far end the last time.
     is_cut_off: AtomicBool,
     on_cut_off: Option<OnCutOff>,
 }
@@ -152,7 +152,7 @@ impl RelayState {
         }
     }
 
-    /// Connects to the far end once the client's request has crossed the distance.
+    /// Waits until the start of the client's connection has crossed the distance, and then connects to the far end.
     async fn connect(&self) -> io::Result<TcpStream> {
         Alarm::new(self.clock)?.until(self.there.arrival_ns()).await?;
         let server = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.to)).await??;

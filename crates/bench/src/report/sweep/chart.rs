@@ -1,8 +1,9 @@
-//! A plot as inline SVG. Its curves run over a row of values, and each point has its spread. Colours come from the
-//! page's style.
+//! A plot as inline SVG. The values of an axis of the sweep are on the horizontal axis. A curve has a point with its
+//! spread for each value. Colours come from the page's style.
 //!
-//! Values have equal distances, since not all of them are numbers. A word among numbers, such as `auto`, stands apart
-//! from their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
+//! Values have equal distances, since not all of them are numbers. If there is a word such as `auto` among numbers, no
+//! line connects its point to the points of the numbers. Invariant: text from outside is escaped, and a point's title
+//! has the numbers of the tables.
 
 use super::escape::escape;
 use super::{grouped, number};
@@ -25,9 +26,9 @@ const LETTER: f64 = 6.2;
 const LOG_RATIO: f64 = 30.0;
 /// Maximum number of marks on a logarithmic axis, unless each is a power of ten.
 const TICKS_MAX: usize = 7;
-/// The dashes of the curves. Further targets use them again.
+/// The dashes of the curves, one for each target. If there are more targets, they use the dashes again.
 pub const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
-/// The number of colours. Further series use them again.
+/// The number of colours. If there are more curves, they use the colours again.
 pub const COLOURS: usize = 8;
 
 /// A curve of a plot.
@@ -208,7 +209,7 @@ impl Chart<'_> {
         let mut path = String::new();
         let mut begun = false;
         for (i, point) in series.points.iter().enumerate() {
-            // The curve has a gap where nothing was measured, and does not pass through a word among numbers.
+            // The curve has a gap where nothing was measured, and at a word among numbers.
             let Some(spread) = point else {
                 begun = false;
                 continue;

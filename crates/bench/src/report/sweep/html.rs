@@ -19,7 +19,7 @@ const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
 /// The figures that have columns after throughput and its spread.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
-/// The figures that explain the others. Their columns come after the latencies.
+/// The figures that explain throughput and latency. Their columns come after the latencies.
 const CAUSES: [usize; 5] = [
     metric::BATCH_BYTES,
     metric::REQUESTS_IN_FLIGHT,
@@ -27,7 +27,7 @@ const CAUSES: [usize; 5] = [
     metric::CLIENT_CORES,
     metric::BROKER_CORES,
 ];
-/// How many columns of figures there are between the runs and the comparison with others.
+/// The number of columns between the column `runs` and the column `of best`.
 const FIGURES: usize = 4 + LATENCIES.len() + CAUSES.len();
 
 /// Returns the page.
@@ -144,8 +144,9 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Returns the heading of a plot. It has the values of the other axes, and a note on marks without an interval. If the
-/// plot is the only one of its figure, the heading begins with the figure's name.
+/// Returns the heading of a plot. It has the values of the axes from the third on, which `rest` selects, and a note if
+/// a mark stands for a single run. If the plot is the only one of its figure, the heading begins with the figure's
+/// name.
 fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
@@ -154,8 +155,8 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the name of marks without an interval, each of which stands for a single run. Returns `None` if a plot has
-/// no such marks.
+/// Returns a note if a plot has marks that stand for a single run, and therefore have no bar for the spread. Returns
+/// `None` if there are no such marks.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()

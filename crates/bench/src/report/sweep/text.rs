@@ -66,7 +66,8 @@ fn errors(results: &Results, points: &[PointResult]) -> String {
     if lines.is_empty() { String::new() } else { format!("\n\nErrors:\n{}", lines.join("\n")) }
 }
 
-/// Returns a ready-made table in Markdown, in the layout of its document.
+/// Returns the results of a ready-made sweep as a table in Markdown, in the layout of the document that shows the
+/// table.
 pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     let table = match layout {
         TableLayout::Rows => rows(results),

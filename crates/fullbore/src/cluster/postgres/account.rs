@@ -35,8 +35,8 @@ impl Account {
         command.uid(self.uid).gid(self.gid);
     }
 
-    /// Returns the first directory on the path, from the root on, that the user cannot enter. Returns `None` if the
-    /// user can enter all of them.
+    /// Returns the first directory above `directory`, from the root on, that the user cannot enter. Returns `None` if
+    /// the user can enter all of them.
     pub fn kept_out_of(&self, directory: &Path) -> Option<PathBuf> {
         let way: Vec<&Path> = directory.ancestors().skip(1).collect();
         let closed =

@@ -37,7 +37,7 @@ const SOCKET_PATH_MAX: usize = 107;
 const UP_WITHIN: Duration = Duration::from_secs(60);
 /// How long to wait until the processes of a killed server have ended. They soon notice that the server has ended.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
-/// The request for TLS, which a server answers with one byte before it knows anything of the client.
+/// The request for TLS, which a server answers with one byte before any authentication.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// The settings of a small server for some dozens of connections. Most of the machine is left to the brokers.
 const SETTINGS: [&str; 11] = [
@@ -99,8 +99,8 @@ impl OwnPostgres {
     /// connections. A process that was started is stored in `started`, even if the wait fails.
     ///
     /// # Errors
-    /// Returns a sentence about the missing part or the obstacle. The sentence names the server's log if the log has
-    /// details.
+    /// Returns a sentence for the user about the cause, such as a missing program or a directory that the server's user
+    /// cannot enter. The sentence names the server's log if the log has details.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());

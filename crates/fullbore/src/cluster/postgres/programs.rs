@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of packages that have a subdirectory for each version, with the path of the programs below that. They
-/// are those of Debian, and of PostgreSQL's own packages for Red Hat.
+/// Directories in which packages have a subdirectory for each version, and the path of the programs in such a
+/// subdirectory. The first is Debian's, and the second that of PostgreSQL's own packages for Red Hat.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
 /// The directory into which PostgreSQL's Makefile installs.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
@@ -38,7 +38,7 @@ impl Programs {
     }
 }
 
-/// Returns the directories that have both programs, each once and best first.
+/// Returns the directories that have both `postgres` and `initdb`, each once and best first.
 fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let below = |place: &str| root.join(place.trim_start_matches('/'));
     let mut versioned = Vec::new();

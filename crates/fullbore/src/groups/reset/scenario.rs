@@ -1,6 +1,7 @@
 //! The scenarios of a reset. Each has another source of the new offsets.
 //!
-//! Invariant: every new offset is within its partition's log at the time of the request.
+//! Invariant: every new offset is within its partition's log at the time of the request, except for a committed offset
+//! that --to-current keeps.
 
 use super::logs::LogOffsets;
 use super::offsets::ResetOffsets;

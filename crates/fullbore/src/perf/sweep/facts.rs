@@ -22,7 +22,7 @@ pub fn directory_name(time: SystemTime) -> String {
     DateFormat::parse(DIRECTORY).expect("the pattern is valid").format(time)
 }
 
-/// Returns this program's version. Warns if it is a debug build.
+/// Returns this program's version, with a warning if it is a debug build.
 pub fn program() -> String {
     let build = if cfg!(debug_assertions) { " (a debug build: figures are low)" } else { "" };
     format!("fullbore {}{build}, {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH)

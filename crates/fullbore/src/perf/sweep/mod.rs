@@ -334,7 +334,8 @@ impl Sweep {
         }
         let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
         for axis in &mut axes {
-            // A setting may also choose one value of an axis of a table. The table then keeps its layout.
+            // If `--set` names an axis of a table, the axis keeps only this one value. The layout of the table stays
+            // the same.
             if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
                 axis.values = vec![value.clone()];
             }

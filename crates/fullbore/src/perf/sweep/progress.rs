@@ -16,7 +16,7 @@ pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
-    /// How many completed measurements took time, and when the first one began.
+    /// How many measurements were really made. The others took no time, because the plan refuses their points.
     measured: usize,
     begun: Instant,
     expected: Option<Duration>,

@@ -6,8 +6,8 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use std::collections::HashSet;
 
-/// Maximum time that a new member's JoinGroup waits, in ms, as in Kafka. The new member has no id yet, so it cannot
-/// send heartbeats. Without this limit, a client that leaves and returns could be in the group many times.
+/// Maximum time that a new member's JoinGroup waits, in ms, as in Kafka. The new member has no generation yet, so it
+/// cannot send heartbeats. Without this limit, a client that leaves and returns could be in the group many times.
 pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 
 /// A deadline that is never reached.

@@ -44,11 +44,11 @@ impl Classic {
     }
 
     /// Converts the group to the consumer protocol, while all its members still use the classic one. A member keeps the
-    /// partitions of its assignment and, during a rebalance, also those that it claims.
+    /// partitions of its assignment. During a rebalance it also keeps the partitions that its JoinGroup lists as owned.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the consumer protocol cannot represent the group.
+    /// Fails with the reason why the consumer protocol cannot represent the group.
     pub(in crate::group) fn to_consumer(
         &self,
         parts_id: Uuid,

@@ -99,7 +99,7 @@ pub struct Classic {
     /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound,
     /// which saves the search for the new minimum.
     sessions_from: i64,
-    /// True if the group was ever written.
+    /// True if a snapshot of the group was ever requested or restored, so that the log may have a record of the group.
     was_kept: bool,
     unsaved: Unsaved,
     /// Approximate memory of the members and the pending ids, in bytes.

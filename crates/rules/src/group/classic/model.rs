@@ -155,7 +155,8 @@ impl World {
         }
     }
 
-    /// Returns the instance id of a client. Half of the clients are static members, and two of them share each id.
+    /// Returns the instance id of a client; None for a dynamic member. Half of the clients are static members, and each
+    /// instance id is shared by two of them.
     fn instance_of(client: usize) -> Option<Text> {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
@@ -317,7 +318,8 @@ impl World {
         self.answered(requested, answer);
     }
 
-    /// Writes the unsaved snapshot, and delivers the responses behind it. If the write fails, they are refused.
+    /// Writes the unsaved snapshot, and delivers the responses that waited for the write. If the write fails, delivers
+    /// COORDINATOR_NOT_AVAILABLE instead of them.
     fn write(&mut self, succeeds: bool) {
         let snapshot = self.group.take_snapshot();
         assert_eq!(snapshot.is_some(), self.owed.is_some());

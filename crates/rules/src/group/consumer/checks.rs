@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may send this epoch. The response with the new epoch may have been lost, so the previous epoch
-/// is accepted if all partitions that the member claims are assigned to it.
+/// Checks that a member may send this epoch. The response with the new epoch may have been lost. So the previous epoch
+/// is accepted as well, if all partitions that the member claims in the request are assigned to the member.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

@@ -37,7 +37,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the interval for a member that waits for other members to give partitions up.
+    /// Returns the interval for a member that waits for a new target, or for other members to give partitions up.
     fn waiting_interval_ms(&self, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         let Some(at) = self.changed_ms else { return settings.heartbeat_interval_ms };
         let part = i32::try_from((now - at) / PART_OF_WAIT).unwrap_or(i32::MAX);

@@ -181,7 +181,8 @@ pub struct ConsumerGroup {
     subscriptions: SubscriptionCounts,
     /// The subscribed topics as they were last looked up.
     topics: SubscribedTopics,
-    /// The hash of the subscribed topics, as of the group epoch.
+    /// The hash of the subscribed topics at the last comparison. The group's record has this hash, so changes are
+    /// noticed even after a restart.
     topics_hash: TopicsHash,
     /// The version of the topics when they were last checked.
     topics_version: Option<u64>,
@@ -296,8 +297,8 @@ impl ConsumerGroup {
         self.subscriptions.names.contains_key(topic)
     }
 
-    /// Returns the configured assignor that has the most votes. In a tie, the first of these wins. Without votes, this
-    /// is the first configured one.
+    /// Returns the configured assignor that has the most votes. In a tie, or if there are no votes, the assignor that
+    /// comes first in the settings wins.
     pub fn assignor(&self, settings: &ConsumerGroupSettings) -> Assignor {
         let votes =
             |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();

@@ -48,8 +48,8 @@ where
         }
     }
 
-    /// Returns true if the member may still read one of these partitions. Its request lists one, or does not list the
-    /// owned partitions at all.
+    /// Returns true if the member may still read one of `partitions`. This is so if the owned partitions in its request
+    /// include one of them, or if the request does not list owned partitions.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }

@@ -93,7 +93,7 @@ impl ConsumerGroup {
         {
             return;
         }
-        // Adds before it removes, so that names in both subscriptions stay.
+        // The new subscription is added before the former one is removed, so a name in both is always counted.
         if let Some(member) = after {
             self.subscriptions.add(&member.topics);
             self.subscriptions.add_regex(member.regex.as_ref());
@@ -105,8 +105,8 @@ impl ConsumerGroup {
     }
 
     /// Adds the member's expression if the group lacks it, so that the next heartbeat resolves it. The caller resolves
-    /// new expressions before the heartbeat, but this one was still in use then. The last member that used it has left
-    /// since.
+    /// only expressions that are new to the group. This one was still in use when the caller checked, but the last
+    /// member that used it has left since.
     pub(super) fn request_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {

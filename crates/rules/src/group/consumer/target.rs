@@ -1,4 +1,5 @@
-//! The topics and the target of a group. The group epoch rises when they change.
+//! The topics and the target of a group. The group epoch rises when a subscription or a subscribed topic changes, and
+//! then a new target is computed.
 //!
 //! `reconcile.rs` decides which partitions the members have, and brings them to the target.
 

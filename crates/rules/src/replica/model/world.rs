@@ -174,7 +174,7 @@ impl World {
     fn kill(&mut self, at: At) {
         let broker = &mut self.brokers[at];
         if let Some(process) = broker.process.take() {
-            // The checkpoint is older than the high watermark.
+            // The last checkpoint before the kill is older than the high watermark.
             broker.checkpoint = process.partition.high_watermark() / 2;
         }
     }

@@ -216,7 +216,7 @@ fn row_1_recreated_topic_forgotten_producer_leaves_larger_ids_certain() {
     assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
 }
 
-/// Converts the state to rows and back, as the index of diskless partitions does when it stores it.
+/// Converts the carried state to stamps and back, as the index of diskless partitions does to store the state in rows.
 #[test]
 fn row_1_recreated_topic_carried_state_follows_from_the_last_records() {
     let mut before = made_again();

@@ -35,7 +35,7 @@ pub struct Truth {
     pub requested: Option<bool>,
     /// The outcome that the client got in a response; `None` before that.
     pub answered: Option<bool>,
-    /// The outcome that the first marker after a record has given it; `None` before that.
+    /// The outcome in the first marker after a record of the transaction; `None` before that marker.
     pub outcome: Option<bool>,
 }
 

@@ -29,34 +29,35 @@ use world::World;
 
 const STEPS: usize = 2_000;
 
-/// A mistake that a partition, or the broker around the state machine, makes on purpose.
+/// A mistake that a partition, or the broker around the state machine, makes on purpose. The comment of each mistake
+/// ends with the moment at which it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// An append is reported as done before it has ended. Made when `Effect::Persist` is carried out.
+    /// An append is reported as done before it has ended. Happens when `Effect::Persist` is carried out.
     ReportsBeforeAppend,
-    /// A failed append is reported as done. Made at the end of an append.
+    /// A failed append is reported as done. Happens at the end of an append.
     TakesFailureForSuccess,
-    /// Markers are written when the append of the decision begins. Made when `Effect::Persist` is carried out.
+    /// Markers are written when the append of the decision begins. Happens when `Effect::Persist` is carried out.
     MarksBeforeDecision,
-    /// A partition is reported as marked although it has no marker. Made when a marker arrives.
+    /// A partition is reported as marked although it has no marker. Happens when a marker arrives.
     ReportsUnwrittenMarkers,
-    /// A response to any decision counts for the current one. Made when a response arrives.
+    /// A response to any decision counts for the current one. Happens when a response arrives.
     TakesStaleReplies,
-    /// A partition accepts markers of coordinators that were replaced. Made by the partition.
+    /// A partition accepts markers of coordinators that were replaced. Happens in the partition.
     TakesOldCoordinators,
-    /// A record is loaded without one of its partitions. Made at the load.
+    /// A record is loaded without one of its partitions. Happens at the load.
     LosesPartition,
-    /// The record before the last one is loaded. Made at the load.
+    /// The record before the last one is loaded. Happens at the load.
     LoadsOldRecord,
-    /// A decision is loaded as the opposite one. Made at the load.
+    /// A decision is loaded as the opposite one. Happens at the load.
     FlipsDecision,
-    /// A decision is loaded with the previous epoch. Made at the load.
+    /// A decision is loaded with the previous epoch. Happens at the load.
     LosesEpoch,
-    /// A producer id is allocated twice. Made when `Effect::NeedProducerId` is carried out.
+    /// A producer id is allocated twice. Happens when `Effect::NeedProducerId` is carried out.
     ReusesProducerIds,
-    /// The response to an EndTxn has the former producer. Made when `Effect::Answer` is carried out.
+    /// The response to an EndTxn has the former producer. Happens when `Effect::Answer` is carried out.
     AnswersOldEpoch,
-    /// The response to a decision is sent, but its markers are dropped. Made when `Effect::WriteMarkers` is carried
+    /// The response to a decision is sent, but its markers are dropped. Happens when `Effect::WriteMarkers` is carried
     /// out.
     ForgetsMarkers,
     /// [`Transaction::tick`] is never called.
