@@ -60,7 +60,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
     "auto.commit.interval.ms", "5000", "Time between two commits. A commit has the offsets of the records that the command has written to its output.",
         |c, v| c.commit_interval = milliseconds(v)?;
-    "auto.offset.reset", "latest", "Where to start in a partition that has no committed offset, or whose records were deleted before they were read. earliest and latest start at that end of the log; none ends the command with an error. With `--from-beginning` the \
+    "auto.offset.reset", "latest", "Where to start in a partition that has no committed offset, or whose records were deleted before they were read. earliest and latest start at that end of the log; none ends the command with an error. If the log loses records after they were read, earliest and latest continue at the first lost offset. With `--from-beginning` the \
          default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts \
          at a time.",
         |c, v| c.fetch.reset = reset(v)?;
