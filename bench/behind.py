@@ -1,8 +1,8 @@
-"""Consumer of confluent-kafka that reads one partition from the first record to the last. Not a library:
+"""Reads one partition with confluent-kafka, from the first record to the last. Run as:
 
     behind.py ADDRESS TOPIC RECORDS SETTING=VALUE...
 
-prints the seconds that it took.
+Prints how many seconds this took.
 """
 import sys, time
 

@@ -1,6 +1,6 @@
-"""Runs the measured brokers as processes and reads their use of resources. They are the built Fullbore, and Apache
-Kafka 4.3.1 as installed by tests/clients/install. Each has its own directory and free ports. The programs of bench/
-import this file."""
+"""Runs the measured brokers as processes and measures their CPU time and memory. One broker is the built Fullbore. The
+other is Apache Kafka 4.3.1, which tests/clients/install has installed. Each has its own directory and free ports. The
+programs of bench/ import this file."""
 import os, pathlib, signal, socket, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -45,7 +45,7 @@ def memory_mib(pid, field):
 
 
 class Topics:
-    """Commands on topics of the broker or brokers at `address`."""
+    """Commands that create and delete topics on the broker or cluster at `address`."""
 
     def topic(self, name, partitions=1, configs=None, factor=1, within=()):
         pairs = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
@@ -59,7 +59,7 @@ class Topics:
 
 
 class Broker(Topics):
-    """A broker process, with its use of resources. `settings` are added to its defaults."""
+    """A broker process, with methods that measure its CPU time and memory. `settings` are added to the defaults."""
 
     def __init__(self, name, temp, settings=None):
         self.name, self.directory, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
@@ -90,7 +90,8 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # Both brokers have the same initial rebalance delay, 0. Kafka's shipped properties set it as well.
+        # The initial rebalance delay is 0 for both brokers: here, and for Kafka in the properties that it is shipped
+        # with.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]

@@ -6,7 +6,7 @@ import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
-# Ports below those that the system uses for connections.
+# Ports that the system does not choose for outgoing connections.
 PORTS = range(20_000, 30_000)
 
 
@@ -117,7 +117,7 @@ class KafkaCluster(Topics):
             if member.process:
                 try:
                     member.process.wait(30)
-                except subprocess.TimeoutExpired:  # The brokers that stop last have no quorum, and would hang.
+                except subprocess.TimeoutExpired:  # Without a quorum, the last controllers would wait for ever.
                     member.process.kill()
                     member.process.wait()
 

@@ -1,4 +1,4 @@
-"""Raw frames for measurements that no client offers: a Fetch and a Produce with known bytes at a known time. It has
+"""Encodes Fetch and Produce requests for measurements in which no client may add a delay or change the bytes. It has
 only the versions that the programs of bench/ use, so it is no protocol library."""
 import struct, time
 

@@ -1,15 +1,15 @@
-"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports this
-file. When run as a program (--receive, --send SECONDS), it is one end of that stream."""
+"""Starts a link between two network namespaces and brokers at its far end, and measures a plain TCP stream over the
+link. bench/wan imports this file. As a program, it receives the stream (--receive) or sends it (--send SECONDS)."""
 import os, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE
 
-# Network namespaces are shared by the whole machine. Each measuring program therefore uses its own names, and passes
-# them to both ends of its stream.
+# All processes of the machine share its network namespaces. The names therefore contain the id of the measuring
+# process, which passes them to both ends of its stream.
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
-# TCP's congestion control. Each network namespace has its own value, which at first is that of the machine.
+# The file with TCP's congestion control. Each network namespace has its own value, and begins with that of the machine.
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
@@ -18,7 +18,7 @@ def within(namespace, command):
 
 
 class Link:
-    """The link, which runs as a process. The namespaces are removed when the process ends."""
+    """The process of the link. The namespaces are removed when it ends."""
 
     def __init__(self, rtt):
         self.process = subprocess.Popen([FULLBORE, "perf", "link", "--namespaces", f"{NEAR},{FAR}", "--rtt", rtt],
@@ -42,7 +42,7 @@ class Link:
 
 
 class Placed:
-    """A broker at one end of the link. `place` sets its `namespace` and `host`."""
+    """A broker in the namespace of one end of the link. `place` must be called before the broker starts."""
 
     def place(self, namespace, host):
         self.namespace, self.host, self.address = namespace, host, f"{host}:{self.port}"

@@ -20,7 +20,7 @@ class Direction:
     async def copy(self, source, sink):
         try:
             while part := await source.read(CHUNK):
-                # On a busy machine a sleep may last too long. The next bytes are then sent earlier.
+                # A sleep may last too long on a busy machine. The next bytes are then sent earlier, by up to LATE_MAX.
                 self.free_at = max(self.free_at, time.monotonic() - LATE_MAX) + len(part) / self.bytes_s
                 await asyncio.sleep(max(0, self.free_at - time.monotonic()))
                 sink.write(part)
@@ -34,8 +34,8 @@ async def main(port, to_port, bytes_s):
     to_store, to_client = Direction(bytes_s), Direction(bytes_s)
 
     async def serve(near, near_out):
-        # The buffers of a connection are small (see below for the receive buffer). Nearly all bytes that the relay has
-        # received have therefore also been sent over the link.
+        # The buffers of a connection are small (see below for the receive buffer). A sender therefore cannot get far
+        # ahead of the link.
         far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
         await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
         far_out.close()

@@ -45,14 +45,14 @@ class Pair(brokers.Topics):
 
 
 class FullborePair(Pair):
-    """A pair of Fullbore brokers. They reach the database over a Unix socket, which has no distance."""
+    """A pair of Fullbore brokers. Both reach the database over a Unix socket, so its requests do not cross the link."""
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
         self.directory = pathlib.Path(temp) / "pair"
 
     def start(self):
-        # Starts the PostgreSQL of a cluster. That cluster's only broker is not measured.
+        # Starts PostgreSQL with `cluster up`. The broker that this command starts as well is not measured.
         subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.directory, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
         lines = (self.directory / "broker-1.properties").read_text().splitlines()

@@ -11,10 +11,10 @@ confluent-kafka consumers in this process, on a topic with two partitions for ea
     join     one more
     leave    one of them closes
 
-Before a join and a leave the group rests for 10 to 15 seconds (chosen each time), so that heartbeats come at any moment
-of their interval. The measured time ends with the last change of an assignment that a client saw; --quiet seconds
-without a change (default 6, longer than Kafka's interval) must follow. Needs `cargo build --release` and
-`tests/clients/install`.
+Before each join and leave, the script waits for a random time of 10 to 15 seconds. The change thus occurs at a random
+moment between two heartbeats. The measured time ends at the last change of an assignment that a client saw. The script
+knows that it was the last one after --quiet seconds without another (default 6, longer than Kafka's interval). Needs
+`cargo build --release` and `tests/clients/install`.
 """
 import argparse, json, pathlib, random, statistics, sys, tempfile, threading, time, uuid
 from confluent_kafka import Consumer

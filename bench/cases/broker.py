@@ -1,12 +1,13 @@
-"""Cases of bench/compare about the broker alone, which the measurement reaches with raw frames: its start, its
-partitions, and waits for records."""
+"""Cases of bench/compare that send raw frames instead of using a client: the broker's start, its partitions, and long
+polls."""
 import socket, statistics, subprocess, time
 from brokers import FULLBORE, Fullbore
 from frames import fetch_frame, produce_frame, produce_succeeded, receive
 
 
 def restart(broker, topic):
-    """How many seconds a stopped broker takes until it accepts a produce. An open port alone does not count."""
+    """Returns how many seconds a stopped broker takes to start and accept a produce. An open port alone does not
+    count."""
     started = time.monotonic()
     broker.start()
     frame = produce_frame(topic)

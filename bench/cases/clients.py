@@ -68,9 +68,9 @@ def grid(bench):
 
 
 def codecs(bench):
-    """Java's producer with compressed batches. Fullbore has a second topic with
-    fullbore.produce.validation=header. On the first topic the broker decompresses each batch once, and the difference
-    between the topics shows the cost of that."""
+    """Java's producer with compressed batches. Fullbore has a second topic with fullbore.produce.validation=header. On
+    the first topic the broker decompresses each batch, and the difference between the two topics is the cost of
+    that."""
     for codec in ("lz4", "snappy", "zstd", "gzip"):
         for size, records in ((1000, 300_000), (100, 2_000_000)):
             gigabytes = records * size / 1e9
@@ -105,7 +105,7 @@ def paced(bench):
     ours, theirs = bench.both(bench.with_topic("paced", work))
     own, _ = bench.both(lambda broker, n: bench.with_topic("paced-own", lambda b, t: bench.own_perf(
         b, "paced-own-fullbore", t, 700_000, 1000, 10_000, warmup=100_000))(broker, n) if broker is bench.fullbore else None)
-    # With acks=0 the tool waits for no broker, so this is the tool's own latency.
+    # With acks=0 the tool does not wait for a response, so this is the latency of the tool itself.
     floor = [bench.with_topic("paced-floor", lambda b, t: bench.java_perf(
         b, "paced-floor", t, 700_000, 1000, 10_000, warmup=100_000, properties=["acks=0"]))(bench.fullbore, 0)]
     for key, goal in (("p99", "<= 0.5x"), ("p999", "<= 0.3x")):

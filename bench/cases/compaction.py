@@ -17,7 +17,7 @@ PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
 # Seconds without a change after which the log counts as compacted, and the maximum number of seconds to wait for that.
 SETTLED_S, COMPACTED_MAX_S = 2, 300
 POLL_S = 0.01
-# A log is not compacted yet if it has more than this number of records per key.
+# If a log has more records per key than this, it is not compacted yet.
 SLACK = 1.05
 LAG_MS = 86_400_000
 

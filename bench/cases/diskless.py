@@ -12,7 +12,7 @@ WIDE = ["buffer.memory=134217728"]
 MB, MIB = 1e6, 1 << 20
 # Amazon's price of a million PUTs in us-east-1, and the number of seconds in a month.
 PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
-# Clients at the end of a topic observe one in this many records.
+# The clients at the end of a topic measure the latency of one record in this many.
 ONE_IN = 20
 TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
 IDLE_S = 30
@@ -175,7 +175,7 @@ def timed_out_or(honest):
 
 @contextlib.contextmanager
 def flooding(broker, topic, count):
-    """Starts `count` producers in separate processes. They have more to send than they can within the run."""
+    """Starts `count` producers in separate processes. They have more records to send than they can send in the run."""
     command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                "--record-size", RECORD, "--throughput", -1, "--command-property", "buffer.memory=33554432"]
     producers = [subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) for _ in range(count)]
@@ -188,7 +188,7 @@ def flooding(broker, topic, count):
 
 
 def long_polls(bench):
-    """100 polls request more bytes than the topic has (20 MB in small batches), while ten records a second are
+    """The topic has 20 MB in small batches. 100 polls wait for more bytes than that, while ten records a second are
     written."""
     for polls in (0, 100):
         runs, used = [], []
@@ -229,9 +229,9 @@ def behind(bench):
 
 @contextlib.contextmanager
 def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
-    """A producer and a consumer at the end of a topic, beside other work. At the end, the yielded list gets the times
-    at which each observed record was sent, acknowledged and read. `zones` are the zones of the consumer's broker and
-    the producer's."""
+    """Runs a producer and a consumer at the end of a topic during the caller's work, and yields a list. After the work,
+    the list gets the times at which each observed record was sent, acknowledged and read. `zones` are the zones of the
+    brokers that the consumer and the producer use."""
     numbers = [("consume", zones[0], ONE_IN), ("produce", zones[1], records_s, RECORD, seconds, ONE_IN)]
     commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, rest)] for kind, *rest in numbers]
     seen = []

@@ -1,4 +1,4 @@
-"""Cases of bench/cluster: brokers that end under load, and an idle cluster with many partitions."""
+"""Cases of bench/cluster: brokers that are killed or stopped under load, and an idle cluster with many partitions."""
 import json, signal, subprocess, threading, time
 from brokers import FULLBORE, cpu_seconds
 
@@ -27,8 +27,8 @@ def wait_until_whole(cluster, seconds=120):
 
 
 def paused(bench, cluster, label, befalls):
-    """The longest latency in ms of Java's paced producer (acks=all) during the fault, on either cluster. If a record
-    fails, the run fails."""
+    """Returns the longest latency in ms of Java's paced producer (acks=all) while `befalls` injects a fault into the
+    cluster. A record that fails ends the run."""
     topic = cluster.topic(label, 1, {"min.insync.replicas": 2}, factor=3)
     failed = []
 

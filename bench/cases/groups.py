@@ -14,8 +14,8 @@ MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
 
 def commit(bench):
     def committed(broker, label, connections, in_flight):
-        """Returns the commits a second, and the broker's CPU microseconds for each commit. The CPU time includes the
-        warm-up, which is assumed to have the same rate."""
+        """Returns the commits a second, and the broker's CPU microseconds for each commit. The CPU time includes that
+        of the warm-up, in which the rate is assumed to be the same."""
         before = broker.cpu_seconds()
         output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "commit_rate", broker.address, connections, in_flight, COMMIT_S])
         rate = float(re.search(r": (\d+) commits/s", output).group(1))

@@ -1,5 +1,5 @@
-"""Case of bench/compare and bench/cluster: our producer and consumer over numbers of partitions and record sizes,
-compared with one partition."""
+"""Case of bench/compare and bench/cluster: our producer and consumer with several numbers of partitions and record
+sizes. The goal of each rate is a share of the rate with one partition."""
 import shutil
 from brokers import Fullbore
 

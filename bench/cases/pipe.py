@@ -1,6 +1,6 @@
 """Case of bench/compare: how fast `fullbore produce` and `fullbore consume` move a file of lines through a broker,
-compared with kcat through the same broker. Both read standard input and write standard output. The second file must
-equal the first."""
+compared with kcat through the same broker. Both tools produce from standard input and consume to standard output. The
+consumed file must equal the produced one."""
 import filecmp, os, random, string, subprocess, sys, time
 from brokers import FULLBORE
 

@@ -8,7 +8,8 @@ from cases.failover import RUN_S, partitions, wait_until_whole
 from cases.groups import EXAMPLES
 from cases.replicas import pick
 
-# Batches that the broker retains of each producer. Our producer has more than 5 in flight only if they are retained.
+# How many batches of each producer the broker remembers. Our producer has more than 5 batches in flight only if the
+# broker remembers more than 5.
 RETAIN = 100
 LONG, RECORDS = 3000, 2_000_000
 RATE_S, PACED, PACED_S = 10, 20, 60
@@ -49,10 +50,10 @@ def produce(bench):
                 words = ["--transactional-id", topic, "--transaction-duration-ms", LONG]
                 return perf(bench, broker, f"tx-own-{in_flight}", topic, 3 * RECORDS, words, [f"max.in.flight.requests.per.connection={in_flight}"])
             rates = [bench.with_topic(f"tx-own-{in_flight}", alone)(wide, n) for n in range(bench.rounds)]
-            bench.row("tx-produce", f"records/s, our producer with in flight {in_flight}, beside Java on Kafka", rates, beside, ">= 8x")
+            bench.row("tx-produce", f"records/s, our producer / Java on Kafka, in flight {in_flight}", rates, beside, ">= 8x")
     finally:
         wide.stop()
-    # Each round runs A B B A, because the first run of a pair finds colder memory than the second.
+    # Each round runs A B B A. The first run of a pair is slower, because its memory is still cold.
     with_them, without = [], []
     pair = ((with_them, ["--transaction-duration-ms", 1000]), (without, []))
     for n in range(bench.rounds):
@@ -60,11 +61,11 @@ def produce(bench):
             def once(broker, topic):
                 return perf(bench, broker, "tx-second" if words else "tx-none", topic, 3 * RECORDS, words, [])
             rates.append(bench.with_topic(f"tx-second-{at}", once)(bench.fullbore, n))
-    bench.row("tx-produce", "records/s, ours, of one second", with_them, without, ">= 0.95x", "no transactions")
+    bench.row("tx-produce", "records/s, our producer, transactions of one second", with_them, without, ">= 0.95x", "no transactions")
 
 
 def perf(bench, broker, label, topic, records, words, properties, is_java=False):
-    """Returns the records a second of ProducerPerformance or `perf produce`, with 1,000 bytes each."""
+    """Returns how many records of 1,000 bytes ProducerPerformance or `perf produce` sends per second."""
     tool = java(["-Xmx512M"], "org.apache.kafka.tools.ProducerPerformance") if is_java else [FULLBORE, "perf", "produce"]
     command = [*tool, "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records, "--record-size", 1000, "--throughput", -1,
                *words, *(["--command-property", *properties] if properties else [])]
@@ -81,8 +82,8 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
             told = numbers(next(line for line in output.splitlines() if " transactions/s, " in line), names)
-            # The CPU time includes the three seconds of warm-up, which `rate` leaves out. The warm-up is assumed to
-            # have the same rate.
+            # The CPU time includes the three seconds of warm-up, but `rate` does not. The rate in the warm-up is
+            # assumed to be the same.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
         own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]
@@ -148,7 +149,7 @@ def copy(bench):
 
 
 def took(bench, broker, source, label, command):
-    """Returns the records a second of a process, from its start to its end."""
+    """Runs a copier. Returns the records per second, counted from the start of its process to the end."""
     began = time.monotonic()
     bench.run(label, command)
     rate = COPIED / (time.monotonic() - began)
@@ -162,7 +163,8 @@ def read(bench):
     for broker in (bench.kafka, bench.fullbore):
         broker.topic("tx-read")
         in_java(bench, broker, "tx-read-fill", "-Xmx512M", "fill", broker.address, "tx-read", READ, 1000, READ_TRANSACTION, 10)
-    # Both levels read the same number of records, because in a longer run more of Java's code is compiled.
+    # Both levels read the same number of records. Otherwise the longer run would be faster, because Java compiles more
+    # code.
     levels, records = ("read_committed", "read_uncommitted"), READ * 9 // 10
 
     def once(broker, round_number):
@@ -178,7 +180,7 @@ def read(bench):
         bench.row("tx-read", f"MB/s, Java, {level}", *rates[level], ">= 1x")
         bench.row("tx-read", f"MB/s, perf consume / Java, {level}", own, rates[level][1], "-")
     for at, who in enumerate(("Fullbore", "Kafka")):
-        bench.row("tx-read", f"{who}: Java, MB/s of what is read", rates["read_committed"][at], rates["read_uncommitted"][at],
+        bench.row("tx-read", f"MB/s, Java on {who}, read_committed beside read_uncommitted", rates["read_committed"][at], rates["read_uncommitted"][at],
                   ">= 0.95x" if at == 0 else "-", "read_uncommitted")
     for broker in (bench.kafka, bench.fullbore):
         broker.drop("tx-read")

@@ -20,7 +20,7 @@ SECOND = ["--transaction-duration-ms", 1000]
 def grid(bench):
     """Java's producer in transactions on both brokers. Then ours on our broker, in transactions and without."""
     for size, partitions, codec, java_records, own_records in CELLS:
-        cell = f"{size} B, {partitions} partition{'s' if partitions > 1 else ''}, {codec}"
+        cell = f"{size} B, {partitions} partition{'s' if partitions > 1 else ''}, {'uncompressed' if codec == 'none' else codec}"
         label = f"tx-grid-{size}-{partitions}-{codec}"
         properties = [f"compression.type={codec}"]
 
@@ -38,4 +38,4 @@ def grid(bench):
                 def own(broker, topic):
                     return bench.own_perf(broker, f"{label}-own-{len(words)}", topic, own_records, size, properties=properties, words=words)["rate"]
                 rates.append(bench.with_topic(f"{label}-own-{at}", own, partitions)(bench.fullbore, number))
-        bench.row("tx-grid", f"{cell}: records/s, ours", within, without, ">= 0.95x", "no transactions")
+        bench.row("tx-grid", f"{cell}: records/s, our producer", within, without, ">= 0.95x", "no transactions")

@@ -1,7 +1,7 @@
-//! Records in the binary the commit from which it is built, for `--version`.
+//! Stores in the binary the commit from which it is built, for `--version`.
 //!
-//! If the source is not a clone, as in a distribution's build, `FULLBORE_COMMIT` names the commit. Without clone and
-//! variable, the commit is unknown, and the build succeeds.
+//! The environment variable `FULLBORE_COMMIT` names the commit if the source is not a git clone, for example in a build
+//! by a Linux distribution. Without a clone and without the variable, the commit is unknown, and the build succeeds.
 
 use std::process::Command;
 
@@ -13,7 +13,8 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-env-changed=FULLBORE_COMMIT");
-    // The build depends on this file, to which git appends a line at each commit and checkout of the clone.
+    // Git appends a line to this file at each commit and checkout, so cargo runs this script again when the file
+    // changes.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -1,6 +1,6 @@
 //! Bodies of the fuzz targets. libFuzzer drives the targets in `fuzz_targets`, and `crates/wire/tests/wire/fuzz.rs`
-//! runs the same bodies briefly as tests. For these tests, this file uses only the standard library, `bytes` and
-//! `fullbore_wire`.
+//! runs the same bodies briefly as tests. The tests have no other dependencies, so this file may use only the standard
+//! library, `bytes` and `fullbore_wire`.
 //!
 //! Invariant: any input is valid. Only a panic, or a message that does not survive its own encoding, is a finding.
 
@@ -80,7 +80,7 @@ pub fn compression(data: &[u8]) {
     assert_eq!(back, input);
 }
 
-/// Checks a control batch: if a marker is read, it survives its own encoding.
+/// Checks a control batch: if its marker decodes, the marker must survive encoding.
 fn control(batch: &BatchView<'_>) {
     let control_type = ControlType::of(batch);
     assert!(batch.is_control() || control_type.is_err(), "data is no control record");

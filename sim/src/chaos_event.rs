@@ -35,6 +35,6 @@ pub enum ChaosEvent {
     Fill(i32),
     /// The broker's disk gets free space again.
     Free(i32),
-    /// An operator requests that the first replica leads.
+    /// An operator requests an election of the preferred leader, which is the first replica.
     Prefer(i32),
 }

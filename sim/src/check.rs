@@ -27,19 +27,19 @@ pub struct Replica<'a> {
 pub struct Check {
     settings: Settings,
     committed: Vec<Record>,
-    /// Offsets and values of acknowledged records that the checks have not looked for yet.
+    /// Offsets and values of acknowledged records that the next check must find in the committed log.
     acknowledged: Vec<(i64, u64)>,
     pub acknowledgements: u64,
     last_value: u64,
-    /// The sequence that each producer's next committed record must have.
+    /// The sequence of each producer's next committed record.
     sequences: BTreeMap<i64, i32>,
     /// The broker that led in each epoch.
     leaders: BTreeMap<i32, i32>,
     /// The process and high watermark of each broker when it was last checked.
     seen: BTreeMap<i32, (u64, i64)>,
-    /// How many records of each broker's log are known to agree with the committed log.
+    /// How many records at the start of each broker's log are known to equal those of the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// The time from which on no fault delays the heartbeats of a broker, except for an outage of the database.
+    /// The time since which no fault delays the heartbeats of a broker. Outages of the database do not count.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }
@@ -140,7 +140,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that a log agrees with the committed log as far as both reach.
+    /// Checks that a log and the committed log have the same records, up to the end of the shorter one.
     fn agree(&mut self, id: i32, log: &[Record]) -> Result<(), String> {
         let agreed = self.agreed.entry(id).or_default();
         let both = log.len().min(self.committed.len());

@@ -32,7 +32,7 @@ pub struct Client {
     pub is_closing: bool,
 }
 
-/// Maximum number of batches in flight, counted from the oldest unacknowledged one.
+/// Maximum number of batches without an acknowledgement.
 const WINDOW: usize = 5;
 
 impl Client {
@@ -54,7 +54,7 @@ impl Client {
         context.after(0, Node::Client(self.at), 0, Timer::Produce);
     }
 
-    /// Returns how many records are neither acknowledged nor given up.
+    /// Returns how many records the client has neither got acknowledged nor given up.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }

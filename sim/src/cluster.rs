@@ -57,8 +57,7 @@ pub enum Command {
     },
     ReportEnd(LogEndReport),
     ElectPreferred,
-    /// The partition is adapted to the newest state of the brokers. This is a later part of a change such as a
-    /// registration.
+    /// A later piece of a change such as a registration. It adapts the partition to the newest state of the brokers.
     Settle,
 }
 
@@ -75,8 +74,8 @@ impl Cluster {
     }
 
     /// Returns the cluster after the command. `None` if the command changes nothing. A change of brokers (registration,
-    /// fencing, shutdown, full disk) is decided in parts, each for some partitions. `is_in_first_piece` is true if the
-    /// first part covers this cluster's partition.
+    /// fencing, shutdown, full disk) is decided in pieces, each for some partitions. `is_in_first_piece` is true if the
+    /// first piece contains this partition.
     pub fn decide(
         &self,
         command: &Command,
@@ -103,8 +102,8 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first part fences the former process, and hands over other partitions only. The new process
-                    // requests the remaining parts, and is registered after them.
+                    // This partition is not in the first piece, which only fences the former process. The new process
+                    // requests the remaining pieces, and is registered after them.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }

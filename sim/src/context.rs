@@ -13,7 +13,7 @@ use fullbore_schedules::{Random, Timeline};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// A broker sends a heartbeat and checks that the database is not overdue with a response.
+    /// A broker sends a heartbeat. If a response of the database is overdue, the broker closes the connection.
     Heartbeat,
     /// A broker checks for lagging followers and flushes its log.
     Tick,
@@ -42,7 +42,7 @@ pub struct Context {
     pub network: Network,
     pub database: Database,
     pub check: Check,
-    /// Each running broker with its process.
+    /// The process of each running broker, by the broker's id.
     pub running: BTreeMap<i32, u64>,
     /// True if the response to the next commit is lost.
     pub loses_answer: bool,

@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{HeartbeatAnswer, Message, Note};
 
-/// A change of a broker's state is decided in parts. On average, one in this number of changes leaves the partition to
-/// a later part ([`Cluster::decide`]).
+/// A change of a broker's state is decided in pieces. In one of this many changes, the partition is in a later piece
+/// ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Database {
         }
     }
 
-    /// Restores the real versions, as an operator does who has noticed the mistake.
+    /// Restores the real versions, as an operator does after noticing that the copy is old.
     pub fn restore_newest(&mut self) {
         if let Some(versions) = self.aside.take() {
             self.versions = versions;
@@ -121,5 +121,5 @@ impl Database {
     }
 }
 
-/// The error code that stands for a lost response to a command.
+/// The error code for a command whose outcome is unknown, because the response was lost.
 pub const UNKNOWN_OUTCOME: ErrorCode = ErrorCode::REQUEST_TIMED_OUT;

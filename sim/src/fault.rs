@@ -23,8 +23,8 @@ pub enum Fault {
     JudgesAfterOutage,
     /// A broker that starts from an older copy of its directory is treated as one that was killed.
     BelievesOlderDirectory,
-    /// When a process joins, the heartbeat number in its directory is not compared with the number in the last
-    /// heartbeat.
+    /// When a process joins, the database does not compare the heartbeat number in the process's directory with the one
+    /// in the last heartbeat.
     BelievesCopyOfRunningBroker,
     /// A process is registered before its predecessor's leaderships are handed over.
     RegistersBeforeItHandsOver,

@@ -65,7 +65,7 @@ pub struct Fetch {
     pub request: Ask,
     /// The fetch's number on its connection.
     pub number: i32,
-    /// How many responses of this connection the follower has handled.
+    /// How many responses on this connection the follower has handled.
     pub carried_out: i64,
 }
 

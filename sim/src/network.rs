@@ -17,8 +17,7 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// The arrival time of the last message from the first end to the second, and of the last one from the second end
-    /// to the first.
+    /// The arrival times of the last message in each direction: first from the first end to the second, then back.
     last_us: [i64; 2],
     /// The end that has closed the connection. It receives no more messages.
     closed_by: Option<Node>,

@@ -54,8 +54,8 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let min_insync_replicas = random.between(1, 3);
     let settings = Settings {
         min_insync_replicas,
-        // With `min_insync_replicas` 1 a record may be committed on one disk only. If it were not flushed there, a
-        // power loss would lose it.
+        // With `min_insync_replicas` 1, a single disk may have the only copy of a committed record. A power loss would
+        // lose the record if it were not flushed.
         flushes: min_insync_replicas == 1 || random.one_in(2),
         session_timeout_us: 900_000,
         heartbeat_us: 50_000,
@@ -144,8 +144,8 @@ fn full(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     times.collect()
 }
 
-/// Returns faults that copy a broker's disk while it is stopped or running. Later all brokers are stopped, the copy
-/// replaces the disk, and that broker is the first to start again.
+/// Returns faults that copy a broker's disk while it is stopped or running. Later all brokers stop, the copy replaces
+/// the disk, and that broker starts before the others.
 fn older_directory(random: &mut Random, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let (mut at, is_stopped) = (0, random.one_in(2));
     let mut after = |us| {
@@ -171,8 +171,8 @@ fn outage(random: &mut Random) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (random.between(100_000, 2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// Returns a pause of a broker together with a fault: either all commands to the database are late, or the response to
-/// the next commit is lost.
+/// Returns a pause of a broker. During the pause, commands of all brokers to the database arrive late, or the response
+/// to the next commit is lost.
 fn late_commands(random: &mut Random, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if random.one_in(2) {
         ChaosEvent::LoseAnswer

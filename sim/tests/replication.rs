@@ -1,6 +1,5 @@
-//! Measures the latency of acks=all by distance. A leader and one follower are a round trip apart, and the load is
-//! steady. The latency of a record is the time from its append until the leader knows that the follower has it. It is
-//! measured in round trips.
+//! Measures the latency of acks=all in round trips between a leader and its only follower, under a steady load. The
+//! latency of a record is the time from its append until the leader knows that the follower has it.
 
 use std::collections::VecDeque;
 
@@ -19,7 +18,8 @@ enum Answers {
     AtOnce,
 }
 
-/// Fetches or responses in flight, each with its arrival time and the log end that it names.
+/// The fetches or the responses in flight. Each has its arrival time, and the log end up to which it acknowledges or
+/// has records.
 type Way = VecDeque<(i64, i64)>;
 
 /// Returns, for each record, the time at which the leader knew that it was replicated.

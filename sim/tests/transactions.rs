@@ -5,10 +5,10 @@ use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
 use fullbore_sim::transactions::fault::{FAULTS, Fault};
 use fullbore_sim::transactions::run;
 
-/// Returns within how many schedules the fault must be found.
+/// Returns how many schedules may run before one of them must find the fault.
 fn found_within(fault: Fault) -> u64 {
     match fault {
-        // The checks find the fault only if a message arrives at least one whole transaction of the old protocol late.
+        // The checks find the fault only if a message is late by at least a whole transaction of the old protocol.
         Fault::TakesOldCoordinators | Fault::BelievesOldConfirmation => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
         // The checks find the fault only if the power fails between two certain steps, and only one in four worlds has

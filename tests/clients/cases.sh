@@ -14,12 +14,12 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# The command that starts a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... A tool spends most of its time on
-# the start of its JVM. The archive of `all` saves half of this time if it exists and matches. Logging is off, because
-# a warning about the archive would be in the tool's output.
+# The command that starts a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... A tool spends most of its time on the
+# start of its JVM. An archive of loaded classes (`archive`) saves half of this time, if `all` has made one from the
+# same jars. Logging is off, because a warning about the archive would be in the tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
-# How many replicas the topics of the cases have, and a pattern for a line of `describe` that lists all of them in sync.
+# How many replicas the topics have, and a pattern for a line of `describe` in which all these replicas are in sync.
 replicas=${REPLICAS:-1}
 replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
 
@@ -46,8 +46,8 @@ kafka() {
   return "$status$part"
 }
 
-# tool CLASS ARGS...: the same as `kafka`, but the output of a failing tool goes to stderr, so that a substitution does
-# not hide it
+# tool CLASS ARGS...: the same as `kafka`, but prints the output of a failing tool to stderr, because a command
+# substitution would hide it on stdout
 tool() {
   local out status
   out=$(kafka "$@") && status=0 || status=$?
@@ -68,7 +68,8 @@ check() {
   fi
 }
 
-# skip WHAT: prints that a case does not apply to this broker. Cases are never skipped for Fullbore (OURS).
+# skip WHAT: prints that a case is left out, because the broker does not support it. No case is left out for Fullbore
+# (OURS).
 skip() { echo "skip $client: $1"; }
 
 # same FOUND EXPECTED: succeeds if the two texts are equal

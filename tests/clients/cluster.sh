@@ -19,8 +19,8 @@ ours() { local what=$1 action=$2; shift 2; "$FULLBORE_BIN" "$what" "$action" --b
 write() { seq "$2" "$3" | kcat -q -b "$bootstrap" -P -t "$1" -X enable.idempotence=true; } # write TOPIC FIRST LAST
 read_all() { kcat -q -b "$bootstrap" -C -t "$1" -o beginning -e -f '%s\n' | sort -n; }
 
-# wrong FLAG TOPIC COUNT: succeeds if, with the flag, both tools list the same COUNT partitions of the topic. Ours runs
-# first, because it is faster. If its count differs, Kafka's tool does not run.
+# wrong FLAG TOPIC COUNT: succeeds if, with the flag, both tools list the same COUNT partitions of the topic. Our tool
+# is faster and runs first. If it lists another number, Kafka's tool does not run.
 wrong() {
   local ours; ours=$(ours topics describe "--$1" --topic "$2" | sed 's/[[:space:]]*$//')
   same "$(grep -c Partition: <<<"$ours")" "$3" || return
@@ -90,11 +90,12 @@ back() {
   same "$(read_all "$topic-alone")" "$(seq 10)"
 }
 
-# count FILE: prints how many records a member has read, by its output
+# count FILE: prints how many records a member has read, according to its output
 count() { jq -s '[.[] | select(.name == "records_consumed").count] | add // 0' "$1"; }
 has_read() { [ "$(count "$1")" -ge "$2" ]; } # has_read FILE COUNT
-# A consumer reads on after its topic is recreated. The leader changes before that, so that the former topic has a later
-# leader epoch than 0. librdkafka ignores metadata with an older leader epoch than it knows, even that of another topic.
+# A consumer continues after its topic is recreated. The leader changes before that, so the former topic ends with a
+# later leader epoch than 0. librdkafka ignores metadata with an older leader epoch than it knows, even that of another
+# topic.
 made_again() {
   local again="$topic-again" output=$work/again before
   topics --create --topic "$again" --replica-assignment 3:1 --config min.insync.replicas=1

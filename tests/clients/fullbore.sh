@@ -29,8 +29,8 @@ describe() {
   has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
 }
 
-# Succeeds if topics of the broker have a window. The tool's output is stored first, because in a pipe the failure of
-# the refused command would count (pipefail).
+# Succeeds if the broker's topics have settings of the window (KIP-1269). The probe sets an invalid value, which every
+# broker refuses. In a pipe, that failure would count (pipefail), so the output is stored first.
 has_window() {
   [ -z "${OURS:-}" ] || return 0
   local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
@@ -47,7 +47,7 @@ window() {
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
   topics create --topic "$name" --partitions 1 --replication-factor "$replicas"
-  eventually is_empty "$name" # with acks=0 a leader that does not know the topic yet gives no error
+  eventually is_empty "$name" # with acks=0, a leader that does not know the topic yet returns no error
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
   eventually reads_back "$name" # with acks=0 the last records may still be on their way to the broker
@@ -67,11 +67,11 @@ consume() { # reads records that kcat wrote with each codec of librdkafka, in on
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
-# shape TEXT: replaces each number by 1, but keeps how many digits follow the point, and the names of percentiles
+# shape TEXT: replaces each number by 1. Keeps the number of digits after a decimal point, and the names of percentiles
 shape() { python3 -c 'import re, sys
 print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n[1] else ""), sys.stdin.read()))' <<<"$1"; }
 
-# like_theirs CLASS FLAG... -- OUR COMMAND...: compares our lines with those of Kafka's tool and ignores numbers
+# like_theirs CLASS FLAG... -- OUR COMMAND...: succeeds if our lines differ from those of Kafka's tool only in numbers
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
@@ -80,8 +80,8 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-# Compares the summaries of a producer's whole run and of its steady state, and those of consumers that find fewer
-# records than --num-records. The topic is large, because a run of less than a millisecond has no rate.
+# Compares the summaries of a whole run and of the steady state of a producer. Also compares those of consumers that
+# find fewer records than --num-records. The topic is large, because a run of less than a millisecond has no rate.
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"

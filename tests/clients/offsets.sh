@@ -9,7 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cases.sh"
 run="offsets-$$-$(date +%s)"
 
-# tool CLASS ARGS...: runs a tool; the output of a failing tool goes to stderr, so that a substitution does not hide it
+# tool CLASS ARGS...: runs a tool, and prints the output of a failing one to stderr, because a command substitution
+# would hide it on stdout
 tool() {
   local out status
   out=$(kafka "$@" 2>"$work/err") && status=0 || status=$?
@@ -35,9 +36,8 @@ listed() {
   lacks '^Topic: __' "$(topics --describe --exclude-internal)"
 }
 
-# formatted MS: prints "group topic partition offset topic-id" for every offset that Kafka's formatter prints, by the
-# last record of each key. The formatter ends after MS ms without a record. On a busy machine this may be before its
-# first record.
+# formatted MS: prints "group topic partition offset topic-id" for the last record of each key, as Kafka's formatter
+# shows it. The formatter ends after MS ms without a record. On a busy machine this may be before its first record.
 formatted() {
   # The tool's logger would print the timeout among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
@@ -47,7 +47,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# described: prints the same kind of lines from the broker's responses
+# described: prints lines of the same form from the broker's responses
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"
@@ -58,7 +58,7 @@ described() {
 formatter() {
   local described formatted patience_ms
   described=$(described)
-  same "$(wc -l <<<"$described")" 17 # groups: 4 less 1 deleted, 4, and 5 of each with members
+  same "$(wc -l <<<"$described")" 17 # 4 offsets less 1 deleted, 4, and 5 of each of 2 groups with members
   for patience_ms in 10000 40000; do
     formatted=$(formatted $patience_ms)
     [ "$formatted" != "$described" ] || break

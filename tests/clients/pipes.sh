@@ -18,7 +18,7 @@ pipe_in() { # with the same input and flags, our producer and kcat write the sam
   read_kcat in -o -1 -f %s | cmp - "$work/random"
 }
 
-pipe_out() { # the same flags give the same bytes as kcat's, except that with -Z kcat prints an empty value as null
+pipe_out() { # prints the same bytes as kcat with the same flags, but with -Z kcat prints an empty value as null
   topics create --topic "$topic-out" --partitions 1
   local codec stamps flags
   for codec in none gzip snappy lz4 zstd; do
@@ -41,21 +41,21 @@ pipe_out() { # the same flags give the same bytes as kcat's, except that with -Z
 FLAGS
 }
 
-pipe_json() { # a topic is printed as JSON, and producing this JSON writes the same records
+pipe_json() { # prints a topic as JSON, and produces this JSON to another topic, which must get the same records
   topics create --topic "$topic-json" --partitions 1
   pipe consume -t "$topic-out" -e --json | pipe produce -t "$topic-json" --json
   local format='%o|%T|%K|%k|%S|%s|%h\n'
   same "$(read_kcat json -o beginning -f "$format" | od -c)" "$(read_kcat out -o beginning -f "$format" | od -c)"
 }
 
-# shared GROUP PROTOCOL COMMAND...: a member of ours and one of another client share a topic. Each record is read once.
-# After the other member is killed, ours reads every record.
+# shared GROUP PROTOCOL COMMAND...: our consumer and another client share a topic as members of a group. Each record is
+# read once. After the other member is killed, ours reads every record.
 shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Both programs are started directly. If a function started them, `$!` would be a subshell, and the signals below
-  # would not reach the program in it.
+  # Both programs are started directly. In a function, `$!` would be a subshell, and the signals below would not reach
+  # the program.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!

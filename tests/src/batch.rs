@@ -13,7 +13,7 @@ const CONTROL: i16 = 0x20;
 /// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The absolute offset, which is known only if the record was read from a log.
+    /// The absolute offset. It has a meaning only in a record that was read from a log.
     pub offset: i64,
     /// The timestamp in milliseconds.
     pub timestamp: i64,
@@ -44,11 +44,11 @@ pub struct Batch {
     pub base_sequence: i32,
     pub record_count: Option<i32>,
     pub records: Vec<Record>,
-    /// The end of a transaction, if this is a control batch that was read back.
+    /// The outcome of a transaction, if this is a control batch that was read from a log.
     pub marker: Option<EndMarker>,
 }
 
-/// The end of a transaction, read from a control record.
+/// The content of a marker (control record) that ends a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndMarker {
     /// True for a commit, false for an abort.
@@ -233,7 +233,7 @@ fn parse_record(bytes: &mut &[u8], base_offset: i64, base_timestamp: i64) -> Rec
     Record { offset, timestamp, value }
 }
 
-/// Takes the bytes that follow their length. A null value is returned as empty.
+/// Reads a length, and returns that many of the bytes after it. Returns a null value as empty.
 fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let len = varint(bytes).max(0);
     let (taken, rest) = bytes.split_at(usize::try_from(len).expect("a length"));

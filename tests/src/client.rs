@@ -62,7 +62,7 @@ impl Write for Stream {
     }
 }
 
-/// Returns the bytes of a frame. Panics if the frame has parts of files, which clients never send.
+/// Returns the bytes of a frame. Panics if the frame refers to a file, as only a broker's responses do.
 pub fn bytes_of(frame: &Frame) -> Vec<u8> {
     let bytes_of = |part: &Part| match part {
         Part::Bytes(bytes) => bytes.to_vec(),
@@ -98,7 +98,7 @@ impl Client {
         Client { stream, next_correlation_id: 0, client_id: Text::from_static("fullbore-tests"), gives_up: false }
     }
 
-    /// Connects to a broker that may have ended.
+    /// Connects to a broker that may have ended. Returns the error if no process listens.
     pub fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
         Ok(Client::over(Stream::Plain(try_open(addr)?)))
     }
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Waits until the broker closes the connection. Returns how many responses came before.
+    /// Waits until the broker closes the connection. Returns how many responses it sent before that.
     pub fn wait_for_close(&mut self) -> usize {
         std::iter::from_fn(|| self.receive_frame()).count()
     }
@@ -261,7 +261,7 @@ impl Client {
         let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
-    /// Closes the receiving half. The broker does not notice.
+    /// Closes the receiving half, which the broker does not notice.
     pub fn stop_reading(&mut self) {
         self.stream.socket().shutdown(Shutdown::Read).expect("a connected socket");
     }

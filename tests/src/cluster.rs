@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// How long a change may take to reach every broker.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// The name of the listener for requests between brokers, if that is not the clients' listener.
+/// The name of a separate listener for requests between brokers, if a test adds one.
 const PEERS: &str = "PEERS";
 
 /// A running cluster. The ids of its brokers begin with 1.
@@ -40,7 +40,7 @@ pub struct ClusterPlan {
     links: Option<Links>,
 }
 
-/// The PostgreSQL of a cluster, either shared with other tests or its own.
+/// The PostgreSQL of a cluster: the one that tests share, or one of its own.
 enum DatabaseServer {
     Shared(&'static PostgresServer),
     Own(PostgresServer),
@@ -202,7 +202,7 @@ impl Cluster {
         self.plan.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits until each of the brokers `ids` lists exactly these brokers in its metadata.
+    /// Waits until the metadata of each of the brokers `ids` lists exactly the brokers `ids`.
     pub fn wait_for_brokers(&self, ids: &[i32]) {
         let wanted: BTreeSet<i32> = ids.iter().copied().collect();
         for id in ids {

@@ -24,7 +24,7 @@ const TIMEOUT_MS: i32 = 10_000;
 /// How long a request with its retries may take: the transaction timeout plus fifty seconds. A failover takes several
 /// seconds, and on a busy machine a multiple of that.
 const HANGS: Duration = Duration::from_secs(60);
-/// How long the client waits for a response before it gives up the connection.
+/// How long the client waits for a response before it closes the connection.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How many numbers each transaction copies.
@@ -39,7 +39,7 @@ pub enum Resolve {
     Anew,
 }
 
-/// Error that ends a transaction which the client cannot continue.
+/// The error of a step after which the client cannot continue its transaction.
 struct Over;
 
 type Step<T> = Result<T, Over>;
@@ -59,8 +59,8 @@ pub struct Copier<'a> {
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the brokers' addresses, given the number that the client has reached. Called after each transaction,
-    /// retriable error and missing response. The test may restart a broker in this call.
+    /// Returns the brokers' addresses. The argument is the last number that the client has copied. The client calls
+    /// this after each transaction, retriable error and missing response, and the test may then restart a broker.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,

@@ -108,7 +108,7 @@ pub struct Copied<'a> {
     from: &'a str,
     to: &'a str,
     partitions: usize,
-    /// How many records and markers the target's log must have for [`Copied::goes_on`] to return.
+    /// How many records and markers the target's log must have before [`Copied::goes_on`] returns.
     expected: Cell<usize>,
 }
 
@@ -173,8 +173,8 @@ impl<'a> Copied<'a> {
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
     }
 
-    /// Waits until the target's log has `records` more entries than at the last [`Copied::fill`], or than the last call
-    /// of this function waited for. Markers count as entries.
+    /// Waits until the target's log has `records` more entries than the last call waited for, or than [`Copied::fill`]
+    /// found if it was called since. Markers count as entries.
     pub fn goes_on(&self, records: usize) {
         self.expected.set(self.expected.get() + records);
         wait_until("the target grows", SOON, || self.written() >= self.expected.get());

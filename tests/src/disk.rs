@@ -32,7 +32,7 @@ impl Disk {
         if run("mkfs.ext4", &["-q", "-F", "-b1024", "-J", JOURNAL], &[&disk.image()]) && disk.mount() {
             return Some(disk);
         }
-        // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests were
+        // Writes to the stream directly, because `cargo test` captures `eprintln!`. Each run must show which tests were
         // skipped.
         let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
         None
@@ -69,8 +69,8 @@ impl Disk {
         frozen
     }
 
-    /// Makes the end of a file unreadable, from the middle of its last extent on. Whatever lies behind it on the disk
-    /// is unreadable too. The file must not be in the page cache.
+    /// Makes the end of a file unreadable, from the middle of its last extent on. All later blocks of the disk become
+    /// unreadable, too. The file must not be in the page cache.
     ///
     /// # Panics
     /// Panics if the file has no blocks.

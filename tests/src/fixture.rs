@@ -13,8 +13,8 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
 /// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings that keep a broker from expiring or compacting anything by itself. Without these settings it would expire
-/// much at once, because the fixtures are older than most expiration times.
+/// Settings with which a broker expires and compacts nothing by itself. Most expiration times are shorter than the age
+/// of the fixtures, so with the defaults a broker would expire much at once.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",
@@ -78,7 +78,8 @@ impl Fixture {
         self.lines("config").contains(&vec!["topics", topic, "cleanup.policy=compact"])
     }
 
-    /// Returns the producers whose topics accept records without a key.
+    /// Returns the producers that have no open transaction and have written to a topic that accepts records without a
+    /// key.
     fn producers(&self) -> Vec<Producer<'_>> {
         let mut producers = Vec::new();
         for line in self.lines("producer") {

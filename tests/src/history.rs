@@ -26,7 +26,8 @@ pub struct Attempt {
     pub outcome: Outcome,
 }
 
-/// A leader's response: its broker id, partition and leader epoch, then the last stable offset and the high watermark.
+/// Offsets in a leader's response. The key is the broker id, partition and leader epoch, and the values are the last
+/// stable offset and the high watermark.
 pub type Reported = ((i32, i32, i32), (i64, i64));
 
 /// The history of one transactional id.
@@ -61,8 +62,8 @@ impl History {
         there
     }
 
-    /// Reports transactions that the output contradicts. A committed transaction must have each of its records there
-    /// once, an aborted one none, and one in doubt all of them or none.
+    /// Reports transactions that the output contradicts. The output must have all records of a committed transaction
+    /// once, none of an aborted one, and all or none of one in doubt.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();

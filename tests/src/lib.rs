@@ -54,8 +54,7 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
 /// Ports that Linux does not use for outgoing connections.
 const STABLE: std::ops::Range<u16> = 10_000..32_000;
 
-/// Returns `count` free ports that Linux gives to no outgoing connection. A broker that restarts finds its port still
-/// free.
+/// Returns `count` free ports that Linux never uses for outgoing connections. A broker can thus restart on its port.
 pub fn stable_ports(count: usize) -> Vec<u16> {
     (0..count).map(|_| stable_ports_in_a_row(1)).collect()
 }

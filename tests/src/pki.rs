@@ -32,7 +32,7 @@ impl Issued {
     }
 }
 
-/// Replaces a file atomically, so that a reader never gets a mixture of both texts.
+/// Replaces a file atomically, so that a reader gets either the former text or the new one.
 pub fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     std::fs::write(&new, text).expect("the directory is writable");

@@ -42,8 +42,8 @@ struct Running {
     stderr: Output,
 }
 
-/// Everything that a process has printed so far. A thread reads it all the time, so that the process never blocks on a
-/// full pipe.
+/// Everything that a process has printed so far. A thread reads the pipe all the time, because the process would block
+/// on a full one.
 #[derive(Clone, Default)]
 pub(crate) struct Output(Arc<Mutex<Printed>>);
 
@@ -324,8 +324,8 @@ impl Broker {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The system always assigns the smallest free number, and only numbers below the limit. The limit is therefore
-        // the free number after the next `count` free ones.
+        // The system assigns the smallest free number, which must be below the limit. `count` numbers below the new
+        // limit are therefore free.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }
@@ -361,7 +361,7 @@ impl Broker {
         answer
     }
 
-    /// Waits until standard error contains `text`. A line may be printed after the response that it belongs to.
+    /// Waits until standard error contains `text`. The broker may print a line only after it has sent the response.
     pub fn wait_for_stderr(&self, text: &str) {
         let what = format!("{text} on standard error");
         wait_until(&what, Duration::from_secs(120), || self.stderr().contains(text));
@@ -384,7 +384,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(mut running) = self.process.take() else { return };
-        // Errors do not matter here, since the test has its result already.
+        // An error of the kill does not matter, because the test is over.
         let _ = running.child.kill();
         let _ = running.child.wait();
         if std::thread::panicking() {
@@ -455,13 +455,14 @@ fn address_in(text: &str) -> Option<SocketAddr> {
 /// An address on which nothing listens. The system never assigns this port.
 pub const NO_LISTENER: &str = "127.0.0.1:1";
 
-/// Removes the lines that report waits, because on a busy machine a broker may take a second to respond.
+/// Removes the lines in which a command reports a wait, because on a busy machine a broker may take a second to
+/// respond.
 pub fn complaints(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
 }
 
-/// Returns the path of the `fullbore` binary: the one in `FULLBORE_BIN`, or in tests of the crate `fullbore` the one
-/// that cargo has built for them. For all other tests, builds the binary in their profile.
+/// Returns the path of the `fullbore` binary. `FULLBORE_BIN` may name it. For tests of the crate `fullbore`, cargo has
+/// built it. For all other tests, this function builds it in their profile.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     let named = || ["FULLBORE_BIN", "CARGO_BIN_EXE_fullbore"].into_iter().find_map(std::env::var_os);

@@ -14,11 +14,11 @@ use std::time::Duration;
 /// The sender id for connections that are not from a follower.
 const ANYBODY: i32 = 0;
 
-/// The state of a link, which decides what happens to the bytes on it.
+/// The state of a link, which decides whether bytes on it pass, wait or are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Open,
-    /// Connections end, and new ones are closed at once.
+    /// All connections are closed, and new ones are closed at once.
     Cut,
     /// Bytes in both directions wait until the link is open again.
     Held,

@@ -89,7 +89,7 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
     FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
 }
 
-/// Returns the changes to one resource, which its `ConfigResource.Type` and name identify. Each change is a key, an
+/// Returns the changes to the resource that its `ConfigResource.Type` and name identify. Each change is a key, an
 /// `AlterConfigOp` and a value.
 pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]) -> AlterConfigsResource {
     let change = |(name, config_operation, value): &(&str, i8, Option<&str>)| AlterableConfig {
@@ -169,8 +169,8 @@ impl Client {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
-    /// Waits until the topic of a peer has leaders, because Kafka responds before a new topic can be used. Fullbore
-    /// must respond only afterwards.
+    /// Waits until the topic of a peer has leaders. Kafka responds before a new topic can be used, while Fullbore must
+    /// respond only afterwards.
     fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
         wait_until("the topic has leaders", SOON, || {
             (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())

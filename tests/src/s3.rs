@@ -32,8 +32,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 pub enum S3Fault {
     /// The response has this status and this error code.
     Status(u16, &'static str),
-    /// The connection breaks halfway through the larger body: that of the request for PUT, and that of the response for
-    /// GET.
+    /// The connection breaks halfway through the body: that of the request for PUT, and that of the response for GET.
     Reset,
     /// The request is carried out, but the connection breaks before the response.
     AnswerLost,
@@ -45,13 +44,14 @@ pub enum S3Fault {
     Flip,
     /// The response is delayed by this time.
     Delay(Duration),
-    /// A request with a condition is answered with status 501.
+    /// A request with a condition (such as `If-None-Match`) gets status 501.
     NoConditions,
     /// The response has the whole object although only a range was requested.
     NoRanges,
     /// The response has this status and a chunked body of 256 MiB.
     Flood(u16),
-    /// The response reports success before the request's body is read, and the request is not carried out.
+    /// The response reports success although the store has not read the request's body and does not carry the request
+    /// out.
     Early,
 }
 
@@ -293,14 +293,14 @@ async fn answer(
     }
 }
 
-/// Behaviour of a response after half of its body: the connection breaks, or stays open without further bytes.
+/// Behaviour of a response after half of its body: the connection breaks, or hangs without further bytes.
 #[derive(Clone, Copy)]
 enum Behind {
     Failure,
     Silence,
 }
 
-/// A response body that sends one part of itself, and then behaves according to its [`Behind`].
+/// A response body that sends its bytes, and then breaks or hangs, which its [`Behind`] determines.
 struct Half(Option<Bytes>, Behind);
 
 impl Body for Half {
@@ -314,7 +314,7 @@ impl Body for Half {
         match (self.0.take(), self.1) {
             (Some(bytes), _) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             (None, Behind::Failure) => Poll::Ready(Some(Err("in the midst".into()))),
-            // Nothing wakes the task again, so the connection hangs.
+            // No waker is stored, so the task never continues and the response hangs.
             (None, Behind::Silence) => Poll::Pending,
         }
     }

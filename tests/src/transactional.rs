@@ -1,8 +1,8 @@
 //! Transactions of a raw client: its requests, a producer that counts sequences, and a reader of committed records.
 //!
 //! This is not a client library. There are no retries, and every response must be a success, except in functions named
-//! `try_`. The reader follows Kafka's `CompletedFetch` instead of the product's reader, so that mistakes in the latter
-//! are noticed.
+//! `try_`. The reader follows Kafka's `CompletedFetch` and uses no code of the product's reader, so that it reveals
+//! mistakes there.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const READ_COMMITTED: i8 = 1;
-/// How long the end of a former transaction may take.
+/// How long the broker may take to complete the previous transaction.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Error codes after which a client repeats its request.
@@ -118,7 +118,7 @@ impl Transactional {
         Some(Transactional::resume(transactional_id, protocol, response.producer_id, response.producer_epoch))
     }
 
-    /// Continues as a producer that was started elsewhere and has no open transaction.
+    /// Creates a producer from the id and epoch of one that was started elsewhere and has no open transaction.
     pub fn resume(transactional_id: &str, protocol: Protocol, id: i64, epoch: i16) -> Transactional {
         Transactional {
             transactional_id: transactional_id.to_owned(),
@@ -194,7 +194,7 @@ impl Transactional {
         end_request(&self.transactional_id, self.producer(), is_commit)
     }
 
-    /// Takes over the producer id and epoch from the response to an EndTxn.
+    /// Sets the producer id and epoch to those in the response to an EndTxn.
     pub fn ended(&mut self, response: &EndTxnResponse) {
         self.added.clear();
         if self.protocol == Protocol::Old {

@@ -24,13 +24,13 @@ const PAGES: [&str; 6] = [
     include_str!("../../docs/operating.md"),
 ];
 
-/// A command of a page, and the text that the page shows as a part of its output.
+/// A command of a page, and a text that its output must contain because the page shows it.
 struct ShownCommand {
     line: String,
     prints: Option<&'static str>,
 }
 
-/// Returns the commands of all pages in order. They are the indented lines, without their comments.
+/// Returns the commands of all pages in order. A command is an indented line, without its comment.
 fn commands() -> impl Iterator<Item = ShownCommand> {
     let mut is_fenced = false;
     let lines = PAGES.into_iter().flat_map(str::lines).filter(move |line| {
@@ -44,7 +44,7 @@ fn commands() -> impl Iterator<Item = ShownCommand> {
 }
 
 fn succeeds(arguments: &[&str]) {
-    // The command runs in a temporary directory, because a sweep writes its report to the current directory.
+    // A sweep writes its report to the current directory, so the command runs in a temporary one.
     let directory = tempfile::tempdir().expect("a directory");
     let output = Command::new(binary()).args(arguments).current_dir(&directory).output().expect("the binary starts");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -158,7 +158,7 @@ impl Place {
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
         let printed = self.shell(&self.reported(line));
-        // A consume command must print something, unless its output is piped or written to a file.
+        // A consume command must print records, unless its output goes to a pipe or a file.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");
         assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
@@ -179,7 +179,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "fullbore-data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
-            // The test's broker was already started (`Broker::start`) instead of by this command.
+            // The test does not run this command, because its broker is already running (`Broker::start`).
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
@@ -277,8 +277,8 @@ fn explained_messages_are_in_the_source() {
     let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
     assert!(messages.len() > 80, "{}", messages.len());
     for message in messages {
-        // Three dots in a message stand for any text. Punctuation beside them may belong to this text, so it is not
-        // compared.
+        // Three dots in a message stand for any text, to which the punctuation beside them may belong. So this
+        // punctuation is not compared.
         let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
         let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
         assert!(!parts.is_empty(), "{message} cannot be found anywhere");

@@ -1,8 +1,8 @@
 //! Times fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
 //! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With
-//!   `long`, another transaction is open from before the first of them until after the last. Before `fill` commits it,
-//!   `fill` measures fetches as `measure` does.
+//!   `long`, one more transaction stays open during all of them; `fill` commits it only after it has measured fetches
+//!   as `measure` does.
 //! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
 //! This example is not a part of the program `fullbore`. Its figures are in docs/benchmarks.md.
@@ -17,7 +17,7 @@ use hdrhistogram::Histogram;
 use std::error::Error;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The newest version of Fetch that names topics.
+/// The newest version of Fetch that identifies topics by name instead of by id.
 const FETCH: i16 = 12;
 const BYTES: i32 = 1 << 20;
 /// How many fetches are made while the long transaction is open.

@@ -1,10 +1,10 @@
 //! Measures the offset commits per second of a broker, or of the cluster that it belongs to. Arguments: HOST:PORT
 //! CONNECTIONS IN_FLIGHT SECONDS.
 //!
-//! Each connection commits for its own group at that group's coordinator, one partition a request. The connection sends
-//! IN_FLIGHT requests together once all earlier requests have responses. With IN_FLIGHT=1 the connection behaves like a
-//! consumer with `commitSync`, and otherwise like one with `commitAsync`. Requests are encoded once, and later only
-//! their offsets are replaced, so that the client's own work hardly limits the rate.
+//! Each connection has its own group and commits at that group's coordinator, one partition per request. The connection
+//! sends IN_FLIGHT requests together once all earlier requests have responses. With IN_FLIGHT=1 the connection behaves
+//! like a consumer with `commitSync`, and otherwise like one with `commitAsync`. Requests are encoded once, and later
+//! only their offsets are replaced, so that the client's own work hardly limits the rate.
 //!
 //! This example is not a part of the program `fullbore`. `bench/compare commit` runs it against two brokers in turn.
 
@@ -23,11 +23,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const THREADS_MAX: usize = 2;
 /// Maximum number of bytes of one read.
 const READ_MAX: usize = 16 * 1024;
-/// The version of OffsetCommit. It names topics instead of using ids, and every current broker serves it.
+/// The version of OffsetCommit. It identifies topics by name instead of by id, and every current broker serves it.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// A number that stands for the committed offset in the encoded request. A search for this number finds the bytes to
-/// replace.
+/// A placeholder for the committed offset in the encoded request. A search for this number finds the bytes to replace.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -36,7 +35,7 @@ struct Connection {
     stream: TcpStream,
     /// The requests that are sent together.
     requests: Vec<u8>,
-    /// The positions of the offsets in `requests`.
+    /// The byte positions of the committed offsets in `requests`.
     offsets_at: Vec<usize>,
     offset: i64,
     sent: Instant,
@@ -52,7 +51,8 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-/// Reads the next frame without its length, in as few reads as possible. `buffer` keeps the bytes after the frame.
+/// Returns the next frame without its length prefix. Reads as many bytes as are available, so that few reads are
+/// needed, and leaves those after the frame in `buffer`.
 fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
     loop {
         if let Some((length, rest)) = buffer.split_first_chunk()

@@ -1,5 +1,4 @@
-//! Measures how long a classic group needs after a change of its members until all are stable again, at any Kafka
-//! broker.
+//! Measures how long a classic group of any Kafka broker needs to become stable again after its members change.
 //!
 //! Each member is one thread with one connection and without a client library. It joins, syncs, and sends heartbeats at
 //! a fixed interval, but fetches and commits nothing. Four changes are timed. First all members join an empty group.
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a change may take before it counts as failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// The pause between two changes, in which the heartbeats of the first one end.
+/// The pause between two changes, so that heartbeats of the first change have responses before the second one begins.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
 /// The user data that each member adds to its subscription and assignment.
@@ -59,8 +58,8 @@ struct State {
 }
 
 impl Board {
-    /// Waits until `members` members are in the same generation, which is later than `after`. Returns the time at which
-    /// the wait ended.
+    /// Waits until `members` members are in the same generation, and that generation is later than `after`. Returns the
+    /// time at which the wait ended.
     fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");
@@ -90,7 +89,7 @@ impl Board {
         self.state.lock().expect("no holder panics").stable.values().max().copied()
     }
 
-    /// Changes the state by `order`, and wakes the members, so that they read the change at once.
+    /// Applies `order` to the state, and wakes the members so that they act on it at once.
     fn order(&self, order: impl FnOnce(&mut State)) {
         order(&mut self.state.lock().expect("no holder panics"));
         self.ordered.notify_all();
@@ -138,8 +137,8 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // The subscription has Kafka's format, because Kafka's group would ignore a change of a subscription that it
-        // cannot parse.
+        // The subscription has Kafka's format. If Kafka's broker could not parse it, a changed subscription would not
+        // start a rebalance.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),

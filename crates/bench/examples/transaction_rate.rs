@@ -1,9 +1,9 @@
 //! Measures the transactions per second of our producer. Arguments: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS
 //! [KEY=VALUE ...].
 //!
-//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction. The records
-//! of a transaction gather while the previous one commits. This example is not a part of the program `fullbore`.
-//! `bench/compare tx-rate` runs it beside Java's producer (bench/java/TransactionBench.java).
+//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes per transaction. The
+//! producer already gathers the records of the next transaction while it commits one. This example is not a part of the
+//! program `fullbore`. `bench/compare tx-rate` runs it beside Java's producer (bench/java/TransactionBench.java).
 
 use fullbore_producer::{Ending, Producer, ProducerConfig, ProducerRecord};
 use hdrhistogram::Histogram;
@@ -14,7 +14,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// The load of one producer, and the interval whose transactions are measured. Earlier ones are the warm-up.
+/// The load of one producer, and the interval whose transactions are measured. Earlier transactions are the warm-up.
 #[derive(Clone)]
 struct Load {
     topic: String,

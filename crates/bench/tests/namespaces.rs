@@ -1,5 +1,5 @@
-//! Tests the link between network namespaces, with real TCP over it. This needs root, /dev/net/tun and `ip`. If one of
-//! these is missing, the tests print the reason and pass.
+//! Tests the link between network namespaces with real TCP connections. This needs root, /dev/net/tun and `ip`. If one
+//! of these is missing, the tests print the reason and pass.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, NamespaceSettings, Pair};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RTT: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many bytes are sent. This is more than one frame has, and no multiple of a segment's size.
+/// How many bytes are sent. The number exceeds the size of a frame, and is no multiple of a segment's size.
 const BYTES: usize = 3_000_007;
 
 /// Returns the reason why these tests cannot run here, or `None` if they can.

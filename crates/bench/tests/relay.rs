@@ -1,5 +1,5 @@
-//! Tests the relay between real sockets. Bytes must come out as they went in, and never too soon. No test measures its
-//! speed.
+//! Tests the relay between real sockets. The relay must deliver bytes unchanged, and never too early. No test measures
+//! the relay's speed.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
@@ -25,7 +25,7 @@ fn distant() -> RelaySettings {
     RelaySettings { shape: Shape { rtt: RTT, ..Shape::default() }, ..settings() }
 }
 
-/// A relay on a thread, and a listener behind it.
+/// A relay on its own thread, and the listener to which it connects.
 struct Link {
     at: SocketAddr,
     server: TcpListener,
@@ -133,8 +133,7 @@ fn everything_sees_the_distance() {
     let link = Link::new(&distant());
     let started = Instant::now();
     let mut client = link.connect();
-    // The bytes and the end of the stream are sent before the connection reaches the far end, and cross the distance
-    // together with the start of the connection.
+    // The client sends bytes before the relay has connected to the far end. They arrive together with the connection.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());

@@ -2,7 +2,7 @@
 //! finding is printed as one line.
 //!
 //! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if the
-//! broker would not start, or would lose records although no setting accepts the loss.
+//! broker would refuse to start, or would lose records without a setting that accepts the loss.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use fullbore_diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Maximum number of lines of one kind. Further ones are only counted.
+/// Maximum number of printed findings of one kind. The last line then has the number of all others.
 const LINES_MAX: usize = 20;
 
 /// A fact that the check has found about a data directory.
@@ -41,7 +41,7 @@ pub enum DirectoryFinding {
         stored: Uuid,
         found: Uuid,
     },
-    /// The directory has seen this version of the metadata, but the database does not have it.
+    /// The directory has seen this version of the metadata, which the database does not have.
     WentBack(u64),
     /// The broker last used another directory, which has the id `registered`.
     Replaced {
@@ -50,16 +50,15 @@ pub enum DirectoryFinding {
         /// True if a broker is running with that other directory.
         lives: bool,
     },
-    /// The broker last used another directory, and has the only complete replica of some partitions in that other
-    /// directory.
+    /// The broker last used another directory, which has the only complete replica of some partitions.
     OnlyReplica(OnlyReplica),
-    /// The directory is an older copy. The broker has used a newer state since.
+    /// The directory is an older copy: the broker has used a newer state of it since.
     Older {
         node_id: i32,
-        /// True if a broker is running with the newer state.
+        /// True if a broker is running with that newer state.
         lives: bool,
     },
-    /// The directory has partitions of this topic, but the cluster does not know the topic.
+    /// The directory has partitions of this topic, which the cluster does not know.
     Unknown {
         topic: String,
         id: Uuid,
@@ -67,7 +66,7 @@ pub enum DirectoryFinding {
         /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// The directory lacks this partition, which had records up to offset `end`.
+    /// The directory lacks this partition, although a checkpoint shows that it had records up to offset `end`.
     Missing {
         topic: String,
         partition: i32,
@@ -79,13 +78,13 @@ pub enum DirectoryFinding {
     DisklessWentBack(Lacking),
     /// The database itself has a problem.
     Database(Finding),
-    /// The directory belongs to this broker and has no problems. The number counts its partitions.
+    /// The directory belongs to this broker and has no problems. `partitions` is the number of its partitions.
     Whole {
         partitions: usize,
     },
 }
 
-/// The partitions of which the broker has the only complete replica, in another directory.
+/// The partitions whose only complete replica is in another directory of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnlyReplica {
     node_id: i32,
@@ -115,7 +114,7 @@ impl fmt::Display for OnlyReplica {
 }
 
 impl DirectoryFinding {
-    /// Returns true if the broker would not start, or would lose records although no setting accepts the loss.
+    /// Returns true if the broker would refuse to start, or would lose records without a setting that accepts the loss.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Absent | Self::Whole { .. } => false,
@@ -233,8 +232,9 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
-    // The identity is read again. A running broker may meanwhile have written a newer heartbeat number to the directory
-    // and the database. Compared with this number, the first reading would look like an older copy.
+    // Reads the identity again. A running broker may meanwhile have written a newer heartbeat number, first to the
+    // directory and then to the database. Compared with the database, the identity that was read first would then look
+    // like an older copy.
     let now = identity_of(directory)?;
     let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
     findings.extend(other_directory(config, marks, &found));
@@ -280,8 +280,8 @@ fn unknown(directory: &Path, found: &DirectoryInDatabase, is_of_cluster: bool) -
     Ok(unknown.collect())
 }
 
-/// Returns the partitions whose directory is missing. This broker has a replica of each, and the checkpoints show that
-/// the partition had records. A partition without records has no directory.
+/// Returns the partitions whose directory is missing although this broker has a replica of them and the checkpoints
+/// show that they had records. A partition without records has no directory.
 fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
@@ -299,9 +299,10 @@ fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFindin
     absent.collect()
 }
 
-/// Adds the first `LINES_MAX` of `found` to `findings`. If there are more, also adds a line with their number.
+/// Adds the first `LINES_MAX` of `found` to `findings`. If there are more, adds one finding with the number of the
+/// others.
 fn listed(mut found: Vec<DirectoryFinding>, findings: &mut Vec<DirectoryFinding>) {
-    // The findings that count as wrong come first, so that the limit leaves them out last.
+    // Sorts the findings that count as wrong to the front, so that they are printed rather than only counted.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);

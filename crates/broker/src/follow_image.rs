@@ -1,8 +1,8 @@
-//! Applies a new metadata image to the logs: creates and deletes partitions, and changes their settings.
+//! Applies each new metadata image to the partitions: creates and deletes them, and changes their settings.
 //!
 //! Every image is passed to [`follow`] in order before any reader can see it. A request therefore always finds the
-//! partitions of the image that it uses. An older image never changes anything. [`follow`] does not block but hands
-//! over long work. The logs match the last image even if the client that requested a change is gone.
+//! partitions of the image that it uses. [`follow`] does not block, because other threads do the long work. The
+//! partitions match the last image even if the client that requested a change has disconnected.
 
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
@@ -11,8 +11,8 @@ use fullbore_host::files::now_ms;
 use std::io;
 use std::sync::Arc;
 
-/// Continues deletions that an earlier process decided on and did not finish. Must be called before the first call of
-/// [`follow`], since a later topic may have one of these names.
+/// Continues deletions of topics that an earlier process has decided on but not finished. Must be called before the
+/// first call of [`follow`], since the image may contain a new topic with the name of a deleted one.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
@@ -22,8 +22,9 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Returns the topics that were deleted while this broker was away. The cluster no longer knows these topics, but their
-/// directories are still here. Must not be called on a standalone broker, whose metadata may have been lost.
+/// Returns the topics that were deleted while this broker did not run: their directories exist, but the cluster does
+/// not know them. Must not be called on a standalone broker. Its metadata may have been lost, so an unknown topic need
+/// not be a deleted one.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
@@ -33,9 +34,9 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
 }
 
-/// Renames the directories of partitions that the metadata lack although they have the topics. This happens if the
-/// metadata were restored from an older copy. If such a partition is added again later, it must not begin with the old
-/// records. Must be called before the first call of [`follow`].
+/// Renames the directories of partitions that the metadata lack, although they have the topic. The cause is that the
+/// metadata were restored from a copy in which the topic had fewer partitions. If such a partition is added again, it
+/// must not begin with the old records. Must be called before the first call of [`follow`].
 ///
 /// # Errors
 /// Fails with an I/O error if a directory cannot be renamed.
@@ -49,8 +50,8 @@ pub fn set_unknown_aside(logs: &Partitions, image: &Image) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps retention and compaction from deleting records for some time after an older copy of the database was accepted.
-/// The settings in the copy may be too old for the records.
+/// After an older copy of the database was accepted, keeps retention and compaction from deleting records for some
+/// time. The settings in the copy may be older than the records.
 pub fn keep_records(logs: &Partitions, image: &Image) {
     let Some(accepted) = image.accepted_copy() else { return };
     let left_ms = accepted.records_kept_until_ms().saturating_sub(now_ms());
@@ -64,9 +65,11 @@ pub fn keep_records(logs: &Partitions, image: &Image) {
     }
 }
 
-/// Returns true if an older copy of the database was accepted since this broker last ran. Also returns true for some
-/// time after the acceptance, even if this broker was started since, because that start may have failed. `seen` is the
-/// newest version of the metadata that this broker has seen before.
+/// Returns true if an older copy of the database may have been accepted since this broker last ran. `seen` is the
+/// newest version of the metadata that this broker had seen.
+///
+/// Also returns true for some time after each acceptance. The broker may have been started since, but that start may
+/// have failed.
 pub fn is_copy_new(image: &Image, seen: Option<u64>) -> bool {
     image.accepted_copy().is_some_and(|accepted| {
         seen.is_some_and(|seen| seen < accepted.version) || now_ms() < accepted.records_kept_until_ms()
@@ -107,8 +110,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // If this broker might not know all producers of a partition, it stores [`ProducerTails::partial`] before the
-        // deletion. If the partition was ever written, the deletion then stores its actual producer tails instead.
+        // The deletion stores the producers that this broker knows of the partition. If it might not know all of them,
+        // it first stores [`ProducerTails::partial`], which stays only if the partition was never written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

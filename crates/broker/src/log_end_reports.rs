@@ -1,7 +1,7 @@
-//! Reports the log ends of this broker for partitions that have no leader because no replica is certain to have every
-//! record. Once all brokers that may lead have reported, the broker whose log ends last becomes the leader.
+//! Reports where this broker's logs end, for partitions without a leader. They have none because no replica is certain
+//! to have every record. Once all candidates have reported, the broker whose log ends last becomes the leader.
 //!
-//! The election itself is in the control plane. Of each new image, only the topics that have changed are checked.
+//! The control plane holds the election. In each new image, only the topics that have changed are checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use fullbore_control::{Control, Image, Topic};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
-/// Maximum number of partitions in one command.
+/// Maximum number of partitions in one command to the control plane.
 const REPORTED_MAX: usize = 10_000;
 /// How long the broker pauses before it repeats a report that failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ impl LogEndReporter {
         }
     }
 
-    /// Updates `wanted` to the partitions that wait for this broker's log end. Partitions of unchanged topics stay.
-    /// Partitions of topics that changed since the image `before` are checked again.
+    /// Updates `wanted`, the partitions for which this broker must report its log end. Partitions of unchanged topics
+    /// stay in it. Topics that have changed since the image `before` are checked again.
     fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
@@ -116,8 +116,8 @@ impl LogEndReporter {
 /// A partition and the end of its log.
 type LogEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. Skips damaged logs and
-/// deleted partitions, since another replica may lead.
+/// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. Skips deleted partitions.
+/// Also skips damaged logs, so that another replica can lead.
 fn positions(
     partitions: &Partitions,
     requested: Vec<TopicIdPartition>,

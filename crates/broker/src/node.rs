@@ -1,7 +1,8 @@
 //! The parts of the broker that requests use, one struct for each group of APIs.
 //!
-//! Every part is complete before the first connection is accepted, and none is ever replaced. A handler gets the parts
-//! that it needs (`serve!` in `api/mod.rs`). A future that outlives its handler clones the `Arc` of one part.
+//! Every part is complete before the first connection is accepted, and none is ever replaced. A handler gets only the
+//! parts that it needs (`serve!` in `api/mod.rs`). A future that runs longer than its handler clones the `Arc` of a
+//! part.
 
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
@@ -23,7 +24,8 @@ use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// All parts. Only connections, the admin page, and the start and stop of the broker use more than a few of them.
+/// All parts of the broker. Most code uses only a few of them. The exceptions are connections, the admin page, and the
+/// start and stop of the broker.
 pub struct Node {
     /// The metadata and the settings.
     pub metadata: Arc<MetadataServices>,
@@ -37,7 +39,7 @@ pub struct Node {
     pub coordinators: Arc<CoordinatorServices>,
     /// The parts that the APIs of configs and of telemetry use.
     pub observation: ObservationServices,
-    /// Follows partitions that other brokers lead.
+    /// The fetchers that replicate partitions which other brokers lead.
     pub(crate) replication: Replication,
     /// The space on the disk of the data directory.
     pub space: Arc<DiskSpace>,
@@ -60,7 +62,7 @@ impl Node {
     }
 }
 
-/// The metadata of the cluster, and what this broker announces of itself.
+/// The metadata of the cluster, and the properties that this broker reports about itself.
 pub struct MetadataServices {
     /// Settings of the broker.
     pub config: Arc<BrokerConfig>,
@@ -101,7 +103,7 @@ pub struct FetchServices {
     pub partitions: Arc<Partitions>,
     /// The fetch sessions of consumers.
     pub sessions: Sessions,
-    /// The queue for ISR changes, which fetches of followers cause.
+    /// The queue of proposed ISR changes. The leader proposes them when it handles fetches of followers.
     pub(crate) isr: Arc<IsrChanges>,
     /// Slots and a memory budget for fetches of thousands of partitions.
     pub wide: Arc<WideWork>,
@@ -123,8 +125,8 @@ pub struct CoordinatorServices {
     pub metrics: Metrics,
 }
 
-/// The parts that the APIs of configs and of telemetry use. They share a struct, because a config sets which metrics a
-/// client pushes, or what a logger of the broker logs.
+/// The parts that the APIs of configs and of telemetry use. They share a struct because the configs include client
+/// metrics subscriptions and the log levels of the broker.
 pub struct ObservationServices {
     /// The metadata and the settings.
     pub metadata: Arc<MetadataServices>,

@@ -1,12 +1,12 @@
 //! Starts and stops the broker, and puts its parts together.
 //!
 //! When it starts, the broker binds its ports, locks the data directory, and opens the control plane, the diskless
-//! store and the partitions. Then it accepts connections. The ports come first, so that a broker that finds one of them
-//! taken leaves nothing behind. Clients that connect early wait in the system's backlog.
+//! store and the partitions. Then it accepts connections. The ports are bound first. If one of them is taken, the start
+//! fails before it has changed anything. Clients that connect early wait in the system's backlog.
 //!
 //! When it stops, the broker accepts no more connections and answers the requests that were admitted. It refuses parked
-//! batches and waiting group members. Then it closes the control plane, which makes no more decisions. The partitions,
-//! which carry out these decisions, are closed last. The directory stays locked until the end.
+//! batches and waiting group members. Then it closes the control plane, so that no more decisions are made. It closes
+//! the partitions last, because they carry out these decisions. The data directory stays locked until the end.
 //!
 //! No connection is accepted before all parts that its requests need are open. The control plane and the partitions are
 //! closed only after all admitted requests were answered, or after [`STOP_MAX`].
@@ -51,7 +51,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Maximum time that a stopping broker waits until clients have read their responses.
+/// Maximum time that a stopping broker waits until its clients have read their responses.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// A running broker.
@@ -79,11 +79,11 @@ struct Registered {
     unsettled: Unsettled,
 }
 
-/// An open control plane. In a cluster, the broker's registration is still pending.
+/// An open control plane. In a cluster, also the registration of the broker, which is still pending.
 type Opened = (Control, Option<PendingJoin>);
 
-/// The future of a start. It is boxed, so that only this crate has to compile it, and not every program and test that
-/// starts a broker.
+/// The future of a start. It is boxed, so that it is compiled only in this crate, and not again in every program and
+/// test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
 /// The future of a stop.
@@ -93,7 +93,7 @@ impl Broker {
     /// Starts a broker. When this returns, clients can connect.
     ///
     /// # Errors
-    /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
+    /// Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been stopped.
     pub fn start(config: BrokerConfig) -> Starting {
         Broker::start_with(config, Loggers::default())
     }
@@ -101,12 +101,12 @@ impl Broker {
     /// Starts a broker whose clients may change log levels. When this returns, clients can connect.
     ///
     /// # Errors
-    /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
+    /// Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been stopped.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
         Box::pin(Broker::assemble(config, loggers, Control::open))
     }
 
-    /// Starts a broker that uses another control plane than the one in its directory.
+    /// Starts a broker with another control plane than the one in its data directory.
     #[cfg(test)]
     pub(crate) fn start_on(
         config: BrokerConfig,
@@ -139,7 +139,7 @@ impl Broker {
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
-        // The version is read from the file `cluster` before the control plane writes a newer one to it.
+        // Reads the version from the file `cluster` now, before the control plane writes a newer version to it.
         let seen = identity_of(&config.node.data_dir).ok().flatten().and_then(|known| known.seen_number());
         if may_have_older_index(&config.node.data_dir) {
             unsettled.note_older_index();
@@ -150,8 +150,9 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // Fences the broker, even if no other broker runs. If the file `cluster` was not written, the next start
-            // has another directory id. It would be refused as long as the registration of this start is not fenced.
+            // Fences the broker, even if no other broker runs. If this start has not written the file `cluster`, the
+            // next start chooses another directory id. That start would be refused while the present registration, with
+            // its different directory id, is not fenced.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -172,7 +173,8 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // If the broker did not leave the cluster, it would get replicas and clients until its session expires.
+            // Without this, the cluster would send clients to this broker and place replicas on it until its session
+            // expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -183,8 +185,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // A wrong object store is the usual reason why a start is refused. The store is therefore opened before the
-        // partitions, so that they are still unchanged in this case.
+        // Opens the store before the partitions. If the start is refused, the usual reason is a wrong object store, and
+        // the partitions are then still unchanged.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -275,7 +277,7 @@ impl Broker {
         &self.node.metadata.cluster_id
     }
 
-    /// Returns how many requests the object store has had.
+    /// Returns the counts of requests to the object store.
     pub fn store_use(&self) -> StoreUse {
         self.node.partitions.diskless().map(Diskless::store_use).unwrap_or_default()
     }
@@ -291,13 +293,13 @@ impl Broker {
     }
 
     /// Waits until a write to the disk hangs. All threads that serve clients may then hang as well, so the caller
-    /// should provide further threads.
+    /// should add threads.
     pub async fn disk_hangs(&self) {
         self.node.space.until_it_hangs().await;
     }
 
-    /// Stops the broker cleanly. Leaderships are handed over, admitted requests are answered, and appended records are
-    /// flushed.
+    /// Stops the broker cleanly: hands over its leaderships, answers the admitted requests, and flushes the appended
+    /// records.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())
     }
@@ -323,8 +325,8 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // First the control plane is closed, so that it makes no more decisions. The partitions then carry out
-            // those that it has made.
+            // First closes the control plane, so that it makes no more decisions. The partitions have then carried out
+            // all decisions when they are closed.
             node.metadata.control.close();
             node.partitions.close();
         };
@@ -436,7 +438,7 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     }
 }
 
-/// Returns the addresses that this broker announces, by the names of its listeners.
+/// Returns the addresses that this broker announces, by the names of their listeners.
 fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
     let endpoint = |bound: &Bound| {
         let (host, port) = &bound.advertised;
@@ -465,7 +467,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Makes the logs follow the metadata, beginning with the present image.
+/// Applies the present image to the partitions, and then each new one.
 fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
     let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
     let mut origin = Origin::Kept;
@@ -475,8 +477,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their directories are renamed and the diskless index has no rows of
-/// them. If the removal fails, the next start of the broker tries again.
+/// Removes a deleted topic from the metadata once its directories are renamed and the diskless index has no more rows
+/// of it. If this fails, the next start of the broker tries again.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {
@@ -497,8 +499,8 @@ fn warn_of_strays(partitions: &Partitions) {
         tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: this broker does not serve these partitions; check whether control.db or the cluster's database was lost or replaced");
     }
 }
-/// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity
-/// there is nothing to compare: either the directory is new, or the control plane will refuse it.
+/// Checks that the cluster's database does not contain an older copy of the index of diskless topics. If the directory
+/// has no readable identity, there is nothing to compare. Then it is either new, or the control plane will refuse it.
 fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     match identity_of(&config.node.data_dir) {
         Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id),

@@ -1,8 +1,8 @@
 //! Metrics that clients push to the broker (KIP-714): which metrics each client should push, and when it may push.
 //!
-//! Pushes are checked and counted (`fullbore_telemetry_*`). The broker does not read the contents of a push. Without a
-//! subscription, a client pushes nothing, but it requests its subscription again from time to time, and so gets a new
-//! one. The rules are in [`fullbore_rules::telemetry`].
+//! Pushes are checked and counted (`fullbore_telemetry_*`). The broker does not read the contents of a push. A client
+//! without a subscription pushes nothing. It requests a subscription again from time to time, and so gets one that was
+//! created later. The rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
@@ -17,12 +17,12 @@ use std::time::Instant;
 
 /// How long a client without a subscription waits before it requests one again. Kafka's default.
 const INTERVAL_MS: i32 = 300_000;
-/// In a subscription, stands for every metric.
+/// A metric name in a subscription that stands for all metrics.
 const EVERY_METRIC: &str = "*";
 
 /// A client that requests its subscription or pushes metrics.
 pub struct Requesting<'a> {
-    /// The id that the first response has assigned to this client.
+    /// The id that the broker has assigned to this client in its first response.
     pub instance: Uuid,
     pub client_id: &'a str,
     /// The name of the client's software (KIP-511).
@@ -34,7 +34,7 @@ pub struct Requesting<'a> {
 /// The subscription of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSubscription {
-    /// An id that changes whenever the other fields change.
+    /// An id that changes if any of the other fields changes.
     pub subscription_id: i32,
     pub interval_ms: i32,
     /// Prefixes of the metrics' names, in order. A single `*` stands for every metric.
@@ -67,7 +67,7 @@ impl Telemetry {
     /// Accepts a push of `bytes` bytes and counts it.
     ///
     /// # Errors
-    /// Returns a [`TelemetryRefusal`] if the client may not push now, or not this push.
+    /// Returns a [`TelemetryRefusal`] if the client must not push now, or if this push is not allowed.
     pub fn push(
         &self,
         image: &Image,
@@ -125,7 +125,8 @@ fn fits(subscription: &ClientMetricsConfig, requesting: &Requesting<'_>) -> bool
     })
 }
 
-/// Returns a checksum of the subscription and of the client's instance id, so that each client has its own.
+/// Returns a checksum of the subscription. It includes the client's instance id, so each client has a subscription id
+/// of its own.
 fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
     let mut text = format!("{instance} {interval_ms}");
     metrics.iter().for_each(|metric| text.extend([" ", metric]));

@@ -107,7 +107,7 @@ async fn metrics_page_shows_connections_and_requests() {
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
     }
-    // The second response may have arrived before it was counted, but the first is always counted.
+    // The broker may count a response after the client has read it. So two responses are counted as one or two.
     let count = page
         .lines()
         .find_map(|line| line.strip_prefix("fullbore_request_duration_seconds_count{api=\"ApiVersions\"} "))
@@ -128,7 +128,8 @@ async fn counts_records_errors_and_refusals() {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE);
 
     let batch = two_records();
-    // The request with acks=0 comes first. The later responses on this connection then show that it was processed.
+    // The request with acks=0 is sent first. Once a later response on this connection arrives, that request was
+    // processed as well.
     send(&mut client, &encode_request(&produce("t", 0, &batch), 9, 1, None).expect("a request")).await;
     let taken = request(&mut client, &produce("t", 1, &batch), 9).await;
     assert_eq!(taken.responses[0].partition_responses[0].base_offset, 2);

@@ -1,4 +1,4 @@
-//! Tests the classic log through its public interface. Acknowledged records must survive faults of the process and of
+//! Tests the classic log through its public interface: acknowledged records must survive faults of the process and of
 //! its files.
 
 #[path = "log/append.rs"]

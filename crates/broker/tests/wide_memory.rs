@@ -1,7 +1,7 @@
 //! Checks that a wide request takes no more memory than was reserved for it. The memory reserved for a large response
 //! must be at least the response's size, and not much more.
 //!
-//! This test is a binary of its own, because its allocator counts every allocation of the process.
+//! The test is a separate binary, because its allocator counts every allocation of the process.
 
 use fullbore_broker::Broker;
 use fullbore_broker::api::room_of;
@@ -37,9 +37,9 @@ const MANY: i32 = 50_000;
 /// How many bytes the broker may allocate for other purposes during the request, such as for the buffers of the
 /// connection.
 const OTHERS_MAX: usize = 512 << 10;
-/// Maximum ratio of the memory that is reserved for a response to the response's size.
+/// How many times larger than a response the memory that is reserved for it may be.
 const ROOM_FACTOR_MAX: usize = 3;
-/// The number of topics in the requests for lists.
+/// The number of topics in the requests whose responses list topics.
 const TOPICS: usize = 400;
 /// The name of a topic that does not exist.
 const TOPIC: Text = Text::from_static("t");
@@ -49,18 +49,18 @@ struct Counting;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator unchanged; the counters neither allocate nor drop.
+// SAFETY: passes every call to the system's allocator unchanged; the counters neither allocate nor drop.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -76,7 +76,7 @@ struct Requesting {
 }
 
 impl Requesting {
-    /// Sends a request and compares the memory that it takes with the memory that is reserved for it.
+    /// Sends a wide request. Compares the memory that it takes with the memory that is reserved for it.
     fn request<R: Request>(&mut self, request: &R, version: i16) {
         let bytes = encoded(request, version);
         let mut reader = request_reader(bytes[4..].to_vec().into());
@@ -97,8 +97,8 @@ impl Requesting {
         }
     }
 
-    /// Sends a short request with a large response. Compares the memory that both take with the memory reserved for
-    /// them.
+    /// Sends a short request with a large response. Compares the memory that both take with the memory that is reserved
+    /// for them.
     fn request_much<R: Request>(&mut self, request: &R, version: i16) {
         let bytes = encoded(request, version);
         LARGEST_POLL.store(0, Ordering::SeqCst);
@@ -112,8 +112,8 @@ impl Requesting {
         let response_room = LARGEST_ROOM.load(Ordering::SeqCst);
         let line = format!("{:?}: {taken} of {room} bytes, the response {response_bytes} of {response_room}", R::KEY);
         println!("{line}");
-        // The estimate for the description of a group includes the metadata of its members. An unstable group's
-        // description omits them. So a response may also reserve up to half of the memory that its request reserves.
+        // The estimated description of a group includes the metadata of its members. The real description of an
+        // unstable group does not. So `response_room` may also be as large as half of `room`.
         let rooms = response_bytes..=(ROOM_FACTOR_MAX * response_bytes).max(room / 2);
         if room == 0 || taken > room + OTHERS_MAX || !rooms.contains(&response_room) {
             self.failures.push(line);
@@ -209,7 +209,7 @@ fn request_all(mut requesting: Requesting) -> Vec<String> {
     requesting.failures
 }
 
-/// Sends short requests with large responses: about topics with many settings and partitions, and about a large group.
+/// Sends short requests with large responses, about topics with many settings and partitions and about a large group.
 fn request_lists(requesting: &mut Requesting) {
     let names = || (0..TOPICS).map(|index| Text::from(format!("topic-{index}")));
     let topic = |name| CreatableTopic { name, num_partitions: 20, replication_factor: 1, ..Default::default() };

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct ClientConfig {
     /// The name of the client, which is sent with every request (client.id).
     pub client_id: String,
-    /// How long a request may be without a response before its connection ends (request.timeout.ms).
+    /// How long a request may wait for its response before the connection is closed (request.timeout.ms).
     pub request_timeout: Duration,
     /// How long connecting may take (socket.connection.setup.timeout.ms).
     pub connect_timeout: Duration,
@@ -22,9 +22,9 @@ pub struct ClientConfig {
     pub send_buffer_bytes: Option<u32>,
     /// The size of the receive buffer (receive.buffer.bytes). `None` lets the system choose and adapt it.
     pub receive_buffer_bytes: Option<u32>,
-    /// How long a connection may be without traffic before it is closed (connections.max.idle.ms).
+    /// How long a connection may be idle before it is closed (connections.max.idle.ms).
     pub connections_max_idle: Duration,
-    /// Maximum size of a response, in bytes. A longer response ends the connection.
+    /// Maximum size of a response, in bytes. A larger response ends the connection.
     pub response_bytes_max: usize,
     /// The pause after the first failed attempt to connect (reconnect.backoff.ms).
     pub reconnect_backoff: Duration,
@@ -32,9 +32,9 @@ pub struct ClientConfig {
     pub reconnect_backoff_max: Duration,
     /// Plain connections, or TLS with its settings (security.protocol, ssl.*).
     pub security: Security,
-    /// The addresses of relays by advertised address, both as host:port. The client connects to the relay instead of
-    /// the advertised address. Certificates and messages still have the advertised names. Only tools set this field, so
-    /// it has no key.
+    /// Relays by advertised address, both as host:port. The client connects to the relay instead of the advertised
+    /// address, but checks certificates for the advertised name and shows that name in messages. Only tools set this
+    /// field, so it has no key.
     pub detours: Arc<HashMap<String, String>>,
 }
 
@@ -56,7 +56,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// The settings of connections by name, without those of security.
+/// The connection settings by name, without the security settings.
 const KEYS: &[Key<ClientConfig>] = crate::keys! {
     "client.id", "fullbore", "Name of the client, sent with every request (Kafka's default is empty).",
         |c, v| c.client_id = v.to_owned();
@@ -77,7 +77,7 @@ const KEYS: &[Key<ClientConfig>] = crate::keys! {
 };
 
 impl ClientConfig {
-    /// Returns every setting of connections, including those of security.
+    /// Returns all connection settings, including the security settings.
     pub fn settings() -> impl Iterator<Item = Setting> {
         KEYS.iter().map(|key| key.setting).chain(Security::settings())
     }

@@ -1,7 +1,7 @@
-//! The settings of a consumer by Kafka's names: of its fetches, and of its membership in a group.
+//! The settings of a consumer by Kafka's names: settings of its fetches, and of its membership in a group.
 //!
-//! The settings of connections are in [`security`](crate::security). The group's name is not a setting here.
-//! `docs/consumer.md` is generated from these tables.
+//! The settings of connections are in [`security`](crate::security). The group's name is not a setting, because
+//! commands have a flag for it. `docs/consumer.md` is generated from these tables.
 
 use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;
@@ -21,7 +21,7 @@ pub struct ConsumerConfig {
     pub commits: bool,
     /// The time between two commits (auto.commit.interval.ms).
     pub commit_interval: Duration,
-    /// True if patterns do not match internal topics (exclude.internal.topics).
+    /// True if patterns of topic names do not match internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
 }
 
@@ -41,18 +41,24 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, for all leaders together. The response to one more fetch of each leader may exceed it. Fullbore's leaders read ahead, so the consumer sends as many fetches at a time as fill the link. To any other leader it sends one larger fetch at a time, for at most half of this memory. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Limit in bytes for records that the consumer has requested but not read yet, \
+         for all leaders together. One more response of each leader may exceed it. To Fullbore's leaders, which read \
+         ahead, the consumer sends as many fetches at a time as fill the link. To any other leader it sends one \
+         larger fetch at a time, for at most half of the limit. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
     "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is \
          always complete.",
         |c, v| c.max_bytes = count(v)?;
-    "fetch.max.wait.ms", "500", "Longest time for which the broker waits for fetch.min.bytes.",
+    "fetch.max.wait.ms", "500", "Longest time for which the broker waits until fetch.min.bytes are available.",
         |c, v| c.max_wait_ms = count(v)?;
-    "fetch.min.bytes", "1", "Bytes of records for which the broker waits before it responds to a fetch.",
+    "fetch.min.bytes", "1", "Number of bytes of records for which the broker waits before it responds to a fetch.",
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Initial limit of the bytes of records of one partition in a response. While the limit reduces throughput, the consumer raises it, up to fetch.max.bytes and to the memory that fetch.buffer.memory leaves. In a response of Fullbore, which reads ahead, the limit applies to all partitions together. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Initial limit in bytes for the records of one partition in a response. \
+         If the limit reduces throughput, the consumer raises it, but not above fetch.max.bytes or the free part of \
+         fetch.buffer.memory. With Fullbore's leaders, which read ahead, the limit applies to all partitions of a \
+         response together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
@@ -60,31 +66,36 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
     "auto.commit.interval.ms", "5000", "Time between two commits. A commit has the offsets of the records that the command has written to its output.",
         |c, v| c.commit_interval = milliseconds(v)?;
-    "auto.offset.reset", "latest", "Where to start in a partition that has no committed offset, or whose records were deleted before they were read. earliest and latest start at that end of the log; none ends the command with an error. If the log loses records after they were read, earliest and latest continue at the first lost offset. With `--from-beginning` the \
-         default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts \
-         at a time.",
+    "auto.offset.reset", "latest", "Where to start in a partition that has no committed offset, or whose next records \
+         were deleted before they were read. earliest: at the log start; latest: at the log end; none: the command \
+         ends with an error. If the log loses records after they were read, earliest and latest continue at the \
+         first lost offset. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's \
+         by_duration is refused: use `--offset s@MS` to start at a time.",
         |c, v| c.fetch.reset = reset(v)?;
     "enable.auto.commit", "true", "Commits the offsets of the records that the command has written to its output, at intervals and at the end.",
         |c, v| c.commits = boolean(v)?;
     "exclude.internal.topics", "true", "Leaves internal topics out of `--include`.",
         |c, v| c.exclude_internal = boolean(v)?;
-    "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` sets this key too.",
+    "group.instance.id", "", "Id of a static member, which keeps its partitions if it is away for less than \
+         session.timeout.ms. `--group-instance-id` sets this key too.",
         |c, v| c.group.instance = Some(v.into());
-    "group.protocol", "classic", "classic: a member assigns the partitions; consumer: the broker assigns them \
-         (KIP-848). `--group-protocol` sets this key too.",
+    "group.protocol", "classic", "classic: one of the members computes the assignment of partitions; consumer: the \
+         broker computes it (KIP-848). `--group-protocol` sets this key too.",
         |c, v| c.group.protocol = protocol(v)?;
-    "group.remote.assignor", "", "The broker's assignor, uniform or range; without one the broker chooses. Only with group.protocol=consumer.",
+    "group.remote.assignor", "", "Assignor that the broker uses, uniform or range; if empty, the broker chooses. Only \
+         with group.protocol=consumer.",
         |c, v| c.group.remote_assignor = Some(v.into());
     "heartbeat.interval.ms", "3000", "Time between two heartbeats of a member. Only with group.protocol=classic; otherwise the broker sets it.",
         |c, v| c.group.heartbeat_interval = milliseconds(v)?;
-    "max.poll.interval.ms", "300000", "Longest time that members may take to give up partitions and rejoin. Unlike in \
-         Kafka, the time between polls does not count: a member whose output is blocked stays in its group.",
+    "max.poll.interval.ms", "300000", "Longest time in a rebalance for a member to give up partitions and rejoin. \
+         Unlike in Kafka, the time between polls is not limited: a member whose output is blocked stays in its group.",
         |c, v| c.group.rebalance_timeout = milliseconds(v)?;
     "metadata.max.age.ms", "300000", "Time between two checks for new topics and partitions.",
         |c, v| c.group.metadata_max_age = milliseconds(v)?;
     "partition.assignment.strategy", "range,roundrobin", "range, roundrobin, cooperative-sticky, or several, separated by commas; the names of Kafka's classes are accepted, too. cooperative-sticky alone makes rebalances cooperative. Only with group.protocol=classic. (Kafka's default is range and cooperative-sticky.)",
         |c, v| c.group.assignors = assignors(v)?;
-    "session.timeout.ms", "45000", "A member without a heartbeat for this long is removed. Only with group.protocol=classic; otherwise the broker sets it.",
+    "session.timeout.ms", "45000", "The group removes a member that sends no heartbeat for this time. Only with \
+         group.protocol=classic; otherwise the broker sets it.",
         |c, v| c.group.session_timeout = milliseconds(v)?;
 };
 
@@ -163,7 +174,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// The other keys of Kafka's consumer. Each comes with a sentence about the alternative here.
+    /// The keys of Kafka's consumer that are not settings here, each with a sentence about the alternative.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "The consumer never creates a topic."),
         ("client.rack", "The consumer reads from leaders."),
@@ -209,7 +220,7 @@ mod tests {
 
 Settings of `fullbore consume` (`-X KEY=VALUE`, `--command-config FILE`) and of `fullbore perf consume`
 (`--command-property KEY=VALUE`, `--command-config FILE`). Names and defaults are Kafka's. If a default differs,
-its line also has Kafka's.
+its line also shows Kafka's default.
 
     fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
 
@@ -217,8 +228,8 @@ A key that is not on this page has no effect. A notice on standard error then na
 probably meant: `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?` It omits the value,
 which may be a secret.
 
-A value that is not allowed ends the command. The keys `sasl.*` end it too. The keys `ssl.*` end it unless
-`security.protocol=SSL` is set, since the connection would not be encrypted.
+The command ends with an error if a value is not allowed, or if a `sasl.*` key is set. It also ends if a `ssl.*` key is
+set without `security.protocol=SSL`, since the connection would not be encrypted.
 
 Generated from the tables in `crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To
 write it again: `UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
@@ -238,8 +249,8 @@ For `consume` and `perf consume`.
         page += "
 ## Groups and commits
 
-For `consume`. Without `--group`, only `exclude.internal.topics`, `metadata.max.age.ms` and `auto.offset.reset` have an
-effect. `auto.offset.reset` then decides what happens if records were deleted before they were read.
+These keys are for `consume`. Without `--group`, only `exclude.internal.topics`, `metadata.max.age.ms` and
+`auto.offset.reset` have an effect. `auto.offset.reset` then applies if records were deleted before they were read.
 
 ";
         page += &table(rows(KEYS.iter().map(|key| key.setting)));

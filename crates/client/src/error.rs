@@ -4,12 +4,12 @@
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
 
-/// The beginning of a connection error's text if the host's name has no address.
+/// The beginning of the error text if the name of a host does not resolve.
 const UNKNOWN_HOST: &str = "no address is known for the host";
 
-/// Turns a failure to look up a host into an error with this program's text.
+/// Replaces the error of a failed name resolution by one with this program's text.
 pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
-    // The standard library puts the failed action before the reason. Only the reason stays.
+    // The standard library's text names the failed action before the reason. Only the reason is kept.
     let text = error.to_string();
     let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))
@@ -125,10 +125,10 @@ pub enum ClientError {
          creates one"
     )]
     NoTopic(String),
-    /// The group does not exist, because it has neither members nor offsets.
+    /// The group does not exist: it has neither members nor committed offsets.
     #[error("consumer group '{0}' does not exist; `fullbore groups list` shows the existing groups")]
     NoGroup(String),
-    /// The members of the group are not consumers. They belong to Kafka Connect, for example.
+    /// The members of the group are not consumers, but Kafka Connect workers, for example.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
     NotConsumers {
         /// The id of the group.
@@ -186,8 +186,8 @@ impl ClientError {
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
     }
 
-    /// Creates the error for a code, with the code's name. Used for requests that are retried, because a user who waits
-    /// may want to look up the name.
+    /// Creates the error for a code, with the code's name in the text. Used for requests that are retried. A user who
+    /// waits for them may want to look up the name.
     pub fn refused(what: impl std::fmt::Display, code: ErrorCode) -> Self {
         ClientError::kafka(format!("{what}: {code}"), code, None)
     }
@@ -200,8 +200,8 @@ impl ClientError {
             | ClientError::Silent { .. }
             | ClientError::NoLeader { .. } => true,
             ClientError::Kafka { code, .. } => code.is_retriable(),
-            // A broker that is stopping closes new connections, and so does a proxy in front of a broker that is down.
-            // Both may soon be over.
+            // New connections are closed by a broker that is stopping, and by a proxy in front of a broker that is
+            // down. A later attempt may therefore succeed.
             ClientError::Handshake { source, .. } => source.kind() == std::io::ErrorKind::UnexpectedEof,
             _ => false,
         }
@@ -239,7 +239,7 @@ pub enum ConfigError {
         first: String,
         /// The second setting, with its value.
         second: String,
-        /// The rule that the two settings break together.
+        /// The reason why the two settings contradict each other.
         why: &'static str,
     },
     /// The settings of TLS contradict each other, or its keys or certificates cannot be used.
@@ -272,7 +272,7 @@ pub enum ConnectionError {
     /// The connection ended before the request was written.
     #[error("the connection to {0} is closed")]
     NotSent(String),
-    /// The connection ended after the request, or a part of it, was written.
+    /// The connection ended after at least a part of the request was written.
     #[error("the connection to {address} ended before the response: {reason}")]
     Disconnected {
         /// Address as `host:port`.
@@ -300,7 +300,7 @@ impl ConnectionError {
 /// The reason why a request to the cluster has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MetadataError {
-    /// The requests to all brokers failed.
+    /// The request failed at every broker.
     #[error("no broker answered; the last error: {0}")]
     Connection(#[from] ConnectionError),
     /// The cluster's metadata has no broker with this id.
@@ -309,7 +309,7 @@ pub enum MetadataError {
     /// A broker answered with this error code.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
-    /// The search for a coordinator was answered with an error code.
+    /// A broker answered FindCoordinator with an error code.
     #[error("the cluster answered {code}: {message}")]
     Coordinator {
         /// Kafka's error code.
@@ -320,7 +320,8 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    /// Converts the error into the one that a command shows to its user. `servers` is the bootstrap list.
+    /// Converts the error into [`ClientError`], whose text a command shows to its user. `servers` is the bootstrap
+    /// list.
     pub fn for_user(self, servers: &str) -> ClientError {
         let other = |reason: String| std::io::Error::other(reason);
         let error = match self {

@@ -1,7 +1,7 @@
-//! Tables of settings. A row has the key, the default, the meaning and the parser of a setting.
+//! Tables of settings. Each row has the key of a setting, its default, its meaning and its parser.
 //!
-//! Parsers and documentation are made from such tables, and each crate has a table of its own settings. Invariant: the
-//! error of a refused value has the key and the allowed values, but never shows a secret.
+//! Each crate has a table of its own settings. Parsers and documentation are generated from these tables. Invariant:
+//! the error for a refused value names the key and the allowed values, but never contains a secret.
 
 use crate::error::ConfigError;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use std::time::Duration;
 pub struct Setting {
     /// Kafka's name of the setting.
     pub name: &'static str,
-    /// The default. If it differs from Kafka's, `doc` names Kafka's. Empty if there is none, or if `doc` names it.
+    /// The default. If Kafka's default is another one, `doc` names that. Empty if there is no default, or if `doc`
+    /// describes it.
     pub default: &'static str,
     /// The effect of the setting.
     pub doc: &'static str,

@@ -2,7 +2,7 @@
 //! depend on Fullbore's broker.
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
-//! * [`protocol`]: the protocol of one connection, without the connection.
+//! * [`protocol`]: the protocol of a connection, without its socket.
 //! * [`mod@tokio`]: connections that carry any number of concurrent requests, and a cluster of them.
 //! * [`blocking`]: connections that block their thread, for one request after another or for pipelined fetches.
 //! * [`admin`]: requests that describe and change topics, configurations and groups.

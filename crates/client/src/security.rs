@@ -1,8 +1,8 @@
-//! The settings `security.protocol` and `ssl.*` of every client in this repository. They choose plain connections or
-//! TLS, with keys and certificates.
+//! The settings `security.protocol` and `ssl.*`, which every client in this repository has. They select plain
+//! connections or TLS, and the keys and certificates.
 //!
-//! SASL is refused. Invariant: a new connection uses the present contents of the files. If these contents cannot be
-//! used, the connection uses those that were loaded last.
+//! SASL is refused. Invariant: a new connection uses the present contents of the key and certificate files. If these
+//! cannot be loaded, the connection uses the contents that were loaded last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;
@@ -19,14 +19,15 @@ pub struct Security {
     connector: Arc<Mutex<Option<Loaded>>>,
 }
 
-/// A connector, with the stamps of the files from which it was loaded.
+/// A TLS connector, with the stamps of the files from which it was loaded. A changed stamp shows that a file has
+/// changed.
 #[derive(Debug)]
 struct Loaded {
     stamps: Vec<FileStamp>,
     connector: Connector,
 }
 
-/// The name of the setting that chooses TLS.
+/// The name of the setting that selects TLS.
 const PROTOCOL: &str = "security.protocol";
 
 /// The settings of security, with their defaults and meanings.
@@ -70,7 +71,8 @@ const fn setting(name: &'static str, default: &'static str, doc: &'static str) -
 }
 
 impl Security {
-    /// Reads the settings of security from these properties and ignores all others. For clients that are not producers.
+    /// Reads the security settings from these properties and ignores all other properties. Used by clients that are not
+    /// producers.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if a value is not allowed, if settings contradict each other, or if keys or certificates
@@ -84,8 +86,8 @@ impl Security {
         Ok(security)
     }
 
-    /// Creates TLS from settings that the caller has read. With `compares_names`, a server's certificate must have the
-    /// name of the host.
+    /// Creates TLS from settings that the caller has read. With `compares_names`, the certificate of a server must
+    /// match the host name.
     pub fn tls(settings: Settings, compares_names: bool) -> Self {
         Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
     }
@@ -106,7 +108,7 @@ impl Security {
     }
 
     fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
-        // The loaded connector belongs to the old settings, so it is dropped.
+        // The connector was loaded with the old settings, so it is dropped.
         self.connector = Arc::default();
         match (name, value) {
             (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,

@@ -1,7 +1,7 @@
 //! The broker's configuration after all checks.
 //!
 //! The text as the user typed it is in [`Properties`]. A `BrokerConfig` exists only if every value has passed its
-//! check. Every broker key that has an effect becomes a field here, or accepts only one value.
+//! check. Each broker key that has an effect is a field here, unless it accepts only one value.
 
 use super::broker_keys::{broker_key, meant_broker_key};
 use super::diskless::DisklessConfig;
@@ -38,7 +38,7 @@ pub struct BrokerConfig {
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
     pub transactions: TransactionConfig,
-    /// The settings that may change while the broker runs, as the file and the command line set them.
+    /// The settings that may change while the broker runs, with their values from the file and the command line.
     pub live: LiveConfig,
     checked: Properties,
 }
@@ -65,7 +65,7 @@ impl BrokerConfig {
     }
 
     /// Returns a mistake for each unknown key whose name is close to that of a known key. The caller reports these
-    /// together with other mistakes, because the misspelt key may have caused them.
+    /// mistakes together with all others, because the misspelt key may have caused another mistake.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();
@@ -81,7 +81,7 @@ impl BrokerConfig {
         mistakes
     }
 
-    /// Returns the values that the broker reads its settings from. Dynamic values override the checked values of the
+    /// Returns a view of all values that are set for the broker. Dynamic values override the checked values of the
     /// file.
     pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
         BrokerValues { properties: &self.checked, dynamic }
@@ -136,8 +136,8 @@ impl BrokerConfig {
     }
 }
 
-/// Checks each value against the row of its key, and leaves out values that are refused. A key without a row becomes a
-/// mistake if `inert` refuses its prefix, and a warning otherwise.
+/// Checks each value against the key's row in the tables, and leaves out values that are refused. A key that is in no
+/// table becomes a mistake if the table of prefixes in `inert` refuses it, and a warning otherwise.
 fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warning>) {
     let mut checked = Properties::default();
     let mut warnings = Vec::new();

@@ -1,7 +1,7 @@
 //! The table of broker keys, with the names, types, defaults and ranges of Apache Kafka 4.3.
 //!
 //! The keys of topics are in `topic_keys`, and Kafka's keys that have no effect here are in `kafka_keys`. `ssl` checks
-//! the values of the TLS keys. Every key here is read by `broker` or accepts only one value.
+//! the values of the TLS keys. `broker` reads every key of this table, unless the key accepts only one value.
 
 use super::cleaner_keys::CLEANER_KEYS;
 use super::diskless_keys::DISKLESS_KEYS;
@@ -63,7 +63,7 @@ const KEYS: &[Key] = &[
     Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "Time between two heartbeats of a broker of a cluster, in milliseconds. A broker sends at least eight in broker.session.timeout.ms, whatever is set here.")
         .differs("Kafka's default is 2000; here a heartbeat also polls for changes of the metadata"),
     Key::boolean("fullbore.lost.directory.accept", "false", "True if this broker may start with a new data directory although it had the only complete replica of a partition. The records that no other replica has are then lost.")
-        .differs("not a Kafka key: Kafka does not start without meta.properties"),
+        .differs("not a Kafka key: Kafka never starts with a data directory without meta.properties"),
     // TLS. Each of these keys may also be set for a single listener, as listener.name.<name in lower case>.ssl...
     Key::new("ssl.keystore.type", Type::String, Some("PEM"), "Format of ssl.keystore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
@@ -128,7 +128,7 @@ const KEYS: &[Key] = &[
         .differs("1 for a standalone broker"),
     Key::boolean("auto.create.topics.enable", "true", "Whether a request for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
-    // Defaults of topics.
+    // Broker-wide defaults of topic settings.
     Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk.").dynamic(),
     Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun.").dynamic(),
     Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]).dynamic(),
@@ -255,7 +255,7 @@ pub(super) fn meant_broker_key(name: &str) -> String {
     did_you_mean(name, broker_keys().map(|key| key.name))
 }
 
-/// Returns the keys that have an effect here.
+/// Returns the broker keys that have an effect.
 pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
     broker_keys().filter(|key| key.effect == Effect::Honoured)
 }

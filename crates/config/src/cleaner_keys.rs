@@ -4,7 +4,7 @@ use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 
-/// The rows of the broker's table for compaction.
+/// Rows of the table of broker keys: compaction.
 #[rustfmt::skip]
 pub(super) const CLEANER_KEYS: &[Key] = &[
     Key::boolean("log.cleaner.enable", "true", "Whether logs are compacted at all."),
@@ -25,7 +25,7 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
         .dynamic()
         .differs("more than 0"),
     Key::long("log.cleaner.backoff.ms", Some("15000"), 0, "Time that a thread waits when no log needs compaction, in milliseconds.").dynamic(),
-    // Defaults of topics.
+    // Broker-wide defaults of topic settings.
     Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty, that is, was written since its last compaction.")
         .allow(Allowed::Share)
         .dynamic(),

@@ -1,9 +1,10 @@
 //! Compares the tables with Apache Kafka's own list of keys (`kafka-4.3-configs.tsv`, written by
 //! `tests/clients/config-keys`).
 //!
-//! Every key of Kafka must have a row. If its type, default or range is not Kafka's, the row must have a reason for
-//! that (`differs`). The synonyms of keys of topics and other resources must be Kafka's. A key that has an effect here
-//! must be changeable while the broker runs if Kafka's is, except `AT_START`. No other key of Kafka may be changeable.
+//! Every key of Kafka must have a row. If its type, default or range is not Kafka's, the row must give a reason
+//! (`differs`). The synonyms of keys of topics and other resources must be Kafka's. A key that has an effect here must
+//! be dynamic if Kafka's key is dynamic, unless `AT_START` lists it. No key that is static in Kafka may be dynamic
+//! here.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +13,10 @@ use super::key::{Allowed, Effect, Key, Type};
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
-/// Keys of Kafka that are missing in Kafka's own list.
+/// Internal keys of Kafka, which are missing in its list of keys.
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
-/// Prefixes of keys that Kafka can change while it runs, but this broker reads only at its start.
+/// Prefixes of keys that are dynamic in Kafka, but that this broker reads only at its start.
 const AT_START: [&str; 5] = [
     "listeners",
     "listener.security.protocol.map",
@@ -58,8 +59,8 @@ fn ours(theirs: &Theirs) -> Option<&'static Key> {
     }
 }
 
-/// Returns the value of a key if nothing is set: the key's own default, or the default of the first synonym that has
-/// one. A synonym in hours or minutes is converted to milliseconds.
+/// Returns the value of a key if nothing is set: its own default, or otherwise the first default among its synonyms.
+/// Converts the default of a synonym in hours or minutes to milliseconds.
 fn default_of(key: &Key) -> Option<String> {
     let synonyms = key.synonyms.iter().filter_map(|name| broker_key(name));
     let of_synonym = |synonym: &Key| {

@@ -16,8 +16,8 @@ use super::resources::Resource;
 use super::topic::{self, check_overrides};
 use super::topic_keys::TOPIC_KEYS;
 
-/// A setting as DescribeConfigs returns it. The response contains `source` and `of` as numbers, which are `source as
-/// i8` and `of as i8`.
+/// A setting as DescribeConfigs returns it. The response encodes `source` and `of`, the setting's type, as numbers:
+/// `source as i8` and `of as i8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,
@@ -33,7 +33,7 @@ pub struct ConfigEntry {
     pub documentation: &'static str,
 }
 
-/// The value of an entry's key, or of one of the key's synonyms.
+/// A value that is set for an entry's key or for one of its synonyms, or the default of one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSynonym {
     pub name: &'static str,
@@ -75,7 +75,7 @@ pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<Co
     broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
 
-/// Returns only the settings that are set dynamically for all brokers, as Kafka does.
+/// Returns the settings that have a dynamic value for all brokers. All other settings are left out, as in Kafka.
 pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
     let set_for_all = |key: &'static Key| {
         let mut chain = broker_chain(key, broker.values(dynamic));
@@ -85,8 +85,8 @@ pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<C
     broker_keys().filter_map(set_for_all).collect()
 }
 
-/// Returns the value of a broker key that is now in force; None if the key is unknown or unset. With `for_all`, ignores
-/// a value that was set for this broker alone.
+/// Returns the value of a broker key that is now in force; None if the key is unknown or unset. If `for_all` is true,
+/// ignores a dynamic value that was set for this broker alone.
 pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_all: bool) -> Option<String> {
     let values: BrokerValues<'_> = broker.values(dynamic);
     let chain = broker_chain(super::broker_keys::broker_key(name)?, values);

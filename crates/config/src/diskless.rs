@@ -10,8 +10,8 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Message that refuses a diskless topic, or `log.diskless.enable`, on a cluster's broker without a configured object
-/// store.
+/// Error message for a diskless topic, or for `log.diskless.enable`, on a broker in a cluster without a configured
+/// object store.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
@@ -27,8 +27,8 @@ pub struct DisklessConfig {
     pub object_bytes_max: usize,
     /// How long an object collects batches before it is closed, counted from its first batch; at least 1.
     pub commit_interval_ms: u64,
-    /// Number of uploads per second up to which objects are closed early. While there are fewer uploads and an upload
-    /// slot is idle, an object is closed before it is full or due. With 0, no object is closed early.
+    /// Number of uploads per second below which an object may be closed before it is full or due. The broker then
+    /// closes an object as soon as an upload slot is idle. With 0, no object is closed early.
     pub puts_per_second_max: u32,
     /// How many times the broker tries to upload an object before it refuses the object's batches; at least 1.
     pub upload_attempts_max: u32,
@@ -100,7 +100,7 @@ impl DisklessConfig {
     }
 }
 
-/// If a setting was set under both of its names, checks that the two values are equal.
+/// Checks that the two values are equal if a setting was set under both its name and its name in Inkless.
 fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
     let number = |value: &str| value.parse::<i64>().ok();
     match (checked.get(ours), checked.get(theirs)) {
@@ -126,8 +126,8 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// Returns the size of the memory for uncommitted batches. The memory must be able to hold one object, because each
-/// object stays there until it is committed.
+/// Returns the size of the memory for uncommitted batches. Refuses a size that is smaller than an object, because all
+/// batches of an object stay in this memory until they are committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));

@@ -1,8 +1,8 @@
 //! The broker keys of diskless topics.
 //!
-//! The key of a single topic is in `topic_keys`. A setting that has another name in Inkless has a key for each name.
-//! The key with Inkless's name has no default. If only this key is set, its value also applies to the key with our
-//! name.
+//! The topic key `diskless.enable` is in `topic_keys`. If a setting has another name in Inkless, users may set it under
+//! either name. The key with Inkless's name has no default. If only this key is set, the setting under our name gets
+//! its value.
 
 use super::key::{Allowed, Key, Type};
 
@@ -29,7 +29,7 @@ const UPLOAD_BACKOFF_MS: Allowed = Allowed::Between(0, 60_000);
 const DELAY_MS: Allowed = Allowed::Between(0, 60_000);
 const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 
-/// The rows of the broker's table for diskless topics.
+/// Rows of the table of broker keys: diskless topics.
 #[rustfmt::skip]
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic created without diskless.enable is diskless. Internal topics never are, and existing topics stay as they are.")

@@ -21,7 +21,7 @@ const SECRET: &str = "diskless.storage.aws.secret.access.key";
 /// Key of [`S3Storage::truststore`].
 pub const TRUSTSTORE: &str = "diskless.storage.s3.ssl.truststore.location";
 const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
-/// Name of the directory in log.dirs that is the store if none is configured.
+/// Name of the directory below log.dirs that stores the objects if `diskless.storage` is not set.
 const DEFAULT_DIRECTORY: &str = "diskless";
 const FORMS: &str = "must be a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
 const S3_FORM: &str = "must have the form s3://bucket/prefix, with at least 3 characters in the bucket's name; an \
@@ -49,8 +49,8 @@ pub struct S3Storage {
     pub region: Option<String>,
     /// True if URLs have the bucket's name in the path instead of the host name.
     pub is_path_style: bool,
-    /// The key id and the secret key. With `None`, they come from the usual places of Amazon's tools, such as the
-    /// environment, a profile or the metadata service.
+    /// The access key id and the secret key. With `None`, they come from the usual sources of Amazon's tools:
+    /// environment variables, a profile or the metadata service.
     pub credentials: Option<(String, Secret)>,
     /// A PEM file with certificate authorities to trust in addition to the system's.
     pub truststore: Option<PathBuf>,

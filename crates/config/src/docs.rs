@@ -195,8 +195,8 @@ impl Group {
     }
 }
 
-/// Returns the group that a key belongs to: the first that names the whole key, or otherwise the first with a matching
-/// prefix. None if there is no such group.
+/// Returns the group of a key: the first group that lists the key's full name, or otherwise the first group with a
+/// matching prefix. None if there is no such group.
 fn group_of(key: &str) -> Option<&'static Group> {
     let exact = GROUPS.iter().find(|group| group.keys.contains(&key));
     exact.or_else(|| GROUPS.iter().find(|group| group.position(key).is_some()))
@@ -226,8 +226,8 @@ pub fn markdown() -> String {
     page
 }
 
-/// Returns the reasons why keys have no effect, each with a flag and with the names of its keys in backquotes. The flag
-/// is true if the broker refuses these keys.
+/// Returns each reason why keys have no effect, together with the names of its keys in backquotes. The flag is true if
+/// the broker refuses these keys, and false if it only warns.
 fn inert_by_reason() -> Vec<(&'static str, bool, Vec<String>)> {
     let mut rows: Vec<(&str, bool, Vec<String>)> = Vec::new();
     for (name, refused, why) in inert::rows() {

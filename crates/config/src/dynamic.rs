@@ -1,7 +1,7 @@
 //! Dynamic settings (KIP-226), which clients set for one broker or for all brokers of the cluster.
 //!
-//! The control plane stores them. After each change, the settings in force are computed again: those of topics, groups
-//! and the log cleaner, and the broker's own in `live`. The broker reads every other setting only once, at its start.
+//! The control plane stores these values. After each change, the broker computes the settings of topics, groups and the
+//! log cleaner again, and its own settings in `live`. It reads every other setting only once, at its start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
 
@@ -21,10 +21,10 @@ pub struct DynamicConfig {
     pub cluster: BTreeMap<String, String>,
 }
 
-/// The dynamic settings of a broker that has none.
+/// Empty dynamic settings, for a broker that has none.
 pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
 
-/// All values that are set for a broker, separated by their source.
+/// All values that are set for a broker: the static ones and the dynamic ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BrokerValues<'a> {
     /// The checked values of the file and the command line.
@@ -36,7 +36,7 @@ impl<'a> BrokerValues<'a> {
     /// The sources of values, beginning with the one that overrides the others.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
-    /// Returns the values that a broker starts with, before it knows any dynamic ones.
+    /// Returns the values with which a broker starts, before it has loaded any dynamic values.
     pub fn at_start(properties: &'a Properties) -> Self {
         Self { properties, dynamic: &NOTHING }
     }

@@ -65,13 +65,13 @@ impl Mistakes {
         self.0.append(&mut others.0);
     }
 
-    /// Returns the value if `found` has one. Otherwise adds its mistakes and returns None.
+    /// Returns the value of a check that succeeded. If the check failed, adds its mistakes and returns None.
     pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }
 
-    /// Adds the mistakes of a second check, which ran without the values that the first check refused. A mistake that
-    /// only follows from a refused value is left out.
+    /// Adds the mistakes of a second check, which ran without the values that the first check refused. Drops a mistake
+    /// about a key that already has one, or whose message contains the name of such a key.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
             self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))

@@ -8,7 +8,7 @@ use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{GroupSettings, classic};
 use fullbore_wire::batch::Compression;
 
-/// The rows of the broker's table for groups.
+/// Rows of the table of broker keys: groups.
 pub(super) const GROUP_KEYS: &[Key] = &[
     Key::int(
         "group.min.session.timeout.ms",
@@ -150,7 +150,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     .differs("not a Kafka key"),
 ];
 
-/// How the broker creates the topic `__consumer_offsets`, and how it compresses the records.
+/// Settings with which the broker creates the topic `__consumer_offsets`, and with which it compresses the records.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetsTopicConfig {
     pub partitions: i32,
@@ -230,7 +230,7 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
-    /// The settings that a group of the consumer protocol has if none are set for the group itself.
+    /// The broker-wide settings of groups with the consumer protocol. A group may override them.
     pub consumer: consumer::ConsumerGroupSettings,
 }
 
@@ -249,7 +249,7 @@ impl GroupConfig {
         })
     }
 
-    /// Returns the settings that the rules of groups use.
+    /// Returns the settings for the state machine of a group.
     pub fn settings(&self) -> GroupSettings {
         GroupSettings {
             classic: classic::ClassicGroupSettings {
@@ -306,7 +306,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(
     Ok(settings)
 }
 
-/// The two keys that limit another key: its minimum and its maximum.
+/// The names of the broker keys that limit a group's setting: the minimum, then the maximum.
 type LimitKeys = (&'static str, &'static str);
 const SESSION: LimitKeys = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
 const HEARTBEAT: LimitKeys = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");

@@ -1,9 +1,9 @@
 //! Warnings and refusals for keys that have no effect here. The broker starts with an ordinary `server.properties` of
-//! Kafka, and its warnings list what is different.
+//! Kafka, and warns about each setting of this file that it does not use.
 //!
-//! Kafka's keys themselves are in the table `kafka_keys`. This module has prefixes of keys that are not part of Kafka
-//! 4.3. A key that is in no table and has none of these prefixes is reported as unknown. A key is refused if a user who
-//! sets it would otherwise believe the broker to be safer than it is.
+//! The keys of Kafka 4.3 are in the table `kafka_keys`. This module has prefixes of keys that are not part of Kafka
+//! 4.3. A key that is in no table and has none of these prefixes is reported as unknown. The broker refuses a key if a
+//! user who sets it would otherwise believe the broker to be safer than it is.
 
 use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};
@@ -54,7 +54,8 @@ const STOCK: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
 ];
 
-/// Replaces all warnings about values from Kafka's shipped configuration files by one warning, which comes last.
+/// Replaces all warnings about unchanged values of Kafka's shipped configuration files by a single warning at the end
+/// of the list.
 pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Warning> {
     let is_stock = |warning: &Warning| {
         let value = typed.get(&warning.key).map(str::trim);
@@ -68,8 +69,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns a warning if a known key has no effect, or an error if the broker refuses the value. Returns `Ok(None)` if
-/// the key is honoured, or if the value is the one that applies anyway.
+/// Returns a warning if a known key has no effect, or an error if the broker refuses this value of the key. Returns
+/// `Ok(None)` if the broker uses the value, or if it refuses only other values of the key.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),
@@ -78,7 +79,7 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
     }
 }
 
-/// Judges a key that is in none of the broker's tables. Returns a warning, or an error if the broker refuses the key.
+/// Looks up the prefix of a key that is in no table. Returns a warning, or an error if the broker refuses such keys.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     let meant = meant_broker_key(key);
@@ -101,8 +102,8 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
     }
 }
 
-/// Returns the keys and prefixes without effect, for the documentation, each with a flag and with the reason. The flag
-/// is true if the broker refuses the key.
+/// Returns the keys and prefixes without effect, for the documentation. The flag is true if the broker refuses the key,
+/// and false if it only warns. The text is the reason.
 pub(super) fn rows() -> impl Iterator<Item = (String, bool, &'static str)> {
     let known = broker_keys().map(|key| (key.name.to_owned(), key.effect));
     let starts = FATES

@@ -1,7 +1,7 @@
 //! The broker keys of Apache Kafka 4.3 that have no effect here or accept only their default, each with the reason.
 //!
-//! A key that becomes honoured moves from here to `broker_keys` or a table beside it. This module has only the rows,
-//! and `inert` judges the values.
+//! If a later version of the broker uses such a key, its row must move to `broker_keys` or to one of the tables that
+//! `broker_keys` lists. The checks of the values are in `inert`.
 
 use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;

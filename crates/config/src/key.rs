@@ -1,6 +1,6 @@
 //! A row of the table of keys, and the check of a value against its row.
 //!
-//! A value that has passed [`Key::check`] can be read by the typed readers of `lookup`.
+//! `ConfigReader` can parse every value that has passed [`Key::check`].
 
 use super::error::ConfigError;
 
@@ -16,7 +16,7 @@ pub enum Type {
     List = 7,
     /// The name of a Java class.
     Class = 8,
-    /// Text that is never shown.
+    /// A secret text, which DescribeConfigs, logs and errors never show.
     Password = 9,
 }
 
@@ -31,9 +31,9 @@ pub enum Source {
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
-    /// Nowhere: the value is the default of the table.
+    /// Not set: the value is the default of the table.
     Default = 5,
-    /// Set on a logger of the broker, or its initial level.
+    /// Set on a logger of the broker, or the logger's initial level.
     DynamicBrokerLogger = 6,
     /// Set on the client metrics subscription.
     ClientMetrics = 7,
@@ -62,13 +62,13 @@ pub enum Allowed {
 /// Effect that setting a key has on this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The broker uses the value, or the row accepts only one value.
+    /// The broker uses the value, or the key accepts only one value.
     Honoured,
     /// The key has no effect, for this reason. In the broker's file it causes a warning. A client that sets it gets an
     /// error.
     Nothing(&'static str),
-    /// Every value but the default is refused, for this reason. The user would otherwise rely on a feature that is
-    /// missing.
+    /// The broker refuses every value but the default, for this reason. With another value, the user would rely on a
+    /// feature that is missing.
     Refused(&'static str),
 }
 
@@ -80,7 +80,7 @@ pub struct Key {
     pub allowed: Allowed,
     /// The default. With `None`, the key has the value of the first synonym that has one, or no value at all.
     pub default: Option<&'static str>,
-    /// Keys whose values apply, in this order, if this key is not set. For a topic's key these are broker keys.
+    /// Keys whose values apply if this key is not set, in this order. The synonyms of a topic's key are broker keys.
     pub synonyms: &'static [&'static str],
     /// Number of milliseconds in one unit of the value, for keys in hours or minutes; 1 for all other keys.
     pub unit_ms: i64,
@@ -90,7 +90,7 @@ pub struct Key {
     pub any_case: bool,
     /// True if this broker key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// True if the broker's value is used only when a topic is created. If an existing topic has no value for the key,
+    /// True if a topic gets the broker's value only when it is created. If an existing topic has no value for the key,
     /// `default` applies, not the broker's value.
     pub at_creation: bool,
     /// How the key differs from Apache Kafka's, if it does.
@@ -157,7 +157,7 @@ impl Key {
         self
     }
 
-    /// Marks a topic's key that takes the broker's value only when the topic is created.
+    /// Marks a topic's key that is copied from the broker's value when the topic is created, and only then.
     pub(super) const fn at_creation(mut self) -> Self {
         self.at_creation = true;
         self
@@ -190,7 +190,7 @@ impl Key {
         self
     }
 
-    /// Returns true if the key accepts a single value, so that no code needs to read it.
+    /// Returns true if the key accepts only one value. The broker then never reads the key.
     pub fn is_fixed(&self) -> bool {
         match self.allowed {
             Allowed::OneOf(values) => values.len() == 1,
@@ -214,8 +214,8 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks a value that must take effect, such as one that a client sets. If the key has no effect here, every value
-    /// but the default is refused.
+    /// Checks a value for which a warning would not be enough, such as one that a client sets. If the key has no effect
+    /// here, refuses every value but the default.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {
@@ -260,8 +260,8 @@ impl Key {
     fn refusal(&self, name: &str, value: &str) -> ConfigError {
         let allowed = self.allowed_text();
         let mut message = match self.greatest() {
-            // The value is too large, and the text of the range has no maximum, as in `a number of at least 1`. Name
-            // the maximum instead of the range.
+            // The value is too large, and the text of the range shows no maximum, as in `a number of at least 1`. The
+            // error must then show the maximum instead.
             Some(greatest) if exceeds(value.trim(), greatest) && !allowed.contains(&greatest.to_string()) => {
                 format!("must be at most {greatest}")
             }

@@ -36,7 +36,8 @@ pub struct Listener {
     pub host: String,
     /// The port. With 0, the system chooses a free one.
     pub port: u16,
-    /// The host and port that clients connect to. With `None`, these are `host` and the port that was bound.
+    /// The host and port to which clients connect. With `None`, clients connect to `host` and the port that the socket
+    /// was bound to.
     pub advertised: Option<(String, u16)>,
     /// The settings of TLS; `None` for a PLAINTEXT listener.
     pub tls: Option<ListenerTls>,
@@ -60,8 +61,9 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Parses the values of the keys that define the listeners. Skips the controllers' listeners, and refuses any other
-/// listener that is neither PLAINTEXT nor SSL. `tls_of` returns the TLS settings for the name of a listener.
+/// Parses the values of the keys that define the listeners. Skips listeners of Kafka's controllers. Refuses any other
+/// listener whose protocol is neither PLAINTEXT nor SSL. `tls_of` returns the TLS settings of the listener with the
+/// given name.
 pub(super) fn parse_listeners(
     texts: &ListenerTexts<'_>,
     tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,
@@ -209,7 +211,8 @@ pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, us
         let (address, count) = item.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let count: u32 = count.trim().parse().ok()?;
-        // Use the canonical form, because a client's address is also converted to it before its limit is looked up.
+        // Convert the address to its canonical form, because the broker looks up the limit by a client's canonical
+        // address.
         let address: IpAddr = address.parse().ok()?;
         Some((address.to_canonical(), usize::try_from(count).ok()?))
     };

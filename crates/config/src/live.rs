@@ -1,7 +1,7 @@
 //! The broker's own settings that may change while it runs.
 //!
-//! The code that uses such a setting reads it from the metadata image each time. The defaults of topics' settings are
-//! not here, because they become part of each topic's configuration.
+//! Code that uses such a setting must read it from the metadata image each time. Broker-wide defaults of topic settings
+//! are not here, because they become part of each topic's configuration.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,8 +23,8 @@ pub struct LiveConfig {
     /// How many batches of each producer a partition remembers, if the topic does not set a number itself
     /// (`max.idempotence.batches.to.retain`).
     pub batches_to_retain: i32,
-    /// True if a transactional batch of an older client is verified by the coordinator before it begins a transaction
-    /// in a partition (`transaction.partition.verification.enable`).
+    /// True if the coordinator must verify a transactional batch of an older client before the batch opens a
+    /// transaction in a partition (`transaction.partition.verification.enable`).
     pub verifies_partitions: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Looks up the value of a key: in the topic, the dynamic settings, the broker's properties, and the defaults.
 //!
-//! The result is a chain of values, of which the first is in force. If the key or one of its synonyms has a default,
-//! the chain is never empty. All values have passed [`Key::check`] before.
+//! The result is a list of values, called a chain. The first value is in force. The chain is never empty if the key or
+//! one of its synonyms has a default. All values have passed [`Key::check`] before.
 
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;
@@ -11,7 +11,7 @@ use super::reader::ConfigReader;
 /// A value that is set for a key or for one of its synonyms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigValue {
-    /// The key that has the value: the requested one, or one of its synonyms.
+    /// The key for which the value is set: the requested key, or one of its synonyms.
     pub name: &'static str,
     pub value: String,
     pub source: Source,
@@ -38,9 +38,9 @@ pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<C
     chain(&rows, broker)
 }
 
-/// Returns the values of a key of a topic, group or subscription. The value that is set there comes first, and then the
-/// values of the broker keys that are the key's synonyms. A key that takes the broker's value only at creation has its
-/// own default instead.
+/// Returns the values of a key of a topic, group or subscription. The resource's own value comes first, and then the
+/// values of the broker keys that are the key's synonyms. If the broker's value applies only at the creation of a
+/// topic, the key's own default comes instead.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -49,7 +49,7 @@ pub(super) fn resource_chain(
     chain_beside(key, set, if key.at_creation { &[] } else { key.synonyms }, broker)
 }
 
-/// Returns the values of a key as [`resource_chain`] does, but with the broker keys in `beside` in place of the key's
+/// Returns the values of a key like [`resource_chain`], but uses the broker keys in `beside` instead of the key's
 /// synonyms.
 pub(super) fn chain_beside(
     key: &'static Key,

@@ -36,8 +36,8 @@ pub struct ConnectionLimits {
     pub request_bytes_max: usize,
     /// Maximum number of requests that are admitted but not yet answered.
     pub requests_max: usize,
-    /// Maximum memory of the admitted requests and their responses, in bytes. If no other request is admitted, the next
-    /// one is admitted whatever its size is.
+    /// Maximum memory of the admitted requests and their responses, in bytes. A request that is larger than this limit
+    /// is admitted if no other request is.
     pub bytes_max: usize,
     /// How long a connection may be idle before the broker closes it (`connections.max.idle.ms`). While a response is
     /// due, the connection does not count as idle.

@@ -23,8 +23,8 @@ pub struct MembershipConfig {
     pub session_timeout_ms: u64,
     /// How long a broker waits between two heartbeats (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
-    /// True if this broker may start with a new data directory although it had the only complete replica of a partition
-    /// (`fullbore.lost.directory.accept`).
+    /// True if this broker may start with a new data directory, although its lost directory had the only complete
+    /// replica of a partition (`fullbore.lost.directory.accept`).
     pub accepts_lost_directory: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct PlaneSettings {
     /// A file with the password, to be used instead of a password in the URL. The file is read again for each
     /// connection.
     pub password_file: Option<PathBuf>,
-    /// How long a call of the database may take.
+    /// Maximum time of a call to the database.
     pub timeout_ms: u64,
 }
 
@@ -88,7 +88,7 @@ impl PlaneSettings {
     }
 }
 
-/// Returns true if `url` names the database of a cluster.
+/// Returns true if `url` has the scheme of a PostgreSQL URL, so that the broker belongs to a cluster.
 pub(super) fn is_database(url: &str) -> bool {
     SCHEMES.iter().any(|scheme| url.starts_with(scheme))
 }
@@ -101,7 +101,8 @@ pub(super) fn without_user(url: &str) -> String {
     let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     match address.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{host}"),
-        // A question mark in the password has split the URL, so `address` may be a part of the password.
+        // A question mark in the password has ended `address` too early, so `address` may contain a part of the
+        // password.
         None if parameters.contains('@') => "[hidden]".to_owned(),
         None => format!("{scheme}://{address}"),
     }

@@ -1,6 +1,6 @@
 //! Java's `.properties` format, and the values that the user typed in it.
 //!
-//! Nothing here is checked. If a key is set twice, the last value and its place count, as in Java.
+//! This module does not check any value. If a key is set twice, the last value and its place count, as in Java.
 
 use fullbore_tls::is_secret;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct Properties {
     values: BTreeMap<String, Typed>,
 }
 
-/// A value, and the place where it was typed in the form that [`Mistakes`] shows.
+/// A value, and the place where the user typed it. `place` is the text with which a line of [`Mistakes`] begins.
 #[derive(Clone, PartialEq, Eq)]
 struct Typed {
     value: String,
@@ -48,8 +48,8 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// Parses a file as [`Properties::parse`] does. Each value and each mistake has the file's name and its line number
-    /// as its place. The values of readable lines are returned even if other lines have mistakes.
+    /// Parses a file like [`Properties::parse`]. The place of each value and each mistake is the file's name and the
+    /// line number. If some lines have mistakes, the values of all other lines are returned as well.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");
@@ -112,8 +112,8 @@ impl Properties {
     }
 }
 
-/// Returns the lines of a file without comments and empty lines. Continued lines are joined, and each line comes with
-/// the number of its first line in the file.
+/// Returns the lines of a file without comments and empty lines. Joins continued lines into one, whose number is that
+/// of its first line in the file.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;
@@ -153,7 +153,7 @@ fn split(line: &str) -> (&str, &str) {
     (&line[..end], value.trim_start_matches(blank))
 }
 
-/// Puts a backslash before each character that has a meaning in a file. A space, `=`, `:`, `#` and `!` have a meaning
+/// Puts a backslash before each character that is part of the file's syntax. A space, `=`, `:`, `#` and `!` need one
 /// anywhere in a key, but in a value only at the start.
 fn escape(part: &str, is_key: bool) -> String {
     let mut escaped = String::with_capacity(part.len());

@@ -1,6 +1,7 @@
-//! Reads typed values by name, wherever their texts come from.
+//! Reads typed values by the names of their keys.
 //!
-//! Every value has passed [`Key::check`](super::Key::check) before. A value that cannot be read is a bug, and panics.
+//! A function returns the text of each key, so this module does not depend on the source of the values. Every value has
+//! passed [`Key::check`](super::Key::check) before. If a value cannot be parsed, that is a bug, and the reader panics.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

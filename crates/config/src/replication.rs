@@ -8,7 +8,7 @@ use super::listener::Listener;
 use super::reader::ConfigReader;
 use std::time::Duration;
 
-/// The rows of the broker's table for replication.
+/// Rows of the table of broker keys: replication.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
     Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same one. If unset, the listener named PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
@@ -45,7 +45,7 @@ pub struct ReplicationConfig {
     /// True if the certificates of other brokers must match their host names.
     pub compares_names: bool,
     pub fetchers: u32,
-    /// Maximum number of fetches that wait for a response from the same leader.
+    /// Maximum number of fetches in flight to one leader.
     pub fetches_max: usize,
     pub fetch_max_bytes: i32,
     pub response_max_bytes: i32,
@@ -54,8 +54,8 @@ pub struct ReplicationConfig {
     pub socket_timeout_ms: u64,
     /// How long a follower may be behind its leader before it leaves the in-sync replicas (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// How long the broker waits between two checks for partitions that it should lead as their preferred leader. With
-    /// `None`, it never checks.
+    /// How long the broker waits between two searches for partitions whose preferred leader it is but that another
+    /// broker leads. With `None`, it never searches.
     pub balance_interval: Option<Duration>,
 }
 

@@ -39,8 +39,8 @@ impl TopicConfig {
         Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
     }
 
-    /// Returns the error for a request after which two settings contradict each other; `None` if there is no
-    /// contradiction.
+    /// Returns an error if two settings of this topic contradict each other; `None` otherwise. A request with such
+    /// settings must be refused.
     pub fn contradiction(&self) -> Option<ConfigError> {
         let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {

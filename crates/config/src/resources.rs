@@ -1,7 +1,7 @@
 //! The configuration of a group, and of a client metrics subscription.
 //!
 //! The control plane stores the values, which passed [`check_resource`] when they were set. The broker's limits may
-//! have changed since then, so a group's values are limited again when they are read.
+//! have changed since then, so a group's value that is now outside the limits is replaced by the nearest limit.
 
 use std::collections::BTreeMap;
 
@@ -100,8 +100,7 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// Broker key with the assignment interval of groups that do not set one themselves. Its value may change while the
-/// broker runs.
+/// Broker key with the assignment interval of all groups that do not set one themselves. The key is dynamic.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
 /// A client metrics subscription: which clients push which metrics, and how often.
@@ -134,10 +133,10 @@ const TRAITS: [(&str, ClientTrait); 6] = [
     ("client_source_port", ClientTrait::SourcePort),
 ];
 
-/// Maximum length of a pattern in characters. A longer one would be slow to match with each client.
+/// Maximum length of a pattern in characters. Matching a longer pattern against every client would take too long.
 const PATTERN_CHARS_MAX: usize = 1024;
 /// Maximum number of patterns in a subscription. Clients have only six properties to match, so few subscriptions need
-/// as many.
+/// 16 patterns.
 const PATTERNS_MAX: usize = 16;
 /// Maximum number of metrics in a subscription.
 const METRICS_MAX: usize = 1000;
@@ -236,7 +235,7 @@ where
         .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
-/// Checks that dynamic settings are within the limits that this broker had at its start.
+/// Checks that dynamic settings are within the limits in the broker's file, which this broker reads only at its start.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if a value is outside its limits.

@@ -15,11 +15,11 @@ use fullbore_tls::{ClientAuth, Settings};
 const PREFIX: &str = "listener.name.";
 const CLIENT_AUTH: &str = "ssl.client.auth";
 
-/// A setting that was made for a single listener.
+/// A TLS key with the prefix of a listener, such as `listener.name.internal.ssl.keystore.location`.
 pub(super) struct OfOneListener {
-    /// The row of the same setting for all listeners.
+    /// The row of the same key without the prefix.
     pub key: &'static Key,
-    /// The full name of the key, with the listener's name in lower case.
+    /// The full name of the key, with the name of the listener in lower case.
     pub canonical: String,
 }
 

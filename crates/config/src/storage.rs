@@ -12,7 +12,8 @@ pub struct StorageConfig {
     pub disk_reserve_bytes: u64,
     /// How many bytes of the newest records stay in the page cache. With `None`, the system decides.
     pub page_cache_kept: Option<u64>,
-    /// Number of threads that open logs, which takes long only after a crash (`num.recovery.threads.per.data.dir`).
+    /// Number of threads that open logs at a start (`num.recovery.threads.per.data.dir`). Opening takes long only after
+    /// a crash.
     pub recovery_threads: usize,
     /// log.retention.check.interval.ms
     pub retention_check_interval_ms: u64,
@@ -22,7 +23,7 @@ pub struct StorageConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Maximum number of idempotent producers that all logs together remember (`fullbore.producers.max`).
     pub producers_max: usize,
-    /// The settings of compaction, as the file and the command line set them.
+    /// The settings of compaction, with their values from the file and the command line.
     pub cleaner: CleanerSettings,
 }
 

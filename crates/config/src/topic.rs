@@ -1,6 +1,6 @@
 //! The configuration of a topic, with all defaults filled in.
 //!
-//! A `TopicConfig` exists only if all values that it was made from have passed their checks.
+//! A `TopicConfig` is made only from values that have passed their checks.
 
 use fullbore_wire::batch::{Compression, Level};
 use fullbore_wire::did_you_mean;
@@ -14,8 +14,7 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
-/// Maximum number of bytes of log between two entries of its index. A read scans up to this much of a segment, on the
-/// thread that serves the client.
+/// Maximum of index.interval.bytes. A read may scan as many bytes of a segment on a thread that serves clients.
 const INDEX_INTERVAL_MAX: u64 = 1 << 20;
 
 /// The clock that stamps a record. The number is the value of the bit in a batch's attributes.
@@ -27,7 +26,8 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// How old records are treated (cleanup.policy). If neither flag is set, they are kept forever.
+/// How compaction and retention treat old records (cleanup.policy). If both flags are false, all records are kept
+/// forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanupPolicy {
     /// Deletes old records.
@@ -50,7 +50,7 @@ pub struct StoredAs {
     pub level: Level,
 }
 
-/// How thoroughly the broker checks a compressed batch that it stores as it was sent (fullbore.produce.validation).
+/// How thoroughly the broker checks a compressed batch that it stores without changes (fullbore.produce.validation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProduceValidation {
     /// The broker decompresses the batch and counts its records.
@@ -69,8 +69,8 @@ impl Eq for Ratio {}
 /// The settings of a topic that are in force. The names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// True if the records are in an object store. This is decided when the topic is created, and later changes of the
-    /// broker's default do not affect it.
+    /// True if the records are in an object store. The value is fixed when the topic is created, and does not follow
+    /// later changes of the broker's default.
     pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
@@ -93,7 +93,7 @@ pub struct TopicConfig {
     pub min_compaction_lag_ms: i64,
     /// Maximum time that a record stays uncompacted; `i64::MAX` for no limit.
     pub max_compaction_lag_ms: i64,
-    /// How long a tombstone is kept after the first cleaning that has read it.
+    /// How long compaction keeps a tombstone, counted from the first cleaning that has read it.
     pub delete_retention_ms: i64,
     /// The number of unflushed records at which a partition's log is flushed; `None` for no limit.
     pub flush_messages: Option<u64>,
@@ -236,8 +236,8 @@ pub(super) fn chain(
     }
 }
 
-/// Returns true if `overrides` request a diskless topic, and false if they request a topic on disk. None if they leave
-/// the choice to the broker.
+/// Returns true if `overrides` request a diskless topic, and false if they request a topic on disk. Returns `None` if
+/// `diskless.enable` is not set, so that the broker's default applies.
 pub fn requested_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
     let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
     let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;

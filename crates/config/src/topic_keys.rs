@@ -1,12 +1,12 @@
 //! The table of topic keys, which CreateTopics and IncrementalAlterConfigs can set.
 //!
-//! A topic's key that is not set takes its value from the broker key in the same row. Every key here is read by
+//! If a topic does not set a key, the broker key that is listed as its synonym applies. Every key here is read by
 //! `topic`, accepts only one value, or has no effect and accepts only its default.
 
 use super::key::{Allowed, Key, Type};
 
-/// The values of compression.type, for the broker key and the topic's key. The ranges of the levels below are also for
-/// both keys.
+/// The values of the broker key and the topic key compression.type. The ranges of the levels below also apply to both
+/// broker keys and topic keys.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
@@ -153,7 +153,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "Whether a replica that lacks acknowledged records may become leader when no other is available.",
     )
     .or_else(&["unclean.leader.election.enable"]),
-    // Known keys that accept only one value here.
+    // Kafka's topic keys that accept only their default here.
     Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
     Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
     Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),

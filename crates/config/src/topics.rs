@@ -20,7 +20,7 @@ pub struct TopicsConfig {
     pub delete_enable: bool,
     /// True if a topic becomes diskless when it is created without `diskless.enable` (`log.diskless.enable`).
     pub diskless: bool,
-    /// The settings of a topic without overrides, as the file and the command line set them.
+    /// The settings of a topic without overrides, with their values from the file and the command line.
     pub defaults: TopicConfig,
 }
 

@@ -7,7 +7,7 @@ use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
 /// Maximum number of requests of a transactional id that wait until a change of the id's state is stored.
 const WAITERS_MAX: usize = 64;
 
-/// The rows of the broker's table for transactions.
+/// Rows of the table of broker keys: transactions.
 pub(super) const TRANSACTION_KEYS: &[Key] = &[
     Key::int(
         "transaction.max.timeout.ms",
@@ -94,7 +94,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
     .differs("not a Kafka key; has the effect of flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
 
-/// How the broker creates the topic `__transaction_state`.
+/// Settings with which the broker creates the topic `__transaction_state`.
 #[derive(Debug, Clone)]
 pub struct TransactionLogConfig {
     pub partitions: i32,
@@ -106,7 +106,7 @@ pub struct TransactionLogConfig {
 }
 
 impl TransactionLogConfig {
-    /// Returns the topic settings with which `__transaction_state` is created. Kafka sets the same ones.
+    /// Returns the topic settings with which `__transaction_state` is created. They are the same as in Kafka.
     pub fn configs(&self, is_cluster: bool) -> Vec<(String, Option<String>)> {
         let (segment_bytes, min_isr) = (self.segment_bytes.to_string(), if is_cluster { self.min_isr } else { 1 });
         [
@@ -125,7 +125,7 @@ impl TransactionLogConfig {
 #[derive(Debug, Clone)]
 pub struct TransactionConfig {
     pub log: TransactionLogConfig,
-    /// Settings of the state machine of each transaction.
+    /// Settings of the state machine of a transactional id.
     pub rules: TransactionSettings,
     pub ids_max: usize,
     pub id_expiration_ms: i64,

@@ -6,13 +6,13 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker, for example fences it. The same transaction elects leaders for a first part of
-    /// the affected partitions, beginning with those in `urgent`. [`Control::settle_partitions`] handles the rest.
+    /// Changes the state of a broker, for example fences it. The same transaction elects leaders for as many affected
+    /// partitions as fit, beginning with those in `urgent`. [`Control::settle_partitions`] decides about the rest.
     ///
     /// # Errors
     /// Fails with BROKER_ID_NOT_REGISTERED if the broker is unknown, and with STALE_BROKER_EPOCH if another process has
     /// replaced it. Fails with INVALID_REQUEST if the broker reports the loss of the object store, but no other broker
-    /// serves diskless partitions. Fails with the store's error if the store cannot be used.
+    /// serves diskless partitions. Returns the store's error if the store cannot be used.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

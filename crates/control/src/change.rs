@@ -1,8 +1,8 @@
-//! The changes that a decision results in, and the versions of the metadata.
+//! The changes that result from a decision, and the versions of the metadata.
 //!
-//! A change contains new values, not the request that led to them. Applying it to an image gives the next image (see
-//! `image/apply.rs`). Only `decide` creates new changes. Each store writes them in its own format, and converts them
-//! back when it reads them.
+//! A change contains new values, not the request that led to them. An image with a change applied is the next image
+//! (see `image/apply.rs`). Only `decide` creates new changes. Each store writes them in its own format, and converts
+//! them back when it reads them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,21 +39,22 @@ pub struct Version {
     pub nonce: u64,
 }
 
-/// The newest acceptance of an older copy of the database (`fullbore admin accept-copy`).
+/// The most recent acceptance of an older copy of the database by an operator (`fullbore admin accept-copy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyAcceptance {
-    /// The version from which brokers continued. All versions that the older copy lacks are below it.
+    /// The version from which the brokers continued. It is larger than every version that was committed after the copy
+    /// was made.
     pub version: u64,
-    /// The leader epoch from which classic partitions continued, and in which later partitions begin at the earliest.
-    /// All epochs that the older copy lacks are below it.
+    /// The leader epoch in which the classic partitions of the copy continued. It is larger than every epoch that a
+    /// partition reached after the copy was made. Partitions created later begin in this epoch or a larger one.
     pub first_leader_epoch: i32,
     /// The time of the acceptance by the database's clock, in ms since 1970.
     pub at_ms: i64,
 }
 
 impl CopyAcceptance {
-    /// How long retention and compaction delete no records after an older copy of the database was accepted. The copy
-    /// may have outdated settings of topics, so operators have this time to set them again.
+    /// Time after the acceptance of an older copy of the database in which retention and compaction delete no records.
+    /// The topic settings in the copy may be outdated, and operators can correct them during this time.
     pub const RECORDS_KEPT: Duration = Duration::from_secs(3600);
 
     /// Returns the time before which retention and compaction delete no records, in ms since 1970.
@@ -61,7 +62,7 @@ impl CopyAcceptance {
         self.at_ms.saturating_add(i64::try_from(Self::RECORDS_KEPT.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Returns the acceptance as the text that the stores keep.
+    /// Returns the acceptance as the text that the stores contain.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.version, self.first_leader_epoch, self.at_ms)
     }
@@ -74,10 +75,10 @@ impl CopyAcceptance {
     }
 }
 
-/// A single change to the metadata. Each commit is a list of them.
+/// A single change of the metadata. Each commit is a list of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A broker was registered with a new epoch, or its state has changed. `node` has all of its registration.
+    /// A broker was registered with a new epoch, or its state has changed. `node` is its complete new registration.
     BrokerRegistered {
         id: i32,
         node: RegisteredBroker,
@@ -88,21 +89,21 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// New states of consecutive partitions, of which `first` is the first. Partitions after the topic's last one are
-    /// added to the topic.
+    /// New states of consecutive partitions. The first of them has the number `first`. Numbers beyond the topic's last
+    /// partition add partitions to the topic.
     PartitionsChanged {
         topic: Uuid,
         first: usize,
         partitions: Partitions,
     },
-    /// A broker has reported where its log of a partition without a leader ends. The report is kept until the partition
+    /// A broker has reported the end of its log of a partition without a leader. The report is kept until the partition
     /// has a leader.
     LogEndReported {
         topic: Uuid,
         partition: i32,
         end: LogEndReport,
     },
-    /// The topic's settings have changed; `overrides` has all of them.
+    /// The topic's settings have changed; `overrides` contains all of them.
     TopicConfigured {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
@@ -113,19 +114,19 @@ pub enum Change {
     DeletionFinished {
         topic: Uuid,
     },
-    /// The deleted topics that a new topic of this name must take into account. If `past` is empty, the name is
+    /// A new topic of this name must take the deleted topics in `past` into account. If `past` is empty, the name is
     /// forgotten.
     NameRemembered {
         name: String,
         past: PastTopics,
     },
-    /// The dynamic settings of one broker have changed, or of all brokers if `broker` is `None`. `overrides` has all of
-    /// them.
+    /// The dynamic settings of one broker have changed, or those for all brokers if `broker` is `None`. `overrides`
+    /// contains all of them.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,
     },
-    /// The settings of a resource have changed; `overrides` has all of them. An empty map removes the resource.
+    /// The settings of a resource have changed; `overrides` contains all of them. An empty map removes the resource.
     ResourceConfigured {
         resource: Resource,
         name: String,
@@ -144,20 +145,18 @@ pub enum Change {
     CopyAccepted(CopyAcceptance),
 }
 
-/// The resource type under which the stores keep feature levels. Kafka's `ConfigResource.Type` does not use this
-/// number.
+/// The resource type of feature levels in the stores. Kafka's `ConfigResource.Type` does not use this number.
 pub const FEATURE_RESOURCE: i8 = 127;
-/// The resource type under which the stores keep the newest [`CopyAcceptance`], in a single row. Kafka's
-/// `ConfigResource.Type` does not use this number either.
+/// The resource type of the newest [`CopyAcceptance`] in the stores, which has a single row. Kafka's
+/// `ConfigResource.Type` does not use this number.
 pub const ACCEPTANCE_RESOURCE: i8 = 126;
-/// The name of the resource of type [`ACCEPTANCE_RESOURCE`], and of its only setting.
+/// The name of the only resource of type [`ACCEPTANCE_RESOURCE`]. The resource has one setting, with the same name.
 pub const ACCEPTANCE: &str = "accepted-copy";
 /// The name of the only setting that a resource of type [`FEATURE_RESOURCE`] has.
 pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {
-    /// Returns true if the change may free disk space, because a topic is deleted or logs may be kept for a shorter
-    /// time.
+    /// Returns true if the change may free disk space: it deletes a topic, or may shorten the retention of logs.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
     }

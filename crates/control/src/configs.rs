@@ -1,5 +1,5 @@
 //! Commands that change the settings of brokers, groups and client metrics, and the levels of features. Each method
-//! returns once the published image shows the changes. The results are in the order of the request.
+//! returns after the image with the changes is published. The results are in the order of the request.
 
 use super::Control;
 use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal, UpdateFeatures};
@@ -15,11 +15,11 @@ impl Control {
         self.submit(ConfigsCommand::Resources(resources)).await
     }
 
-    /// Changes the levels of features: either all of them or none.
+    /// Changes the levels of features. If one update is refused, no level is changed.
     ///
     /// # Errors
-    /// Fails with INVALID_UPDATE_VERSION and Kafka's message if an update cannot be made. The message names the first
-    /// such update.
+    /// Fails with INVALID_UPDATE_VERSION and Kafka's message if an update is invalid. The message names the first
+    /// invalid update.
     pub async fn update_features(&self, features: UpdateFeatures) -> Result<(), Refusal> {
         self.submit(ConfigsCommand::Features(features)).await.into_iter().collect()
     }

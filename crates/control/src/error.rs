@@ -1,6 +1,6 @@
-//! Reasons why the control plane cannot start. Each text is one line, and names the file or database.
+//! The reasons why the control plane cannot start. Each text is one line, and names the file or database.
 //!
-//! A broker that gets one of these errors does not start. Refusals of commands are in `command`.
+//! A broker that gets one of these errors does not start. `command` defines the refusals of commands.
 
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Converts an error of the named store into the reason why the broker cannot start.
+    /// Converts an error of the named store into a reason why the broker cannot start.
     pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
         let file = match store.into() {
             StoreName::File(file) => file,
@@ -80,8 +80,8 @@ impl OpenError {
         }
     }
 
-    /// Returns true if a write failed because the disk is full. Also checks `space`, because SQLite gives no reason if
-    /// it cannot create a file.
+    /// Returns true if a write failed because the disk is full. Also checks `space`, because SQLite gives no reason
+    /// when it cannot create a file.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

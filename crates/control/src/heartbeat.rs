@@ -1,12 +1,12 @@
-//! The database's answer to a heartbeat. The database sends it after it has recorded the heartbeat. The answer contains
-//! the last heartbeats of all brokers.
+//! The database's response to a heartbeat. The database sends it after it has recorded the heartbeat. The response
+//! contains the last heartbeats of all brokers.
 
 use fullbore_wire::Uuid;
 
-/// The database's answer to a heartbeat.
+/// The database's response to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeartbeatAnswer {
-    /// The last heartbeat of each process that the database knows.
+    /// The last heartbeat of each process whose heartbeats the database still has.
     pub peers: Vec<PeerHeartbeat>,
 }
 
@@ -17,9 +17,9 @@ pub struct PeerHeartbeat {
     pub id: i32,
     /// Id of the broker's process.
     pub process: Uuid,
-    /// The heartbeat's number, which counts up.
+    /// The heartbeat's number, which increases with each heartbeat.
     pub number: u64,
-    /// How long ago the heartbeat arrived, by the database's clock, in ms.
+    /// The time since the heartbeat arrived, by the database's clock, in ms.
     pub age_ms: i64,
     /// The metadata version that the broker had published when it sent the heartbeat.
     pub version: u64,

@@ -2,13 +2,13 @@
 //!
 //! The data directory of a broker in a cluster contains the file `cluster`. The file contains the ids of the cluster,
 //! the broker, the directory, and the process that uses the directory. It also contains the newest metadata version
-//! that this broker has seen, and a number that grows with each heartbeat. A standalone broker keeps its identity in
-//! `control.db`.
+//! that this broker has seen, and a number that increases with each heartbeat. The identity of a standalone broker is
+//! in `control.db`.
 //!
 //! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process writes
-//! its id to the file before it registers, and a number before it sends the number with a heartbeat. An older copy of a
-//! directory is recognised by this: its file lacks the registered process, or has a smaller number than that process
-//! has sent.
+//! its id to the file before it registers. It writes each heartbeat number to the file before it sends that heartbeat.
+//! So the broker can recognise an older copy of a directory: the file lacks the registered process, or contains a
+//! smaller number than that process has sent.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -30,7 +30,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The name of the file in a data directory.
 pub const FILE: &str = "cluster";
-/// The format of the file. From format 2 on, a line `format=N` must name it.
+/// The format of the file. A file of format 2 or later must contain the format in a line `format=N`.
 const FORMAT: u32 = 1;
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
@@ -40,7 +40,7 @@ pub struct Identity {
     pub cluster_id: Uuid,
     /// The id of this broker's data directory.
     pub directory: Uuid,
-    /// The directory and the content of its file, if a broker of a cluster has used the directory before.
+    /// The data directory with the content of its file. `None` if no broker of a cluster has used the directory before.
     pub used: Option<UsedDirectory>,
     /// The name of the store, for messages.
     pub store: StoreName,
@@ -77,15 +77,14 @@ pub struct ClusterDirectory {
     pub directory: Uuid,
     /// The newest metadata version that this broker has seen.
     pub seen: Option<Version>,
-    /// The newest heartbeat number, counted over all processes of the broker. 0 if an earlier version of Fullbore wrote
-    /// the file.
+    /// The newest heartbeat number of all processes of the broker. 0 if an earlier version of Fullbore wrote the file.
     pub noted: u64,
-    /// Two processes: the second is the last one that tried to register, and the first was registered at that time.
-    /// `None` if an earlier version of Fullbore wrote the file.
+    /// Two processes: first the registered one, then the last one that tried to register. The first one was registered
+    /// at the time of that attempt. `None` if an earlier version of Fullbore wrote the file.
     pub users: Option<[Uuid; 2]>,
 }
 
-/// Returns the value of a key; `None` if the text does not have the key.
+/// Returns the value of a key, or `None` if the text does not contain the key.
 fn value_in<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
@@ -94,8 +93,8 @@ impl ClusterDirectory {
     /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
     ///
     /// # Errors
-    /// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come
-    /// from the system.
+    /// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Returns other
+    /// errors of the operating system unchanged.
     pub fn read(directory: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => text,
@@ -131,7 +130,7 @@ impl ClusterDirectory {
         })
     }
 
-    /// Returns the content with `process` as the only user of the directory.
+    /// Returns a copy in which `process` is the only user of the directory.
     pub fn used_by(self, process: Uuid) -> Self {
         Self { users: Some([process; 2]), ..self }
     }
@@ -141,8 +140,8 @@ impl ClusterDirectory {
         self.seen.map(|seen| seen.number)
     }
 
-    /// Returns the data by which an older copy of the directory is recognised. The heartbeat number is not flushed to
-    /// disk, so it counts only if the machine has not booted since the directory was last used.
+    /// Returns the data that shows whether the directory is an older copy. The heartbeat number is not flushed to disk.
+    /// So it is used only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         DirectoryMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -163,8 +162,8 @@ impl ClusterDirectory {
         File::open(directory)?.sync_all()
     }
 
-    /// Starts a thread that keeps the file up to date with the newest published version and the heartbeat numbers. The
-    /// thread ends when the channel of images closes.
+    /// Starts a thread that writes the newest published version and the newest heartbeat number to the file. The thread
+    /// ends when the channel of images closes.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be opened or the thread cannot be started.
@@ -182,7 +181,8 @@ impl ClusterDirectory {
         let work = move || {
             while runtime.block_on(has_news(&mut images, &mut to_write)) {
                 let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());
-                // Writing in place is safe, because these bytes always have the same length and lie in one sector.
+                // Overwrite the bytes in place. This is safe, because they always have the same length and are within
+                // one sector.
                 match file.write_all_at(seen_lines(seen, noted).as_bytes(), at) {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
@@ -212,19 +212,19 @@ pub struct UsedDirectory {
 }
 
 impl UsedDirectory {
-    /// Takes the directory's path and the `content` of its file.
+    /// Creates the value from the directory's path and the `content` of its file.
     pub fn new(directory: &Path, content: ClusterDirectory) -> Self {
         Self { directory: directory.to_owned(), content }
     }
 
-    /// Returns the data by which an older copy of the directory is recognised ([`ClusterDirectory::marks`]).
+    /// Returns the data that shows whether the directory is an older copy ([`ClusterDirectory::marks`]).
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         self.content.marks(is_same_boot)
     }
 
-    /// Writes the registered process `former` to the file, and the process `joining`, which is about to replace it.
-    /// `former` is `None` if this directory is an older copy, or if another directory is registered. The file then
-    /// keeps its registered process.
+    /// Writes two processes to the file: the registered process `former`, and the process `joining`, which is about to
+    /// replace it. `former` is `None` if this directory is an older copy, or if another directory is registered. In
+    /// that case the registered process in the file stays unchanged.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.
@@ -238,9 +238,9 @@ impl UsedDirectory {
         self.directory.join(FILE)
     }
 
-    /// Overwrites all lines after the first ones, which have the ids and never change. Does so in place, because a full
-    /// disk has no space for a second file. Also rewrites the metadata version and the heartbeat number, since a file
-    /// of an earlier Fullbore has no line for that number.
+    /// Overwrites all lines after the first ones, which contain the ids and never change. Does so in place, because a
+    /// full disk has no space for a second file. Also rewrites the metadata version and the heartbeat number, since a
+    /// file of an earlier Fullbore has no line for the heartbeat number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.content.seen, self.content.noted), user_lines(users));
@@ -253,7 +253,8 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-/// Returns the lines with the metadata version, its nonce, and the heartbeat number. Their length never changes.
+/// Returns the lines with the metadata version, its nonce, and the heartbeat number. The lines always have the same
+/// length.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
     format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.nonce))
@@ -295,7 +296,7 @@ mod tests {
     }
 
     /// Several processes join in turn. After each step, the test compares the processes in the file with the registered
-    /// one.
+    /// process.
     #[test]
     fn registered_process_stays_named_until_another_has_registered() {
         let directory = tempfile::tempdir().expect("tempdir");
@@ -335,8 +336,8 @@ mod tests {
         }
     }
 
-    /// If the heartbeat number in the directory is smaller than that in the database, the directory is an older copy.
-    /// After a boot of the machine, the directory's number is ignored.
+    /// If the heartbeat number in the directory is smaller than the one in the database, the directory is an older
+    /// copy. After the machine has booted, the directory's number is ignored.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterDirectory { noted: 5, ..directory_of(None) }.used_by(Uuid([1; 16]));

@@ -1,8 +1,8 @@
 //! The cluster's metadata in memory, which every request reads. An image never changes.
 //!
 //! An image shows exactly the state after one committed transaction of the store. Each new version gets a new image
-//! (see `apply`), which shares all unchanged parts with the one before. The cost of a new image therefore depends only
-//! on the size of the change.
+//! (see `apply`), which shares all unchanged data with the previous image. The cost of a new image therefore depends
+//! only on the size of the change.
 
 mod apply;
 mod group_topics;
@@ -27,19 +27,19 @@ use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveCon
 pub use apply::Inapplicable;
 use past::PastNames;
 
-/// Maximum leader epoch in which a partition begins, so that many elections can follow.
+/// Maximum leader epoch in which a partition begins. It leaves enough larger epochs for later elections.
 pub(crate) const FIRST_LEADER_EPOCH_MAX: i32 = i32::MAX / 2;
 
-/// A topic, as one image shows it.
+/// The state of a topic in one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
     /// The partitions in the order of their numbers. Partitions with equal values may share one registration.
     pub partitions: Vector<Arc<PartitionRegistration>>,
-    /// The topic's own settings, already checked.
+    /// The topic's own settings, which are valid.
     pub overrides: BTreeMap<String, String>,
-    /// The settings in force, including the broker's values.
+    /// The effective settings, including the broker's values.
     pub config: Arc<TopicConfig>,
 }
 
@@ -49,7 +49,7 @@ impl Topic {
         i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
     }
 
-    /// Returns the registration of a partition; `None` if the topic does not have that partition.
+    /// Returns the registration of a partition, or `None` if the topic does not have that partition.
     pub fn partition(&self, index: i32) -> Option<&Arc<PartitionRegistration>> {
         self.partitions.get(usize::try_from(index).ok()?)
     }
@@ -62,31 +62,31 @@ impl Topic {
     }
 }
 
-/// A topic that differs between two images: first its older state, then its newer one. A state is `None` if that image
-/// does not have the topic.
+/// A topic that differs between two images, as its state in the older image and its state in the newer one. A state is
+/// `None` if that image does not contain the topic.
 pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
 
 /// All metadata at one version: topics, brokers, and the settings of brokers, groups and client metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// The commit that the image shows. `None` for the empty image, before the store is read.
+    /// The version that the image shows. `None` for the empty image, before the store is read.
     version: Option<Version>,
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
-    /// Topic names by the form that metrics use, where `.` and `_` are equal. Has only names with one of these
+    /// Topic names by their form in metrics, where `.` and `_` are equal. Contains only names with one of these
     /// characters, since other names cannot collide.
     by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
-    /// Levels of the features whose level was ever changed.
+    /// Levels of those features whose level was changed at least once.
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number. The
-    /// log ends of a partition are removed once it has a leader.
+    /// The ends of logs that brokers have reported for partitions without a leader, by topic id and partition number. A
+    /// partition's log ends are removed once it has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
     accepted_copy: Option<CopyAcceptance>,
@@ -98,7 +98,7 @@ impl Image {
         self.version.map_or(0, |version| version.number)
     }
 
-    /// Returns the commit that the image shows; `None` for the empty image.
+    /// Returns the version that the image shows, or `None` for the empty image.
     pub(super) fn version(&self) -> Option<Version> {
         self.version
     }
@@ -107,8 +107,8 @@ impl Image {
         self.by_name.get(name)
     }
 
-    /// Returns the topic whose name collides with `name` in metrics, where `.` and `_` are equal. `None` if there is no
-    /// such topic.
+    /// Returns the topic whose name collides with `name` in metrics, where `.` and `_` are equal. Returns `None` if
+    /// there is no such topic.
     pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topic(self.by_metric.get(&in_metrics(name)?)?)
     }
@@ -122,12 +122,12 @@ impl Image {
         self.nodes.by_id()
     }
 
-    /// Returns the broker of this id; `None` if it is not registered.
+    /// Returns the broker with this id, or `None` if it is not registered.
     pub fn node(&self, id: i32) -> Option<&RegisteredBroker> {
         self.nodes.by_id().get(&id)
     }
 
-    /// Returns true if another broker than `id` can serve diskless partitions, and is neither fenced nor shutting down.
+    /// Returns true if a broker other than `id` can serve diskless partitions, and is neither fenced nor shutting down.
     pub fn others_serve_diskless(&self, id: i32) -> bool {
         let stays = |node: &RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
         self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
@@ -143,8 +143,8 @@ impl Image {
         self.by_name.values()
     }
 
-    /// Calls `visit` for every topic that differs from the image `before`, in the order of their names. The cost
-    /// depends on the number of changes, not on the number of topics.
+    /// Calls `visit` for every topic that differs from its state in the image `before`, in the order of the names. The
+    /// cost depends on the number of changes, not on the number of topics.
     pub fn each_change_since(&self, before: &Image, mut visit: impl FnMut(TopicChange<'_>)) {
         for item in before.by_name.diff(&self.by_name) {
             match item {
@@ -168,8 +168,8 @@ impl Image {
         &self.dynamic
     }
 
-    /// Returns how many batches a partition remembers of each producer (`max.idempotence.batches.to.retain`). A topic
-    /// may override it.
+    /// Returns the number of batches that a partition remembers of each producer (`max.idempotence.batches.to.retain`).
+    /// A topic may override this number.
     pub fn batches_to_retain(&self) -> i32 {
         self.live.batches_to_retain
     }
@@ -184,7 +184,7 @@ impl Image {
         self.resources.client_metrics()
     }
 
-    /// Returns the settings of a group or subscription; `None` if it has none of its own.
+    /// Returns the settings of a group or subscription, or `None` if it has no settings of its own.
     pub fn resource(&self, resource: Resource, name: &str) -> Option<&ConfiguredResource> {
         self.resources.get(resource, name).map(|configured| &**configured)
     }
@@ -194,7 +194,7 @@ impl Image {
         self.resources.names(resource)
     }
 
-    /// Returns the level of a feature that is in force.
+    /// Returns the current level of a feature.
     pub fn feature_level(&self, feature: &Feature) -> i16 {
         self.features.get(feature.name).copied().unwrap_or(feature.max)
     }
@@ -215,18 +215,18 @@ impl Image {
     }
 
     /// Returns the leader epoch in which new partitions of this name begin. It must be larger than every epoch of the
-    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. Therefore it
-    /// is twice the number of the version that deleted the last of these topics. Twice is enough, because a commit
-    /// raises an epoch at most twice: the leader goes, and another comes. If an older copy of the database was
-    /// accepted, the result is also larger than all epochs that the copy lacks. Otherwise a partition that the copy
-    /// lacks would use its old epochs again when it is added again.
+    /// deleted topics of the name, since clients such as librdkafka ignore metadata with an older epoch. So it is twice
+    /// the number of the version that deleted the last of these topics. Twice is enough, because one commit raises an
+    /// epoch at most twice: when the old leader is removed, and when a new one is elected. If an older copy of the
+    /// database was accepted, the result is also larger than all epochs that the copy lacks. Otherwise a partition that
+    /// the copy lacks would use its old epochs again when it is created again.
     pub fn first_leader_epoch(&self, name: &str) -> i32 {
         let raised = |deleted_at: u64| i32::try_from(deleted_at.saturating_mul(2)).unwrap_or(i32::MAX);
         let first = self.accepted_copy.map_or(0, |accepted| accepted.first_leader_epoch);
         self.past.get(name).last().map_or(first, |last| raised(last.deleted_at).min(FIRST_LEADER_EPOCH_MAX).max(first))
     }
 
-    /// Returns the newest acceptance of an older copy of the database; `None` if no copy was ever accepted.
+    /// Returns the most recent acceptance of an older copy of the database, or `None` if no copy was ever accepted.
     pub fn accepted_copy(&self) -> Option<CopyAcceptance> {
         self.accepted_copy
     }
@@ -242,17 +242,19 @@ impl Image {
         self.past.changed_since(&before.past).any(|(name, past)| is_missed(name, past))
     }
 
-    /// Returns the name that should be forgotten first. `None` unless too many names of deleted topics are remembered.
+    /// Returns the name of deleted topics that should be forgotten first, or `None` if not too many names are
+    /// remembered.
     pub(super) fn forgettable_name(&self) -> Option<&str> {
         self.past.forgettable()
     }
 
-    /// Returns the log ends that brokers have reported for this partition. Empty if the partition has a leader.
+    /// Returns the log ends that brokers have reported for this partition. The result is empty if the partition has a
+    /// leader.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEndReport] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns true if any partition has a reported log end.
+    /// Returns true if log ends are reported for any partition.
     pub(super) fn has_log_ends(&self) -> bool {
         !self.log_ends.is_empty()
     }
@@ -294,7 +296,7 @@ impl Image {
     }
 }
 
-/// Returns the form of `name` that metrics use; `None` if no other name can have the same form.
+/// Returns the form of `name` in metrics, or `None` if no other name can have the same form.
 fn in_metrics(name: &str) -> Option<String> {
     name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }

@@ -1,6 +1,6 @@
-//! The control plane holds the cluster's metadata: topics, settings, brokers, producer ids and the cluster's id.
-//! Partition logs and consumer groups are elsewhere. The logs follow the metadata image, and the groups are stored in
-//! an internal topic.
+//! The control plane manages the cluster's metadata: topics, settings, brokers, producer ids and the cluster's id. It
+//! does not contain partition logs or consumer groups. The logs follow the metadata image, and an internal topic stores
+//! the groups.
 //!
 //! A caller sends a command with a method of [`Control`] (see `topics`, `configs`, `partitions` and `brokers`). The
 //! command waits in the `queue` for the `writer` thread, which locks the `store` and reads the commits of other
@@ -9,7 +9,7 @@
 //! image, so they never wait.
 //!
 //! Invariant: when a command succeeds, its change is committed, and every later image shows the change. A queued
-//! command is carried out even if its caller no longer waits for the answer.
+//! command is carried out even if its caller no longer waits for the response.
 
 mod brokers;
 mod change;
@@ -96,12 +96,12 @@ pub use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
 pub use writer::ImageListener;
 
-/// A handle on the control plane, which is cheap to clone. [`Control::close`] finishes the queued commands and closes
-/// the database. Dropping the last handle does the same.
+/// A handle for using the control plane, which is cheap to clone. [`Control::close`] finishes the queued commands and
+/// closes the database. A drop of the last handle does the same.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    /// The client that sends the commands, for the log. `None` if this broker sends them itself.
+    /// The client that sends the commands, for the log. `None` if this broker itself sends them.
     by: Option<Arc<str>>,
 }
 
@@ -113,7 +113,7 @@ struct Shared {
     image: watch::Receiver<Arc<Image>>,
     /// Counts the calls to the database. Set only on a broker of a cluster.
     plane_calls: OnceLock<Arc<PlaneCalls>>,
-    /// The database's answers to this broker's heartbeats. Set only on a broker of a cluster.
+    /// The database's responses to this broker's heartbeats. Set only on a broker of a cluster.
     heartbeats: OnceLock<watch::Receiver<HeartbeatAnswer>>,
     deleted: Mutex<Vec<DeletedTopic>>,
     /// The queue of commands; `None` once it is closed.
@@ -125,7 +125,7 @@ struct Shared {
     heartbeat_thread: Mutex<Option<Heartbeats>>,
 }
 
-/// Everything that [`Control::join_cluster`] needs to complete a broker's registration.
+/// The data with which [`Control::join_cluster`] completes a broker's registration.
 pub struct PendingJoin {
     directory: PathBuf,
     of_directory: ClusterDirectory,
@@ -136,8 +136,8 @@ pub struct PendingJoin {
 
 impl Control {
     /// Opens the metadata store and registers this broker there. A standalone broker uses the file `control.db` in its
-    /// data directory, and creates the file at its first start. A broker of a cluster uses the configured database, and
-    /// the caller must then call [`Control::join_cluster`]. The store may use the disk reserve if the disk is full.
+    /// data directory, and creates this file at its first start. A broker of a cluster uses the configured database;
+    /// its caller must call [`Control::join_cluster`] afterwards. On a full disk, the store may use the disk reserve.
     /// Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
@@ -189,7 +189,7 @@ impl Control {
     }
 
     /// Completes the registration of a broker in a cluster. Writes the file `cluster` at the first start, and starts
-    /// the heartbeats. If this fails, the broker stays registered, and the caller should fence it.
+    /// the heartbeats. After a failure the broker is still registered, and the caller should fence it.
     ///
     /// # Errors
     /// Returns [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
@@ -197,7 +197,8 @@ impl Control {
         let PendingJoin { directory, of_directory, of_heartbeats, every } = join;
         let shared = &self.shared;
         if of_directory.seen.is_none() {
-            // Write the file only after the registration. If the broker is refused, its directory stays as it was.
+            // Write the file only after the registration. If the registration is refused, the directory must not
+            // change.
             let unusable = |source| OpenError::DirectoryIdentity { file: directory.join(identity::FILE), source };
             of_directory.used_by(shared.process).write(&directory).map_err(unusable)?;
         }
@@ -241,7 +242,7 @@ impl Control {
         let Started { identity, images, process } = match receiver.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
-                // Wait for the thread, so that the store is closed on return.
+                // Wait for the thread, so that the store is closed when this function returns.
                 let _ = thread.join();
                 return Err(error);
             }
@@ -263,12 +264,12 @@ impl Control {
         Ok(Self { shared: Arc::new(shared), by: None })
     }
 
-    /// Returns a handle whose commands are logged as sent by `who`.
+    /// Returns a handle whose commands are logged with `who` as their sender.
     pub fn requested_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
-    /// Returns true while the writer thread runs. Once it has ended, the metadata cannot change until the broker
+    /// Returns true while the writer thread runs. After it has ended, the metadata cannot change until the broker
     /// restarts.
     pub fn is_serving(&self) -> bool {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
@@ -284,7 +285,8 @@ impl Control {
         self.shared.broker_epoch
     }
 
-    /// Returns the random id of this process. The metadata names another process once this one is replaced.
+    /// Returns the random id of this process. If another process replaces this one, the metadata contains the id of
+    /// that process instead.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }
@@ -299,19 +301,19 @@ impl Control {
         Arc::clone(&self.shared.image.borrow())
     }
 
-    /// Returns the counts of calls to the cluster's database; `None` on a standalone broker.
+    /// Returns the counts of calls to the cluster's database, or `None` on a standalone broker.
     pub fn plane_calls(&self) -> Option<&Arc<PlaneCalls>> {
         self.shared.plane_calls.get()
     }
 
-    /// Returns the database's answers to this broker's heartbeats; `None` on a standalone broker.
+    /// Returns the database's responses to this broker's heartbeats, or `None` on a standalone broker.
     pub fn heartbeats(&self) -> Option<watch::Receiver<HeartbeatAnswer>> {
         self.shared.heartbeats.get().cloned()
     }
 
-    /// Registers `listener` for changes of the image. First calls the listener with the empty image and the current
-    /// one, and returns when that call has returned. After that, the listener receives each image and its successor,
-    /// before readers see the successor. The listener must not block.
+    /// Registers `listener` for changes of the image. First calls it with the empty image and the current one, and
+    /// returns after that call. Later the listener receives each image together with the next one, before readers see
+    /// the next one. The listener must not block.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
@@ -329,24 +331,24 @@ impl Control {
         self.shared.queue.lock().clone()
     }
 
-    /// Returns a receiver of new images. It may miss images in between, but always gets the newest one.
+    /// Returns a receiver of new images. It may skip images, but always gets the newest one.
     pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
         self.shared.image.clone()
     }
 
-    /// Returns the topics that were already deleted at the start but whose files or rows may remain. Returns them only
-    /// once; later calls get an empty list.
+    /// Returns the topics that were already deleted at the start, but whose files or rows may still exist. Returns them
+    /// only once; later calls return an empty list.
     pub fn take_deleted(&self) -> Vec<DeletedTopic> {
         std::mem::take(&mut self.shared.deleted.lock())
     }
 
-    /// Finishes the queued commands and refuses new ones. Blocks until the last command is done. After that, nothing
-    /// writes to the store.
+    /// Finishes the queued commands and refuses new ones. Blocks until the last command is finished. Afterwards nothing
+    /// is written to the store.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// Sends a command to the writer thread and waits for the answer.
+    /// Sends a command to the writer thread and waits for the response.
     async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
         let Some(queue) = self.queue() else { return command.refused(&stopped()) };
         let lost = command.refused(&lost());
@@ -355,7 +357,7 @@ impl Control {
         if let Err(queued) = queue.enter(queued).await {
             queued.command.refuse(&stopped());
         }
-        // Drop the queue's sender, because the queue must be able to close while a caller waits for its answer.
+        // Drop the queue's sender. Otherwise the queue could not be closed while a caller waits for its response.
         drop(queue);
         answer.await.unwrap_or(lost)
     }
@@ -365,7 +367,7 @@ fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
-/// Returns the refusal of a command whose answer is lost because the writer has panicked.
+/// Returns the refusal of a command whose response is lost because the writer has panicked.
 fn lost() -> Refusal {
     let message = "It is not known whether the change was made, since the control thread has panicked; restart the \
          broker.";

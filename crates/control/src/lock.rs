@@ -13,10 +13,10 @@ use super::error::OpenError;
 use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
-/// The file that Kafka's storage tool writes to each of its directories. Fullbore never writes it.
+/// The file that Kafka's storage tool writes to each of its data directories. Fullbore never writes it.
 const KAFKAS: &str = "meta.properties";
 
-/// Proof that only this process uses the data directory. The broker drops it last.
+/// Proof that no other process uses the data directory. The broker drops it last.
 #[derive(Debug)]
 pub struct DirectoryLock {
     directory: PathBuf,
@@ -24,7 +24,7 @@ pub struct DirectoryLock {
 }
 
 impl Drop for DirectoryLock {
-    /// Unlocks the file explicitly. Closing it may not be enough, since a forked child keeps it open until the child
+    /// Unlocks the file explicitly. Closing it may not be enough, because a forked child has the file open until it
     /// executes another program.
     fn drop(&mut self) {
         // If this fails, closing the file unlocks the directory.
@@ -33,8 +33,8 @@ impl Drop for DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Locks the directory, and creates it if it is missing. A directory of Apache Kafka is refused and left unchanged,
-    /// because the names of its topics are only in Kafka's own metadata log.
+    /// Locks the directory, and creates it if it is missing. Refuses a directory of Apache Kafka and leaves it
+    /// unchanged, because only Kafka's own metadata log lists its topics.
     pub fn take(directory: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Directory { directory: directory.to_owned(), source };
         std::fs::create_dir_all(directory).map_err(|source| match source.kind() {
@@ -60,8 +60,8 @@ impl DirectoryLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         match write_pid(&mut file) {
-            // On a full disk the pid cannot be written. The lock still works, since the pid is only used in the error
-            // message of a second broker.
+            // Ignore that the pid cannot be written to a full disk. The lock works without it, since only the error
+            // message of a second broker contains the pid.
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }
@@ -80,7 +80,7 @@ fn write_pid(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// Returns the pid of the process that has the lock, or "unknown" if the pid is not written yet.
+/// Returns the pid of the process that holds the lock, or "unknown" if that process has not written it yet.
 fn pid_in(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(32).read_to_string(&mut text) {

@@ -18,8 +18,8 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// The broker's `broker.rack`.
     pub rack: Option<Text>,
-    /// True if the broker serves diskless topics. In a cluster it needs `diskless.storage` for that. The value is false
-    /// after the broker has reported that it cannot reach the object store.
+    /// True if the broker serves diskless topics, for which a broker in a cluster needs `diskless.storage`. False after
+    /// the broker has reported that it cannot reach the object store.
     pub serves_diskless: bool,
     /// The addresses that clients use, by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
@@ -32,13 +32,13 @@ impl RegisteredBroker {
         Member { registration: self.registration, directory, process }
     }
 
-    /// Returns the address that clients of this listener use; `None` if the broker does not have the listener.
+    /// Returns the address that clients of this listener use, or `None` if the broker does not have the listener.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)
     }
 }
 
-/// The host and port that clients connect to.
+/// The host and port to which clients connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub host: Text,

@@ -1,32 +1,32 @@
-//! Numbers that the broker writes to its data directory, and sends to the database with its heartbeats afterwards. They
-//! reveal whether a directory is an older copy (see `identity`).
+//! Numbers that the broker first writes to its data directory, and then sends to the database with its heartbeats. They
+//! show whether a directory is an older copy (see `identity`).
 //!
-//! The heartbeat thread requests the next number, and another thread writes it to the directory's file `cluster`.
-//! Invariants: a number is sent only after it is in the directory. A hanging disk delays only one heartbeat, by at most
-//! [`NOTE_MAX`].
+//! The heartbeat thread requests the next number, and another thread writes it to the file `cluster` in the directory.
+//! Invariants: a number is sent only after it was written to the directory. A hanging disk delays only one heartbeat,
+//! by at most [`NOTE_MAX`].
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Maximum time that a heartbeat waits for the write of its number. A write to the page cache normally takes a few
+/// Maximum time that a heartbeat waits for the write of its number. A write to the page cache normally lasts a few
 /// microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
-/// The heartbeat thread's half of the channel, through which it requests numbers.
+/// The end of the channel with which the heartbeat thread requests numbers.
 pub struct Notes {
     wanted: watch::Sender<u64>,
     written: watch::Receiver<u64>,
 }
 
-/// The writing thread's half of the channel, through which it gets the requests and reports what it has written.
+/// The end of the channel with which the writing thread receives the requests and reports the written numbers.
 pub struct NotesToWrite {
     wanted: watch::Receiver<u64>,
     written: watch::Sender<u64>,
 }
 
-/// Creates both halves of the channel, for a directory whose file has the number `noted`.
+/// Creates both ends of the channel, for a directory whose file contains the number `noted`.
 pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
     let ((wanted, to_write), (write, written)) = (watch::channel(noted), watch::channel(noted));
     (Notes { wanted, written }, NotesToWrite { wanted: to_write, written: write })
@@ -34,8 +34,7 @@ pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
 
 impl Notes {
     /// Requests the next number, and waits for at most [`NOTE_MAX`] until it is written. Returns the newest number in
-    /// the directory. If an earlier write has failed or hangs, requests the same number again and returns without
-    /// waiting.
+    /// the directory. If an earlier write has failed or hangs, requests its number again and returns at once.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {
@@ -57,7 +56,7 @@ impl NotesToWrite {
         }
     }
 
-    /// Returns the number that should be written.
+    /// Returns the requested number.
     pub fn wanted(&mut self) -> u64 {
         *self.wanted.borrow_and_update()
     }

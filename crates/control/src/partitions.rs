@@ -1,4 +1,4 @@
-//! Commands on partitions. A broker sends them for itself, and elections also for a client.
+//! Commands on partitions. The broker itself sends them. Clients can also request elections.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, R
 use super::pieces::Pieces;
 
 impl Control {
-    /// Proposes new ISRs for partitions that this broker leads. Returns the current registration of each partition, in
+    /// Requests new ISRs for partitions that this broker leads. Returns the current registration of each partition, in
     /// the order of the request. If the outcome is unknown, the refusal is
     /// [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
@@ -22,11 +22,11 @@ impl Control {
         self.submit(PartitionsCommand::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
     }
 
-    /// Elects other leaders, in several transactions if there are many partitions. Returns the current registration of
-    /// each partition, in the order of the request.
+    /// Elects other leaders. Uses several transactions if there are many partitions. Returns the current registration
+    /// of each partition, in the order of the request.
     ///
     /// If the store fails, the remaining elections are refused without another attempt. If the caller stops waiting,
-    /// the remaining elections are not held.
+    /// the remaining elections do not take place.
     pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let count = requested.partition_count();
         let (mut pieces, mut requested) = (Pieces::of_request(), requested.split());
@@ -50,16 +50,17 @@ impl Control {
     }
 
     /// Elects live leaders for all partitions that need one, and removes failed brokers from the ISRs. Returns once all
-    /// partitions are done.
+    /// partitions are decided.
     ///
     /// # Errors
-    /// Returns the store's error if it cannot be used. Partitions that were committed before the error stay changed.
+    /// Returns the store's error if it cannot be used. Partitions that were committed before the error keep their
+    /// changes.
     pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports where this broker's logs end, for partitions without a leader. Each partition is given by topic id and
-    /// number.
+    /// Reports the ends of this broker's logs, for partitions without a leader. Each entry contains the topic id, the
+    /// partition number and the log end.
     ///
     /// # Errors
     /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot
@@ -79,7 +80,8 @@ impl Control {
     }
 }
 
-/// Returns true if the code shows that the store could not be used. Other refusals of elections have other codes.
+/// Returns true if the code means that the store could not be used. Refusals of elections for other reasons have other
+/// codes.
 fn is_of_store(refusal: &Refusal) -> bool {
     matches!(refusal.code, ErrorCode::REQUEST_TIMED_OUT | ErrorCode::KAFKA_STORAGE_ERROR)
 }

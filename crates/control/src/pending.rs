@@ -1,7 +1,7 @@
-//! Commands that wait for their answers, each with a channel back to its caller.
+//! Commands that wait for their responses, each with a channel to its caller.
 //!
-//! The decisions are made in `decide`. Invariant: each kind of command has its own type of answer, and the answer is
-//! sent exactly once.
+//! `decide` makes the decisions. Invariant: each kind of command has its own type of response, and the response is sent
+//! exactly once.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, PartitionsCo
 use super::decide::Draft;
 use super::image::Topic;
 
-/// A kind of command, with the type of its answer.
+/// A kind of command, with the type of its response.
 pub trait CommandKind: Sized {
     type Answer;
-    /// Returns the answer that refuses the command in all its parts.
+    /// Returns the response that refuses all entries of the command.
     fn refused(&self, refusal: &Refusal) -> Self::Answer;
     fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand;
 }
@@ -95,11 +95,11 @@ impl CommandKind for InitProducerId {
     }
 }
 
-/// A command, and the channel for its answer.
+/// A command, and the channel for its response.
 pub struct Pending<K: CommandKind> {
     pub command: K,
-    /// The answer, which is sent once the changes are committed. `None` until the command is decided, and while it has
-    /// pieces left.
+    /// The response (`Answer`), which is sent once the changes are committed. `None` until the command is decided, and
+    /// while it has pieces left.
     pub answer: Option<K::Answer>,
     reply: oneshot::Sender<K::Answer>,
 }
@@ -109,15 +109,15 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends the answer and returns `None`. If the command has pieces left, returns the command instead. A caller that
-    /// no longer waits is not an error.
+    /// Sends the response and returns `None`. If the command has pieces left, returns the command instead. Ignores that
+    /// a caller no longer waits.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);
         None
     }
 
-    /// Sends the given answer.
+    /// Sends the given response.
     pub fn send(self, answer: K::Answer) {
         let _ = self.reply.send(answer);
     }
@@ -128,7 +128,7 @@ impl<K: CommandKind> Pending<K> {
     }
 }
 
-/// A command of any kind that waits for its answer.
+/// A command of any kind that waits for its response.
 pub enum PendingCommand {
     Topics(Pending<TopicsCommand>),
     Configs(Pending<ConfigsCommand>),
@@ -138,7 +138,7 @@ pub enum PendingCommand {
 }
 
 impl PendingCommand {
-    /// Decides the command. `draft` already includes the changes of the commands before it.
+    /// Decides the command. `draft` already contains the changes of the commands before it.
     pub fn decide(&mut self, draft: &mut Draft<'_>) {
         match self {
             Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),
@@ -149,7 +149,7 @@ impl PendingCommand {
         }
     }
 
-    /// Sends the answer and returns `None`. If the command has pieces left, returns the command instead.
+    /// Sends the response and returns `None`. If the command has pieces left, returns the command instead.
     pub fn finish(self) -> Option<Self> {
         match self {
             Self::Topics(pending) => pending.finish().map(Self::Topics),
@@ -160,7 +160,7 @@ impl PendingCommand {
         }
     }
 
-    /// Refuses the command in all its parts.
+    /// Refuses all entries of the command.
     pub fn refuse(self, refusal: &Refusal) {
         match self {
             Self::Topics(pending) => pending.refuse(refusal),

@@ -1,16 +1,16 @@
-//! A command that changes many partitions is split into pieces. This module decides how many partitions a piece has,
-//! such that the store commits it in a fraction of a second. Consecutive partitions that share a registration count as
-//! one.
+//! Splits a command that changes many partitions into pieces. This module decides the number of partitions in a piece,
+//! such that the store commits the piece in a fraction of a second. Consecutive partitions that share a registration
+//! count as one.
 //!
-//! Invariant: the size of a piece is bounded. A broker that waits for the lock, or a caller that waits for its commit,
-//! therefore waits for one piece at most.
+//! Invariant: the size of a piece is limited. A broker that waits for the lock, or a caller that waits for its commit,
+//! therefore waits for at most one piece.
 
 use std::time::Duration;
 
 use super::decide::ChangeBudget;
 
-/// Number of partitions in the first piece of a broker's command. If this piece is too large and is refused, the broker
-/// sends the command again.
+/// Number of partitions in the first piece of a broker's own command. If this piece is refused because it is too large,
+/// the broker sends the command again.
 const FIRST: usize = 1_000;
 /// Number of partitions in the first piece of a request for elections. If a piece is refused, the rest of the request
 /// is refused too.
@@ -24,7 +24,7 @@ const BRIEF: Duration = Duration::from_millis(150);
 /// If a full piece takes more than this time, the next piece is smaller.
 const LONG: Duration = Duration::from_millis(500);
 
-/// The size of the next piece, adapted to the store's speed.
+/// The size of the next piece, adapted to the speed of the store.
 #[derive(Debug)]
 pub struct Pieces {
     registrations: usize,
@@ -37,24 +37,24 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Returns the size of the first piece of a request for elections. The piece is small, so that even a slow store
-    /// commits it in time: a refused piece would end the request.
+    /// Returns the size of the first piece of a request for elections. The piece is so small that even a slow store
+    /// commits it in time, because a refused piece would end the request.
     pub fn of_request() -> Self {
         Self { registrations: FIRST_OF_REQUEST }
     }
 
-    /// Returns the budget that limits how many partitions the next piece may change.
+    /// Returns the budget for the number of partitions that the next piece may change.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }
 
-    /// Returns how many partitions the next piece of a request may name.
+    /// Returns the number of partitions that the next piece of a request may contain.
     pub fn partitions(&self) -> usize {
         self.registrations
     }
 
-    /// Adapts the size of the next piece to the time that a full piece took. A command's time is that for which it held
-    /// the lock. For a request for elections, the wait for the lock counts too.
+    /// Adapts the size of the next piece to the `time` that a full piece took. For a command, `time` is how long it
+    /// held the lock. For a request for elections, `time` also includes the wait for the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);

@@ -1,4 +1,4 @@
-//! Opens the metadata store that the settings name, after a check that the data directory belongs to it.
+//! Opens the metadata store that is configured, after a check that the data directory belongs to that store.
 //!
 //! Invariant: once a directory was used with one store, it cannot be used with another.
 
@@ -31,7 +31,7 @@ pub fn on_one_machine(
     Sqlite::open(directory, broker, space, random_id())
 }
 
-/// Returns the database that these settings name.
+/// Returns the database that is configured in `settings`.
 ///
 /// # Errors
 /// Returns [`OpenError::Setting`] if the settings are invalid.
@@ -40,8 +40,8 @@ pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenErro
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// Opens the database of a cluster for the broker that owns this directory. If the directory is new, the broker writes
-/// the file `cluster` to it after the registration.
+/// Opens the database of a cluster for the broker that owns this directory. For a new directory, the broker writes the
+/// file `cluster` later, after the registration.
 ///
 /// # Errors
 /// Returns [`OpenError`] if the directory belongs to another broker or store, or if the database cannot be used.

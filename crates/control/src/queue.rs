@@ -1,4 +1,4 @@
-//! The bounded queue of commands, and the writer thread's loop that serves them.
+//! The bounded queue of commands, and the loop in which the writer thread serves them.
 //!
 //! Invariants: commands are served in the order of their arrival. A queued command is served even if its caller no
 //! longer waits, and even while the broker stops.
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 use super::store::Store;
 use super::writer::{MetadataWriter, Publisher, QueuedCommand};
 
-/// Maximum number of commands in the queue. When it is full, callers wait.
+/// Maximum number of commands in the queue. Callers wait while the queue is full.
 pub const WAITING_MAX: usize = 1024;
 /// Maximum number of commands in one transaction.
 pub const BATCH_MAX: usize = 256;
@@ -35,8 +35,8 @@ pub struct WeakQueue {
     wanted: WantedVersion,
 }
 
-/// The version up to which callers want the writer to read other brokers' commits. `u64::MAX` stands for all commits,
-/// and 0 for no request. The writer sets the value to 0 when it begins to read.
+/// The version up to which callers have requested that the writer reads other brokers' commits. `u64::MAX` means all
+/// commits, and 0 means no request. The writer sets the value to 0 when it begins to read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// An entry of the queue.
@@ -64,8 +64,8 @@ pub fn queue() -> (Queue, CommandReceiver) {
 }
 
 impl Queue {
-    /// Adds a command to the queue, and waits while the queue is full. Returns the command if the writer thread has
-    /// ended.
+    /// Adds a command to the queue, and waits while the queue is full. Returns the command to the caller if the writer
+    /// thread has ended.
     pub async fn enter(&self, queued: QueuedCommand) -> Result<(), QueuedCommand> {
         match self.sender.reserve().await {
             Ok(place) => {
@@ -76,8 +76,8 @@ impl Queue {
         }
     }
 
-    /// Runs `act` on the writer thread between two batches of commands, and blocks until it has run. Also returns if
-    /// the thread has ended.
+    /// Runs `act` on the writer thread between two batches of commands, and blocks until `act` has returned. Also
+    /// returns if the writer thread has ended.
     pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
         let (done, is_done) = blocking::sync_channel(1);
         let act = move |publisher: &mut Publisher| {
@@ -124,19 +124,20 @@ impl WeakQueue {
     }
 }
 
-/// Requests a read of other brokers' commits up to `version`. Requests before the read begins are combined into one.
+/// Requests a read of other brokers' commits up to `version`. Requests that arrive before the read begins are combined
+/// into one.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
-    // If the queue is full, this request can be dropped. Before the writer decides the queued commands, it reads all
-    // newer commits anyway.
+    // This request can be dropped if the queue is full, because the writer reads all newer commits anyway before it
+    // decides the queued commands.
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {
         wanted.store(0, Ordering::Release);
     }
 }
 
 impl CommandReceiver {
-    /// Serves commands until all senders are dropped and the queue is empty. If the writer panics, its image may differ
-    /// from the store, so the current and all later commands are refused.
+    /// Serves commands until all senders are dropped and the queue is empty. If the writer panics, refuses the current
+    /// and all later commands, because the writer's image may differ from the store.
     pub fn run(self, owner: MetadataWriter<impl Store>) {
         if catch_unwind(AssertUnwindSafe(|| self.serve(owner))).is_err() {
             tracing::error!(

@@ -1,8 +1,9 @@
-//! Writes one log line for each committed command that changes topics, settings or features. The line names the changes
-//! and the client that requested them.
+//! Writes one log line for each committed command that changes topics, settings or features. The line contains the
+//! changes and the client that requested them.
 //!
-//! Other commands, such as those for ISRs and producer ids, are not logged here. Invariants: secrets are never logged,
-//! and a line stays short even if a request names many things. Such a line has the first few names and the total count.
+//! Other commands, such as ISR changes and reservations of producer ids, are not logged here. Invariants: secrets are
+//! never logged. A line stays short even if a request contains many names: it shows the first few names and the total
+//! number.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use fullbore_config::Resource;
 
 /// The log target of the lines that this module writes.
 pub use fullbore_host::files::CHANGES;
-/// Maximum number of topics or other resources that one line names.
+/// Maximum number of topics or other resources whose names one line shows.
 const NAMED_MAX: usize = 10;
 /// Maximum number of settings that one line shows for a resource.
 const SETTINGS_MAX: usize = 20;

@@ -1,7 +1,7 @@
 //! The settings of groups and of client metrics, as part of an image.
 //!
-//! The keys of these settings are in the crate `config`. A resource without settings is not stored. For a group without
-//! settings, the broker's values are used.
+//! The crate `config` defines the keys of these settings. A resource without settings is not stored. A group without
+//! settings uses the broker's values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use fullbore_config::{
     BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, check_values,
 };
 
-/// A resource that has settings, and the values that result from them.
+/// A resource that has settings, with the effective values.
 #[derive(Debug)]
 pub struct ConfiguredResource {
-    /// The settings by name; never empty.
+    /// The settings by name. Never empty.
     pub overrides: BTreeMap<String, String>,
     in_force: InForce,
 }

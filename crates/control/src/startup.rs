@@ -64,7 +64,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // Read the whole state before taking the lock, so that other brokers do not have to wait for it.
+    // Read the whole state before taking the lock, so that other brokers do not wait for the lock during the read.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -86,8 +86,8 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // The former process has more partitions to hand over. Before the next transaction, other brokers can take
-            // the lock.
+            // The broker's former process still leads partitions that this command must hand over to other brokers. Its
+            // next piece is a new transaction, so other brokers can lock the store in between.
             None => continue,
             Some(Ok(())) => break,
         };
@@ -102,7 +102,7 @@ pub fn started<S: Store>(
 }
 
 /// Returns true and logs a warning if the directory is an older copy, because the registered process has used a newer
-/// state of it.
+/// state of this directory.
 fn is_older_copy(used: &UsedDirectory, joining: &Joining, registered: Uuid) -> bool {
     let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.reported);
     if is_older {

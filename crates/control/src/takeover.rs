@@ -1,10 +1,10 @@
-//! Frees a broker's registration from a dead process, so that the broker can start with another data directory, or with
-//! an older copy of its own.
+//! Fences a dead process that is still registered as this broker. The broker can then start with another data
+//! directory, or with an older copy of its own.
 //!
-//! Normally the other brokers detect a failed process (see `membership`). But if no other broker runs, the failure
-//! stays undetected, and a replaced machine could never start. The starting process therefore watches the old one's
-//! heartbeats for a whole `broker.session.timeout.ms`. Invariant: the old process counts as failed only if it was
-//! silent for a session in which the store answered in time.
+//! Normally the other brokers detect a failed process (see `membership`). But without another broker, the failure would
+//! stay undetected, and a broker on a replaced machine could never start. The starting process therefore watches the
+//! old process's heartbeats for a whole `broker.session.timeout.ms`. Invariant: the old process counts as failed only
+//! if it was silent for a whole session in which the store responded in time.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use super::image::Image;
 use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
 
-/// How many times the heartbeats are polled during one session.
+/// Number of times that the heartbeats are polled during one session.
 const CHECKS: u32 = 16;
 
-/// Waits for `session` and checks whether the process that is registered as this broker sends a heartbeat. If the
-/// process sends none, fences it and returns true. Returns false if the process is alive, if the broker is not
-/// registered, or if the store has no heartbeats.
+/// Checks for the duration `session` whether the process that is registered as this broker sends a heartbeat. If it
+/// sends none, fences it and returns true. Returns false if the process is alive, if the broker is not registered, or
+/// if the store has no heartbeats.
 ///
 /// # Errors
 /// Returns the store's error if it cannot be used.

@@ -202,8 +202,8 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns the number of batches to retain of the broker, of the topic `follows` (without an override), and of the
-/// topic `own` (with an override).
+/// Returns the numbers of batches to retain: that of the broker, that of the topic `follows` (without an override), and
+/// that of the topic `own` (with an override).
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;
@@ -284,7 +284,7 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
 }
 
 /// After a topic is created, new producers must get ids that are newer than the topic. A producer with an older id may
-/// have written to a deleted topic of the same name, so the new topic would accept any first sequence number from it.
+/// have written to a deleted topic of the same name, so the new topic would accept any first sequence from it.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -299,8 +299,9 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     }
 }
 
-/// A broker that is killed with -9 leaves its files as they are at that moment. The test copies the files of a running
-/// broker instead. A broker that starts with the copy must assign an id that was not assigned before.
+/// A broker that is killed with -9 leaves its files in their state at that moment. Instead of killing the broker, the
+/// test copies the files of a running one. A broker that starts with the copy must assign a producer id that was not
+/// assigned before.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -371,7 +372,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
-/// Creates a writer that runs without its thread, and a receiver of its images. The broker is registered.
+/// Creates a writer without its thread, and a receiver of its images. The broker is registered.
 fn owner(directory: &DirectoryLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(DiskSpace::open(directory.directory(), 0));
     let (store, _) = Sqlite::open(directory.directory(), &broker(""), space, random_id()).expect("opens");

@@ -20,7 +20,7 @@ impl Control {
         self.submit(TopicsCommand::Grow(topics)).await
     }
 
-    /// Deletes topics. Returns each topic as it was before the deletion, in the order of the request.
+    /// Deletes topics. Returns the state of each topic before the deletion, in the order of the request.
     pub async fn delete_topics(&self, topics: Vec<TopicRef>) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Delete(topics)).await
     }
@@ -30,7 +30,7 @@ impl Control {
         self.submit(TopicsCommand::Alter(topics)).await
     }
 
-    /// Forgets deleted topics, once their files and rows have been removed.
+    /// Forgets deleted topics after their files and rows have been removed.
     pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ForgetDeleted(topics)).await
     }

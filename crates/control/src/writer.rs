@@ -1,9 +1,9 @@
 //! The writer of the metadata. For each batch of queued commands, it locks the store, reads other brokers' commits,
-//! decides, commits, publishes the new image, and answers the callers.
+//! decides, commits, publishes the new image, and responds to the callers.
 //!
-//! The rules of the decisions are in `decide`, and the loop that takes commands from the queue is in `queue`.
-//! Invariants: a command is answered only after its version is committed and the new image is published. Every decision
-//! is made on the newest image.
+//! `decide` contains the rules of the decisions, and `queue` the loop that removes commands from the queue. Invariants:
+//! the writer responds to a command only after its version is committed and the new image is published. Every decision
+//! is based on the newest image.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// A callback that receives each image together with its successor.
+/// A callback that receives each image together with the next one.
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// A command in the queue.
 pub struct QueuedCommand {
     pub command: PendingCommand,
-    /// The client that sent the command, for the log. `None` if this broker sent it itself.
+    /// The client that sent the command, for the log. `None` if this broker itself sent it.
     pub by: Option<Arc<str>>,
     /// The time at which the command arrived.
     pub at: Instant,
@@ -42,16 +42,16 @@ pub struct MetadataWriter<S> {
     broker: Arc<BrokerConfig>,
     /// Draws topic ids and nonces.
     new_id: Box<dyn FnMut() -> Uuid + Send>,
-    /// The producer ids that are left in this broker's current block.
+    /// The unused producer ids of this broker's current block.
     producer_ids: Range<i64>,
-    /// The next block of producer ids. It is reserved in advance, because the store may be unavailable when the block
-    /// is needed.
+    /// The next block of producer ids. The broker reserves it in advance, because the store may be unavailable when the
+    /// block is needed.
     next_producer_ids: Range<i64>,
     /// The time at which the last attempt to reserve a block in advance failed; `None` if it succeeded.
     not_stocked: Option<Instant>,
-    /// Limits how often the log reports that the store is unavailable.
+    /// Limits the rate of log lines about an unavailable store.
     away: LogRateLimit,
-    /// Size of the next piece, for commands that are carried out in pieces.
+    /// The size of the next piece, for commands that are split into pieces.
     pieces: Pieces,
     /// Commands that still have pieces left.
     unfinished: Vec<QueuedCommand>,
@@ -67,7 +67,7 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Called with each image before it is published.
     listener: Option<ImageListener>,
-    /// The first producer id that was not reserved yet when this broker last learnt of a new topic. Ids from here on
+    /// The first unreserved producer id at the time when this broker last learnt of a new topic. Ids from this one on
     /// are newer than every known topic.
     newest_topic_after: i64,
 }
@@ -79,7 +79,7 @@ pub enum Failure {
     Store(#[from] StoreError),
     #[error("cannot apply another broker's change: {0}")]
     Inapplicable(#[from] Inapplicable),
-    /// The outcome of a commit is unknown, so the commands may have been carried out.
+    /// The outcome of a commit is unknown, so the commands may or may not have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
@@ -175,8 +175,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers the command at once if it does not need the store, or refuses it if it has waited too long. Returns
-    /// `None` in both cases. Otherwise, returns the command.
+    /// Responds to the command at once if it does not need the store. Refuses it if it has waited too long. Returns
+    /// `None` in both cases, and otherwise the command.
     fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -195,10 +195,10 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers a command while the store cannot be used. A request for a producer id gets one of the reserved ids if
-    /// any are left, and all other commands are refused. A reserved id may be older than the newest topics. If such a
-    /// topic has replaced a deleted one of the same name, its partitions accept any first sequence number from the
-    /// producer with that id.
+    /// Responds to a command while the store cannot be used. A request for a producer id gets one of the reserved ids,
+    /// if any remain. All other commands are refused. A reserved id may be older than the newest topics. If such a
+    /// topic has replaced a deleted topic of the same name, its partitions accept any first sequence from the producer
+    /// with that id.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -209,8 +209,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Reserves the next block of producer ids once half of the current block is used. Does nothing if the store is on
-    /// this machine, and so is always available.
+    /// Reserves the next block of producer ids once half of the current block is used. Does nothing for a store on this
+    /// machine, which is always available.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -235,9 +235,9 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Runs `decide` on the newest image, commits and publishes the changes, and returns the outcome of `decide`.
+    /// Runs `decide` on the newest image, commits and publishes the changes, and returns the result of `decide`.
     pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
-        // A store on this machine is locked by this broker alone, so its commands are not split into pieces.
+        // Only this broker locks a store on this machine, so its commands are not split into pieces.
         let is_apart = self.store.wait_max().is_some();
         let room = if is_apart { self.pieces.room() } else { ChangeBudget::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
@@ -285,7 +285,7 @@ impl<S: Store> MetadataWriter<S> {
         self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out whether a commit without an answer was made. Takes the lock first, so that the commit cannot still be
+    /// Finds out whether a commit without a response was made. Takes the lock first, so that the commit cannot still be
     /// in progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the
     /// commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
@@ -343,14 +343,14 @@ impl Publisher {
         &self.image
     }
 
-    /// Calls the listener with the empty image and the current one, and later with each image and its successor.
+    /// Calls the listener with the empty image and the current one. Later calls it with each image and the next one.
     pub fn follow(&mut self, mut listener: ImageListener) {
         listener(&Image::default(), &self.image);
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids left that are newer than every known topic. A producer with such an id cannot
-    /// have written to a deleted topic whose name a present topic has.
+    /// Returns true if the block contains unused ids that are newer than every known topic. A producer with such an id
+    /// cannot have written to a deleted topic whose name a present topic has.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }
@@ -370,7 +370,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Passes an image to the listener, and then publishes it to readers.
+    /// Calls the listener with an image, and then publishes the image to readers.
     pub fn publish(&mut self, image: Image) {
         let has_new_topic = |(old, new): TopicChange<'_>| new.is_some_and(|new| old.is_none_or(|old| old.id != new.id));
         image.each_change_since(&self.image, |change| {
@@ -387,7 +387,7 @@ impl Publisher {
     }
 }
 
-/// Makes a nonce from a random id.
+/// Computes a nonce from a random id.
 fn nonce(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64

@@ -1,15 +1,15 @@
-//! Counts this broker's calls to the database of a cluster. Also records whether the database is available, as the
-//! answers to heartbeats show it.
+//! Counts this broker's calls to the database of a cluster. Also records whether the database is available, which the
+//! responses to heartbeats show.
 //!
-//! Calls for diskless topics are not counted here, since they have their own connections. Invariant: recording takes no
-//! lock. A reader may therefore see some values from just before a call and others from just after it.
+//! Calls for diskless topics use other connections and are not counted here. Invariant: recording takes no lock. A
+//! reader may therefore see some values from just before a call and others from just after it.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A broker's connection to the database.
+/// A connection of a broker to the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneConnection {
     /// The connection that reads and changes the metadata.
@@ -31,7 +31,7 @@ impl PlaneConnection {
     }
 }
 
-/// The outcomes of all calls to the database.
+/// Counters of all calls to the database, by their outcome.
 #[derive(Debug)]
 pub struct PlaneCalls {
     started: Instant,
@@ -48,24 +48,24 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastHeartbeats {
-    /// The time in ms for which the database counts as available after each answered heartbeat. 0 while this broker
+    /// The time in ms for which the database counts as available after each successful heartbeat. 0 while this broker
     /// sends no heartbeats.
     patience_ms: AtomicU64,
-    /// When the last heartbeat was answered, in ms since `started`.
+    /// The time of the last response to a heartbeat, in ms since `started`.
     answered_ms: AtomicU64,
-    /// True if the last heartbeat failed, or was answered by an older copy of the database.
+    /// True if the last heartbeat failed, or if an older copy of the database responded to it.
     has_failed: AtomicBool,
     newest: AtomicU64,
 }
 
-/// The state of a cluster's database, as this broker sees it.
+/// The state of a cluster's database, from the responses to this broker's heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneSeen {
-    /// True if the database answers the heartbeats of this broker.
+    /// True if the database responds to the heartbeats of this broker.
     pub answers: bool,
-    /// How long ago the database last answered a heartbeat.
+    /// The time since the last response to a heartbeat.
     pub since_answer: Duration,
-    /// The newest metadata version that an answer has contained.
+    /// The newest metadata version that a response has contained.
     pub newest: u64,
 }
 
@@ -76,7 +76,7 @@ impl Default for PlaneCalls {
 }
 
 impl PlaneCalls {
-    /// Returns the state of the database. `None` if this broker sends no heartbeats, as on a standalone broker.
+    /// Returns the state of the database. Returns `None` if this broker sends no heartbeats, like a standalone broker.
     pub fn seen(&self) -> Option<PlaneSeen> {
         let heartbeats = &self.heartbeats;
         let patience = Duration::from_millis(heartbeats.patience_ms.load(Ordering::Relaxed));
@@ -111,32 +111,32 @@ impl CountedCalls {
         CountedCalls { calls, connection }
     }
 
-    /// Counts a call that was answered after `elapsed`.
+    /// Counts a call that got its response after `elapsed`.
     pub fn answered(&self, elapsed: Duration) {
         self.calls.of(self.connection).answered.observe(elapsed);
     }
 
-    /// Counts a call that was refused, was not answered, or found no connection.
+    /// Counts a call that was refused, got no response, or found no connection.
     pub fn failed(&self) {
         self.calls.of(self.connection).failed.add(1);
     }
 
-    /// Begins to record heartbeats, with the database as available. If no heartbeat is answered for `patience`, the
-    /// database counts as unavailable. Must be called before the first heartbeat.
+    /// Starts to record heartbeats. At first the database counts as available. If no heartbeat succeeds for `patience`,
+    /// it counts as unavailable. Must be called before the first heartbeat.
     pub fn begin_to_heartbeat(&self, patience: Duration) {
         self.calls.heartbeat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.calls.heartbeats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
-    /// Records that a heartbeat was answered. `newest` is the newest metadata version in the database, which is never
-    /// older than this broker's.
+    /// Records a successful heartbeat. `newest` is the newest metadata version in the database, which is never older
+    /// than this broker's.
     pub fn heartbeat_answered(&self, newest: u64) {
         self.calls.heartbeats.newest.store(newest, Ordering::Relaxed);
         self.calls.heartbeat_answered();
     }
 
-    /// Records a heartbeat that failed, or was answered by an older copy of the database.
+    /// Records a heartbeat that failed, or to which an older copy of the database has responded.
     pub fn heartbeat_failed(&self) {
         self.calls.heartbeats.has_failed.store(true, Ordering::Relaxed);
     }

@@ -1,7 +1,6 @@
-//! Access to the databases for the metadata and for the index of diskless topics. It provides sessions, rows and
-//! errors.
+//! Access to the databases that contain the metadata and the index of diskless topics: sessions, rows and errors.
 //!
-//! Only one schema is here, the one in PostgreSQL that the metadata and the index share. Invariant: errors distinguish
+//! This crate contains only the PostgreSQL schema that the metadata and the index share. Invariant: errors distinguish
 //! between a change that was not made and one that may have been made.
 
 pub mod calls;
@@ -14,7 +13,7 @@ pub mod sqlite;
 pub enum StoreError {
     #[error("the disk is full")]
     Full,
-    /// The store contains something that cannot be right.
+    /// The store contains invalid data.
     #[error("{0}")]
     Damaged(String),
     #[error("{0}")]
@@ -31,7 +30,7 @@ pub enum StoreError {
 pub enum CommitError {
     /// The store has changed nothing.
     Refused(StoreError),
-    /// The connection broke before the answer arrived, or SQLite had an I/O error. The change may have been made, or
+    /// The connection broke before the response arrived, or SQLite had an I/O error. The change may have been made, or
     /// may still be made.
     Unknown(String),
 }

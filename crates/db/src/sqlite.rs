@@ -4,8 +4,8 @@ use rusqlite::ErrorCode;
 
 use crate::{CommitError, StoreError};
 
-/// Converts the error of a failed call. If the disk is full or the file cannot be accessed, the file still counts as
-/// undamaged. Any other error counts as damage.
+/// Converts the error of a failed call. A full disk or an inaccessible file does not count as damage of the file. Any
+/// other error does.
 pub fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         _ if is_full(error) => StoreError::Full,
@@ -16,8 +16,8 @@ pub fn failed(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Converts the error of a failed commit. After an I/O error the outcome is unknown. SQLite has undone the commit in
-/// memory, but its log on the disk may be complete. A restarted broker then finds the change committed.
+/// Converts the error of a failed commit. After an I/O error the outcome is unknown: SQLite has undone the commit in
+/// memory, but its log on the disk may be complete. A restarted broker would then find the change committed.
 pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) if !is_full(error) => CommitError::Unknown(error.to_string()),
@@ -25,8 +25,8 @@ pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Returns true if a write failed because the disk is full. The write may have been to the database, its log, or the
-/// log's index in shared memory.
+/// Returns true if a write failed because the disk is full: a write to the database, to its log, or to the log's index
+/// in shared memory.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE

@@ -1,10 +1,10 @@
-//! The clock that dates the records and producers that this broker appends. This clock is the later of two clocks: that
-//! of the machine, and that of the database which the brokers of a cluster share.
+//! The clock that dates the records and producers that this broker appends. In a cluster it is the later of two clocks:
+//! the clock of this machine, and the clock of the database that all brokers share.
 //!
-//! Each broker computes the age of records from the earlier of the two clocks. Suppose the clock of one broker is far
-//! behind. If that broker dated records by its own clock alone, other brokers would delete these records at once.
+//! Brokers compute the age of a record from the earlier of the two clocks. If a broker with a slow clock dated records
+//! by that clock alone, other brokers would delete the new records at once.
 //!
-//! A broker with SQLite has only the machine's clock. Invariant: the clock is never behind the machine's.
+//! A broker with SQLite uses only the machine's clock. Invariant: the append clock is never behind the machine's clock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl AppendClock {
         }
     }
 
-    /// Records the database's time, which arrived `took` after the request. If the machine's clock differs much from
-    /// that time, logs the difference.
+    /// Records `database_ms`, the time that the database sent in an answer `took` after the request. Logs a warning if
+    /// the machine's clock differs from it by more than [`APART_MAX_MS`].
     pub fn saw(&self, database_ms: i64, took: Duration) {
         match self.apart(now_ms(), database_ms, took) {
             Some(ahead_ms) if ahead_ms < 0 => tracing::warn!(
@@ -62,15 +62,15 @@ impl AppendClock {
         }
     }
 
-    /// Records the database's time, which the database may have read up to `took` ago. If a warning is due, returns how
-    /// far the machine's clock is ahead of that time, in ms.
+    /// Records the database's time. The database read its clock between the request and the answer, which took `took`.
+    /// If a warning is due, returns by how many ms the machine's clock is ahead of the database's.
     fn apart(&self, own_ms: i64, database_ms: i64, took: Duration) -> Option<i64> {
         self.database_ahead_ms.store(database_ms.saturating_sub(self.steady.now_ms()), Relaxed);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
         let ahead_ms = own_ms.saturating_sub(database_ms);
         let ahead_ms = if ahead_ms > 0 { ahead_ms.saturating_sub(took_ms).max(0) } else { ahead_ms };
         let was_apart = self.is_apart.load(Relaxed);
-        // After a warning, the difference must fall to half the limit before another warning. A difference that varies
+        // After a warning, the difference must fall to half the limit before the next warning. A difference that varies
         // around the limit is therefore logged only once.
         let apart_max_ms = if was_apart { APART_MAX_MS / 2 } else { APART_MAX_MS };
         let is_apart = ahead_ms.saturating_abs() > apart_max_ms;

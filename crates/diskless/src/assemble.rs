@@ -1,10 +1,11 @@
-//! Converts batches from the form in which an object stores them to the form that clients get. Only the first 16 bytes
-//! of a batch differ. The checksum does not cover these bytes, so it stays valid.
+//! Converts batches from the stored form to the form that clients get. The two forms differ only in the first 16 bytes
+//! of a batch. The checksum does not cover these bytes, so it stays valid.
 //!
-//! In an object, the offset field of a batch has the object's id instead ([`marked`](crate::pipeline::upload::marked)).
-//! A reader can therefore detect that it got bytes of another object.
+//! In a stored batch, the offset field contains the object's id instead of an offset
+//! ([`marked`](crate::pipeline::upload::marked)). A reader can therefore detect bytes of a wrong object.
 //!
-//! Invariant: a response consists of whole batches, each with the leader epoch of its partition in the metadata.
+//! Invariant: a response consists of whole batches. Each batch has the leader epoch that the metadata has for its
+//! partition.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_rules::commit::ObjectId;
@@ -31,12 +32,12 @@ const COPIED_MAX: usize = 4096;
 pub struct Assembly {
     leader_epoch: i32,
     pieces: Vec<Bytes>,
-    /// Copied bytes that follow the last entry of `pieces`. Later, they become the next entry.
+    /// Copied bytes of the newest batches. They become one entry of `pieces` before a part is added that is not copied.
     copied: BytesMut,
 }
 
 impl Assembly {
-    /// Creates an empty response for a partition, whose batches get this leader epoch.
+    /// Creates an empty response. Its batches get the leader epoch `leader_epoch`.
     pub fn new(leader_epoch: i32) -> Assembly {
         Assembly { leader_epoch, pieces: Vec::new(), copied: BytesMut::new() }
     }
@@ -46,12 +47,12 @@ impl Assembly {
         self.pieces.is_empty() && self.copied.is_empty()
     }
 
-    /// Adds a batch with the offset `base_offset`. The batch may come in several parts. Its bytes are copied if
-    /// `is_copied` is true or the batch is small; otherwise the response refers to them.
+    /// Adds a batch with the offset `base_offset`, whose bytes are in `parts`. Copies the bytes if `is_copied` is true
+    /// or the batch is small; otherwise the response references them.
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The length field counts all bytes of the batch but the first 12, in an object as in a response.
+        // The length field counts the bytes after the first 12. This is the same in an object and in a response.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);
@@ -69,8 +70,8 @@ impl Assembly {
         }
     }
 
-    /// Returns all batches as the records of a response. Their bytes count as outstanding in the budget `given` until
-    /// the client has received them.
+    /// Returns all batches as the records of a response. The response budget `given` counts their bytes as outstanding
+    /// until the client has received them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {
@@ -93,8 +94,8 @@ impl Assembly {
     }
 }
 
-/// Returns true if the parts together are one whole batch that was stored in `object`, with a correct checksum. Batches
-/// that an older broker stored have 0 instead of the object's id, and are accepted as well.
+/// Returns true if `parts` form exactly one batch with a correct checksum, and the batch was stored in `object`. A
+/// batch of an older broker contains 0 instead of an object id, and is accepted as well.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

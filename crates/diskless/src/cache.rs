@@ -1,11 +1,11 @@
-//! Keeps bytes of objects in memory. Objects that this broker uploaded serve the consumers at the log end, and blocks
-//! fetched from the store serve all other consumers. Neither kind evicts the other.
+//! Keeps bytes of objects in memory. Consumers at the log end read from the objects that this broker has uploaded. All
+//! other consumers read from blocks that were fetched from the store. Neither kind evicts the other.
 //!
 //! The cache never waits and does no I/O.
 //!
-//! Invariant: the bytes of each kind stay within the limit of that kind. The limit of fetched blocks is at least twice
-//! the largest range that a reader requested at once. If a slice of an evicted part or block is still in use, the whole
-//! part or block stays in memory, but no longer counts for the limit.
+//! Invariant: each kind has a limit of bytes, which it does not exceed. If necessary, the limit of fetched blocks is
+//! raised to twice the largest range that a reader requested at once. An evicted part or block stays in memory while a
+//! response uses a slice of it, but no longer counts for the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -18,8 +18,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// If a response uses less than 1/`BLOCK_SHARE` of the bytes of its blocks, it gets a copy of them. Slices of these
-/// blocks would keep the whole blocks in memory.
+/// A response that uses less than 1/`BLOCK_SHARE` of the bytes of its blocks gets copies of these bytes. Slices would
+/// keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
 const OBJECT_COST: usize = 512;
@@ -91,14 +91,13 @@ impl ObjectCache {
         self.fetched_bytes_max.max(2 * self.range_max)
     }
 
-    /// Returns how many bytes the cache holds: first those of uploaded objects with their bookkeeping, then those of
-    /// fetched blocks.
+    /// Returns the number of cached bytes: first of uploaded objects with their bookkeeping, then of fetched blocks.
     pub fn bytes(&self) -> (usize, usize) {
         (self.uploaded_bytes, self.fetched_bytes)
     }
 
-    /// Adds an uploaded object. The evicted objects are returned, so that the caller can drop them after it has
-    /// released the cache's lock.
+    /// Adds an uploaded object. Returns the evicted objects, so that the caller can drop them after it has released the
+    /// cache's lock.
     pub fn insert_uploaded(&mut self, id: ObjectId, object: UploadedParts) -> Vec<(ObjectId, Arc<UploadedParts>)> {
         self.uploaded_bytes += object.bytes;
         match self.uploaded.insert(id, Arc::new(object)) {
@@ -167,17 +166,16 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched so that the cache has all of `range`. The ranges consist of whole
-    /// blocks, and adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched
-    /// bytes rises.
+    /// Returns the ranges that must be fetched so that the cache has all of `range`. They consist of whole blocks, and
+    /// one range has up to [`BLOCKS_MAX`] adjacent blocks. If `range` is the largest so far, the limit of fetched bytes
+    /// is raised.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // A cached block only needs to cover the bytes within `range`, because the last block of an object may be
-        // short.
+        // The last block of an object may be short, so a cached block needs to have only the bytes within `range`.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {
@@ -196,9 +194,9 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Returns true if the ranges use so little of their blocks that the caller should copy them. A slice would keep its
-/// whole block in memory until the client has received the response, although the memory budget counts only the bytes
-/// of the response.
+/// Returns true if the ranges are a small part of their blocks, so that the caller should copy them. A slice would keep
+/// its whole block in memory until the client has received the response, but the memory budget counts only the bytes of
+/// the response.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {
@@ -308,9 +306,9 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // The first line has two ranges of nearly the same size, of which only the first crosses a block boundary. The
-        // second line has two ranges in one block, and then in two blocks. Ranges in two blocks use less than a quarter
-        // of them.
+        // First line: two ranges of nearly the same size, of which only the first crosses a block boundary and so uses
+        // two blocks. Second line: two ranges that are together a quarter of one block, and then two ranges in two
+        // blocks.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

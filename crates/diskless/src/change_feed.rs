@@ -1,9 +1,9 @@
-//! Learns of commits by other brokers. A task polls the index for changes, applies them to the partitions, and wakes
+//! Learns of commits by other brokers. A task polls the index for changes and applies them to the partitions. It wakes
 //! the consumers that wait for records of these partitions.
 //!
 //! A reader can also request the newest state of a partition; these refreshes are in [`super::reader`].
 //!
-//! Invariant: while the index answers, this broker sees a change of another broker within [`INTERVAL`] plus the
+//! Invariant: while the index answers, this broker learns of another broker's change within [`INTERVAL`] plus the
 //! duration of two polls.
 
 use fullbore_host::task;

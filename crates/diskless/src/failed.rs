@@ -1,8 +1,9 @@
-//! Remembers objects that recently could not be read, so that readers in a loop do not cause a GET each time.
+//! Remembers objects that could not be read recently. Without this, a reader that retries in a loop would send a GET
+//! each time.
 //!
-//! After a failed GET, the object gets one GET per [`PAUSE`], no matter which range the readers want. In between,
-//! readers get the last error. If only some bytes of the object are wrong or missing, the pause applies to their blocks
-//! alone. Wrong bytes are fetched once more without a pause.
+//! After a failed GET of an object, at most one GET per [`PAUSE`] is sent for this object, whichever range readers
+//! request. Until the next GET, readers get the last error. If only some bytes are wrong or missing, the pause applies
+//! only to the blocks with these bytes. Wrong bytes are fetched once more without a pause.
 //!
 //! The caller passes the time as an argument. Invariant: at most [`FAILED_MAX`] failures are remembered.
 
@@ -16,15 +17,15 @@ use tokio::time::Instant;
 use super::cache::blocks;
 use super::objects::ObjectError;
 
-/// How long after a failed GET of an object no further GET of it is sent.
+/// The pause between a failed GET of an object and the next GET of this object.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// How long a failure is remembered after the end of the pause that follows it.
+/// How long a failure is remembered after its pause has ended.
 const KEPT: Duration = Duration::from_secs(10);
-/// Maximum number of failures that are remembered. Reads that fail beyond this limit are repeated without a pause.
+/// Maximum number of remembered failures. Objects with further failures are read again without a pause.
 const FAILED_MAX: usize = 1024;
 
-/// The failures by object and block. The block is `None` if a GET of the object failed, and is set if only some bytes
-/// were wrong or missing.
+/// The failures by object and block. The block is `None` if a whole GET failed, and `Some` if the GET returned wrong or
+/// too few bytes.
 #[derive(Debug, Default)]
 pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 
@@ -38,12 +39,12 @@ struct FailedRead {
 }
 
 impl FailedReads {
-    /// Checks whether a GET of `range` may be sent now. Returns false if neither the object nor a block of `range` has
-    /// failed recently. Returns true if one of them has, but the pause after the failure is over. In that case a new
-    /// [`PAUSE`] begins, in which other readers get the last error, so the caller should make a single attempt.
+    /// Checks whether a GET of `range` may be sent now. Returns `Ok(false)` if neither the object nor a block of
+    /// `range` has failed recently. Returns `Ok(true)` if one of them has failed and its pause is over. The caller
+    /// should then send a single GET. A new [`PAUSE`] begins, in which other readers get the last error.
     ///
     /// # Errors
-    /// Returns the [`ObjectError`] of the last GET if the next one is not due yet.
+    /// Returns the [`ObjectError`] of the last GET while its pause lasts.
     pub fn check(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> Result<bool, ObjectError> {
         let keys = || std::iter::once(None).chain(blocks(range).map(Some)).map(|block| (id, block));
         let is_early = |failed: &&FailedRead| now < failed.next;
@@ -77,8 +78,8 @@ impl FailedReads {
         }
     }
 
-    /// Records that a GET of `range` returned different bytes than were put. Returns how many GETs in a row have
-    /// returned wrong bytes.
+    /// Records that a GET of `range` returned bytes that differ from those that were put. Returns how many GETs in a
+    /// row have returned wrong bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
         let error =
             ObjectError::Unavailable(format!("the store returned other bytes of the object {id:016x} than were put"));

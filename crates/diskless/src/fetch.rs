@@ -1,8 +1,8 @@
-//! Fetches ranges of objects from the store into the cache, in whole blocks. If several readers want a block, it is
+//! Fetches ranges of objects from the store into the cache, in whole blocks. If several readers need a block, it is
 //! fetched once. The number of concurrent GETs is limited.
 //!
-//! Pauses between reads of an object that cannot be read are in [`FailedReads`], and second tries of slow GETs in
-//! [`Tries`].
+//! [`FailedReads`] decides how long to pause before an object that could not be read is read again. [`Tries`] decides
+//! when a slow GET gets a second try.
 //!
 //! Invariant: each block has at most one fetch under way.
 
@@ -42,7 +42,7 @@ struct FetcherShared {
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
     tries: Arc<Tries>,
-    /// The lock of each block. A fetch holds it until the block is in the cache.
+    /// The locks of blocks. A fetch holds the locks of its blocks until these blocks are in the cache.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
@@ -61,24 +61,25 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the [`Tries`] of all GETs, which send a second GET if the first one is slow.
+    /// Returns the [`Tries`] of all GETs, which sends a second GET if the first one is slow.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }
 
-    /// Fetches a range of an object into the cache. If another fetch of a block is under way, waits for it.
+    /// Fetches a range of an object into the cache. If another fetch of the same block is under way, waits for it.
     ///
     /// # Errors
-    /// Returns the [`ObjectError`] of the last attempt, or that of an earlier GET if the next one is not due yet.
-    /// Returns [`ObjectError::Short`] if the object ends before the range does. The bytes that the object has are then
-    /// in the cache.
+    /// Returns the [`ObjectError`] of the last attempt, or of an earlier GET whose pause is not over yet. Returns
+    /// [`ObjectError::Short`] if the object ends before `range.end`. The cache then has the bytes up to the end of the
+    /// object.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // While this fetch waited for the locks, another one may have fetched the blocks. The last block of an
-            // object is short. It need not have more bytes than those before `end`, the end of the requested range.
+            // While this fetch waited for the locks, another fetch may have added the blocks. The last block of an
+            // object may be short, so a block counts as cached if it has the bytes before `end`, the end of the
+            // requested range.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -94,19 +95,19 @@ impl RangeFetcher {
         Ok(())
     }
 
-    /// Adds the blocks of a range to the cache, as far as `bytes` reaches.
+    /// Adds those blocks of a range to the cache for which `bytes` has any bytes.
     fn insert(&self, id: ObjectId, range: &Range<u32>, bytes: &Bytes) {
         let mut cache = self.shared.cache.lock();
         for block in blocks(range) {
             let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
             let to = (from + BLOCK as usize).min(bytes.len());
-            // The block is copied, because a slice would keep the bytes of all blocks of the GET in memory.
+            // A slice would keep the bytes of all blocks of this GET in memory, so each block gets a copy.
             cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
         }
     }
 
-    /// Removes a range from the cache, because its bytes differ from those that were put. Returns how many GETs in a
-    /// row have returned wrong bytes.
+    /// Removes the blocks of a range from the cache, because its bytes differ from those that were put. Returns how
+    /// many GETs in a row have returned wrong bytes.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
         let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();
@@ -135,8 +136,8 @@ impl RangeFetcher {
         guards
     }
 
-    /// Sends a GET, and sends it again if it fails or returns fewer than `wanted` bytes. After the last attempt,
-    /// returns even fewer bytes than that.
+    /// Sends a GET, and repeats it if it fails or returns fewer than `wanted` bytes. If even the last attempt returns
+    /// fewer bytes, returns these.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;
@@ -167,7 +168,7 @@ impl RangeFetcher {
                     }
                 }
             }
-            // The slot is released during the pause, so that other GETs need not wait until it ends.
+            // Releases the slot during the pause, so that other GETs can use it.
             drop(slot);
             sleep(backoff).await;
             backoff *= 2;

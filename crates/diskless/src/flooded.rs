@@ -64,7 +64,7 @@ impl Flooded {
     }
 }
 
-/// Runs the index: answers each request as the index thread would.
+/// Answers each request to the index, as the index thread would.
 async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -96,8 +96,8 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// Runs the paced producer beside `flooders` flooding ones. Returns the longest time that a batch of the paced producer
-/// waited for its answer.
+/// Runs the paced producer while `flooders` other producers send as fast as they can. Returns the longest time that a
+/// batch of the paced producer waited for its answer.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

@@ -1,6 +1,6 @@
-//! Tracks whether the object store works for this broker, by the outcome of its requests and by probes. A broker sends
-//! probes while its requests fail or make no progress. It also sends probes while it is left out: the metadata then
-//! lists it as a broker that does not serve diskless topics.
+//! Tracks whether this broker can use the object store. The evidence is the outcome of the broker's requests and of
+//! probes. A broker sends probes while its requests fail or make no progress, and while it is left out. A broker is
+//! left out if the metadata lists it as one that does not serve diskless topics.
 //!
 //! A probe puts, reads and deletes an object. A successful probe clears earlier failures, such as that of a GET for a
 //! damaged object. On a broker without diskless partitions, the probes are the only requests.
@@ -19,13 +19,13 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// How long the store may fail or make no progress before it counts as lost.
+/// How long requests may fail or make no progress before the store counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// How long the store may fail or be silent before the broker sends probes.
+/// How long requests may fail or make no progress before the broker sends probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
 /// How long the broker pauses after a probe.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// How long a successful probe counts as a sign that the store answers.
+/// How long after a successful probe the store counts as answering.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
 /// How often the broker checks whether a probe is due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub struct StoreHealth {
     state: Mutex<Probes>,
 }
 
-/// The outcome of the probes so far.
+/// The results of the probes so far.
 #[derive(Debug, Default)]
 struct Probes {
     /// True while the metadata lists this broker as one that does not serve diskless topics. Probes then continue even
@@ -68,8 +68,8 @@ impl StoreHealth {
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long the requests in `tries` have made no progress. Returns `None` if no request is under way. Also
-    /// returns `None` if that time is shorter than `LOST_AFTER` or shorter than the usual wait for a second try.
+    /// Returns for how long the requests in `tries` have made no progress. Returns `None` if no request is under way,
+    /// or if that time is shorter than `LOST_AFTER` or than the usual wait for a second try.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
@@ -87,8 +87,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts the hanging PUTs as failed, after the caller has reported that the store is lost. Returns the error of
-    /// the last probe, or `None` if it succeeded or there was no probe.
+    /// Counts the hanging PUTs as failed. The caller has just reported that the store is lost. Returns the error of the
+    /// last probe, or `None` if that probe succeeded or none has ended yet.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());
@@ -158,7 +158,7 @@ mod tests {
             Broker { store, objects, health }
         }
 
-        /// Starts a PUT that hangs. The next `behind` requests hang as well.
+        /// Starts a PUT that hangs. The `behind` requests after it hang as well.
         fn put_hangs(&self, behind: usize) -> tokio::task::JoinHandle<()> {
             let (puts, objects) = (Arc::clone(&self.health.puts), self.objects.clone());
             self.store.hang_next(1 + behind);

@@ -1,33 +1,34 @@
-//! Decides when a slow request gets a second try beside the first one, and how often this may happen.
+//! Decides when a slow request gets a second try beside the first one, and limits the number of second tries.
 //!
-//! All later commits wait for the PUT of an object, and a reader waits for its GET. A few requests take several times
-//! the usual time. A second try of such a request is likely to end first.
+//! The PUT of an object delays all later commits, and a GET delays its reader. A few requests take several times the
+//! usual time. If such a request is sent a second time, the second try is likely to end first.
 //!
-//! If the whole store is slow, second tries must not double its load, so each one costs credit. Ten requests earn the
-//! credit for one try, and so does each second in which no request makes progress. If the second try ends first, only
-//! the first one was slow, and the credit is given back. If the first try ends first, the store as a whole is slow, and
-//! the credit is spent.
+//! If the whole store is slow, second tries must not double its load. Each second try therefore costs credit. Ten
+//! successful requests earn the credit for one second try, and so does each second in which no request makes progress.
+//! If the second try ends first, only the first one was slow, and the credit is given back. If the first try ends
+//! first, the store as a whole is slow, and the credit is spent.
 //!
 //! This module has no clock and does no I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many of the newest durations are kept for each class of requests. Their median is the usual time of the class.
+/// Maximum number of durations that are kept for each class of requests; older ones are dropped. Their median is the
+/// usual time of the class.
 const SEEN_MAX: usize = 64;
 /// How many durations of a class must be known before it has a usual time.
 const SEEN_MIN: usize = 8;
-/// The usual time of a request as a part of the wait for its second try. The wait is 2.5 times the usual time.
+/// The ratio of the usual time of a request to the wait for its second try: the wait is 2.5 times the usual time.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Minimum time before a second try starts.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// Maximum number of second tries that start at once.
+/// Maximum number of second tries that saved credit allows at once.
 pub(super) const BURST: u32 = 4;
-/// How many finished requests earn the credit for one second try.
+/// How many successful requests earn the credit for one second try.
 pub(super) const ONE_IN: u32 = 10;
 
-/// The sizes in bytes at which the classes of requests begin, except for the first class, which begins at 0. Each class
-/// has its own times, because large requests take longer on a narrow link.
+/// Limits between the classes of requests, in bytes: the first class has the requests below the first limit. Each class
+/// has its own durations, because large requests take longer on a narrow link.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
 /// The durations of earlier tries, and the credit for second tries.
@@ -35,10 +36,10 @@ const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 pub struct Hedging {
     /// The newest durations of each class of [`CLASSES`].
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
-    /// The credit for second tries. Each second try costs [`ONE_IN`] of it.
+    /// The credit for second tries, in successful requests. A second try costs [`ONE_IN`].
     credit: u32,
-    /// The time up to which seconds without progress have earned credit. During progress, each call of `take` sets it
-    /// to now.
+    /// The end of the time without progress that has already earned credit. While requests make progress, `take` sets
+    /// it to now.
     credited_at: Duration,
 }
 
@@ -59,9 +60,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns how long a request of `bytes` bytes may take before it gets a second try. The wait depends on the usual
-    /// time of the request's class. If that is unknown, it depends on the next larger class with a known usual time.
-    /// Returns `None` if there is no such class.
+    /// Returns how long a request of `bytes` bytes may take before it gets a second try. The wait is computed from the
+    /// usual time of the request's class, or of the next larger class that has one. Returns `None` if there is none.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -70,8 +70,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try. Returns false if the credit does not suffice. `now` is the time since a
-    /// fixed moment, which is the same in all calls. `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try. Returns false if there is not enough credit. `now` is the time since a
+    /// fixed moment, the same in all calls. `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;
@@ -85,8 +85,8 @@ impl Hedging {
         may
     }
 
-    /// Gives back the credit for all `tries` second tries of one request, because the last of them has succeeded before
-    /// the first try.
+    /// Gives back the credit for the `tries` second tries of one request, because the last of them succeeded before the
+    /// first try.
     pub fn give_back(&mut self, tries: u32) {
         self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }

@@ -1,10 +1,9 @@
-//! Runs the periodic tasks of diskless topics: retention, expiry of idle producers, and GC of objects. If the store's
-//! ownership marker could not be verified at the start of the broker, another task verifies it later.
+//! Runs the periodic tasks of diskless topics: retention, expiry of idle producers, and GC of objects. If the broker
+//! could not verify the store's ownership marker when it started, another task retries until it can.
 //!
-//! The decision that a record is too old is in [`super::retention`], and the decision that an object is unused in
-//! [`super::index`].
+//! [`super::retention`] decides which records are too old, and [`super::index`] decides which objects are unused.
 //!
-//! The broker's runtime may stop a task at any await. The first pass after the restart then does the rest.
+//! The broker's runtime may stop a task at any await. The first pass after the restart then does the remaining work.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -28,14 +27,14 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Maximum number of objects of each kind that the GC gets from one query of the index. The kinds are unused objects,
-/// objects that were never committed, those whose DELETE failed, and those that must be deleted again.
+/// Maximum number of objects of each kind that one query of the index returns to the GC. The kinds are unused objects,
+/// objects that were never committed, objects whose DELETE failed, and objects whose second DELETE is due.
 const CLEANED_AT_ONCE: usize = 64;
-/// Maximum number of objects with a failed DELETE that the next pass deletes first. Objects beyond this limit are not
-/// lost, because the index later returns all of them again.
+/// Maximum number of objects that the broker remembers after a failed DELETE. The next pass begins with these objects.
+/// The index returns all others again later.
 const FAILED_MAX: usize = 10_000;
-/// Maximum number of concurrent DELETEs. A broker may put dozens of objects a second and deletes each of them twice, so
-/// one DELETE at a time would be too slow.
+/// Maximum number of concurrent DELETEs. One at a time would be too slow: a broker may put dozens of objects a second,
+/// and deletes each of them twice.
 const DELETES: usize = 8;
 /// How long the task waits between two attempts to verify the store's ownership marker.
 const VERIFY_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,7 +56,7 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Verifies the store's ownership marker, with retries until it succeeds. Readers that wait for the store need no
+/// Verifies the store's ownership marker, and retries until this succeeds. Readers that wait for the store need no
 /// notification, because they retry by themselves.
 async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
@@ -80,14 +79,15 @@ pub struct RetentionTerms {
     pub interval: Duration,
     /// Until this time, in ms since 1970, retention deletes no records.
     pub keeps_records_until_ms: Arc<AtomicI64>,
-    /// The pipeline, which forgets idle producers on request. The index expires the producers in its own rows.
+    /// The pipeline. The task removes idle producers from the pipeline's known states. The index expires producers in
+    /// its own rows.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub producers_expire_after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets idle producers, once per interval. While the index is down, the passes are skipped,
-/// because only the index knows the time and the log starts.
+/// Deletes old records and forgets idle producers, once per interval. While the index does not answer, passes are
+/// skipped, because only the index has the time and the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, terms: RetentionTerms) {
     loop {
         tokio::time::sleep(terms.interval).await;
@@ -127,13 +127,13 @@ struct Cleaner {
     objects: Objects,
     index: IndexOwner,
     failures: LogRateLimit,
-    /// Objects whose DELETE failed. The next pass begins with them.
+    /// Objects whose DELETE failed. The next pass deletes them first.
     failed: VecDeque<UnusedObject>,
 }
 
 impl Cleaner {
-    /// Repeats the failed DELETEs, then deletes the objects that the index returns. Ends early if all DELETEs of one
-    /// step fail.
+    /// Repeats the failed DELETEs, then deletes the objects that the index returns. A step deletes up to
+    /// [`CLEANED_AT_ONCE`] objects of each kind. If all DELETEs of a step fail, the pass ends.
     async fn delete_unused(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
@@ -141,7 +141,7 @@ impl Cleaner {
                 return;
             }
         }
-        // An error of the index ends the pass. The error is not logged here, because other users of the index log it.
+        // An error of the index ends the pass. Other users of the index log the error.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -149,9 +149,8 @@ impl Cleaner {
         }
     }
 
-    /// Sends one DELETE for each object to the store. The GC deletes every object twice, and the index forgets an
-    /// object after its second DELETE. The index also records the objects whose DELETE failed. Returns false if no
-    /// DELETE succeeded.
+    /// Sends one DELETE for each object in `unused`. The GC deletes every object twice, and removes it from the index
+    /// after the second DELETE. Also records in the index which DELETEs failed. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());

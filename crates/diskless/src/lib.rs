@@ -1,5 +1,4 @@
-//! Diskless topics. Their records are in an object store, and the order of the records is in an index (SQLite or
-//! PostgreSQL).
+//! Diskless topics. Their records are in an object store. An index (SQLite or PostgreSQL) has the order of the records.
 //!
 //! When a batch is written, a [`partition`] passes it to the [`pipeline`]. The pipeline uploads it as a part of an
 //! object and commits the object to the [`index`]. When records are read, the [`reader`] looks up their extents in the
@@ -78,7 +77,7 @@ use response_budget::ResponseBudget;
 
 /// Maximum number of concurrent GETs.
 const GETS: usize = 16;
-/// Maximum number of partitions whose rows one query reads.
+/// Maximum number of partitions whose rows one query of the index reads.
 const ROWS_LOOKED_AT: usize = 1_000;
 
 /// All diskless partitions of a broker, and the services that they share.
@@ -100,13 +99,14 @@ pub enum OpenDisklessError {
     /// The object store cannot be used.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
+    /// The index in the cluster's database is an older copy: it lacks changes that this broker has counted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or run fullbore \
          admin accept-copy to continue without the missing records"
     )]
     OlderIndex(Lacking),
-    /// The index file is an older copy, or its write-ahead log is damaged.
+    /// The index file lacks changes that this broker has counted: it is an older copy, or its write-ahead log is
+    /// damaged.
     #[error(
         "cannot use diskless.db: {0}, so acknowledged records are missing; restore the newest diskless.db and \
          diskless.db-wal (which may be damaged), or remove {FILE} to continue without the missing records", FILE = index::NOTED_CHANGES
@@ -126,11 +126,11 @@ impl From<OpenFileError> for OpenDisklessError {
     }
 }
 
-/// The parts of an opened index: its owner, the finder of extents, the change feed (only with PostgreSQL), and the
-/// thread.
+/// An opened index: the handle of its thread, the finder of extents, the change feed (only with PostgreSQL), and the
+/// thread itself.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// Opens the index. A standalone broker has it in its data directory, a cluster in its database.
+/// Opens the index. A standalone broker has its index in the data directory, a cluster has it in the database.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
@@ -153,7 +153,7 @@ fn open_index(
     }
 }
 
-/// Checks with [`postgres::lacks`] that the index in the database of the cluster `cluster_id` is not an older copy.
+/// Checks with [`postgres::lacks`] that the cluster's database does not have an older copy of the index.
 ///
 /// # Errors
 /// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted.
@@ -172,8 +172,8 @@ pub fn has_index(data_dir: &Path) -> bool {
     data_dir.join(index::SQLITE_FILE).exists()
 }
 
-/// Returns true if the index file in `data_dir` may be an older copy, because the file that would reveal this was
-/// removed.
+/// Returns true if `data_dir` has an index file without the file of counted changes, which would reveal an older copy.
+/// The index file may then be an older copy.
 pub fn may_have_older_index(data_dir: &Path) -> bool {
     has_index(data_dir) && !data_dir.join(index::NOTED_CHANGES).exists()
 }
@@ -198,9 +198,9 @@ pub enum StoreTrouble {
 }
 
 impl Diskless {
-    /// Opens the object store and the index, and spawns the tasks that use them. The index of a standalone broker is in
-    /// its data directory, on the disk of `space`. The index of a cluster is in the cluster's database. Must be called
-    /// within a tokio runtime.
+    /// Opens the object store and the index, and spawns the tasks that use them. A standalone broker has its index in
+    /// the data directory, whose disk is `space`. A cluster has its index in the database. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
     /// Returns an [`OpenDisklessError`] if the index or the object store cannot be opened.
@@ -226,7 +226,7 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// Creates the pipeline, the reader and the periodic tasks over `objects` and an index. Starts the change feed if
+    /// Creates the pipeline, the reader and the periodic tasks for an opened store and index. Starts the change feed if
     /// the index has one.
     fn with_index(
         objects: Objects,
@@ -235,7 +235,7 @@ impl Diskless {
         retention: Duration,
         metrics: Metrics,
     ) -> Diskless {
-        // Half of the cache is for objects that this broker uploads, the other half for fetched blocks.
+        // Uploaded objects get half of the cache, fetched blocks the other half.
         let uploaded_bytes = config.cache_bytes / 2;
         // Reading ahead needs `AHEAD_BYTES` for fetched blocks, even if the configured cache is smaller.
         let fetched_bytes = uploaded_bytes.max(AHEAD_BYTES as usize);
@@ -295,13 +295,13 @@ impl Diskless {
         partitions.zip(leader_epochs).for_each(|(partition, epoch)| partition.view.set_leader_epoch(epoch));
     }
 
-    /// Applies a topic's settings, and adds partitions until it has `count` of them. This does not wait: the index
-    /// creates the new partitions in the background. `tails_before` returns the last sequences of producers on a
-    /// deleted classic topic of the same name.
+    /// Applies a topic's settings, and adds partitions until it has `count` of them. Does not wait: the index creates
+    /// the new partitions in the background. `tails_before` returns the last sequences of producers on a deleted
+    /// classic topic of the same name.
     pub fn put_topic(&self, name: &str, id: Uuid, count: i32, config: &Arc<TopicConfig>, tails_before: TailsBefore) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // The index never reduces the number of batches that it retains, so only a larger window is passed on.
+        // The index never reduces the number of batches that it retains, so only a larger `window` is sent to it.
         let retains_more = partitions.first().is_some_and(|first| first.view.window() < window);
         partitions.iter().for_each(|partition| partition.view.configure(config));
         if retains_more {
@@ -320,7 +320,7 @@ impl Diskless {
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let make_ready = move |rows: Vec<index::PartitionRow>| {
-            // Partitions that were deleted while the index created them are skipped.
+            // Skip partitions that were deleted while the index created them.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.view.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
@@ -331,8 +331,8 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // If a larger window was set before the index returned the ids, the index does not know it yet, so pass it
-            // on now.
+            // A larger window may have been set before the index returned the ids. The index does not know this window
+            // yet.
             let now = partitions.first().map_or(0, |first| first.view.window());
             if now > window {
                 retain(now);
@@ -357,21 +357,21 @@ impl Diskless {
         }
     }
 
-    /// Keeps retention from deleting records until the time `ms`, in ms since 1970.
+    /// Makes retention delete no records until the time `ms`, in ms since 1970.
     pub fn keep_records_until(&self, ms: i64) {
         self.keeps_records_until_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Waits until the index accepts further deletions.
+    /// Waits until the index can queue further deletions of topics.
     pub async fn deletions_have_room(&self) {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once. `deleted` is called after the index has deleted the topic; from then on,
-    /// a restart need not repeat the deletion.
+    /// Removes the topic's partitions at once. Calls `deleted` after the index has deleted the topic. After that, a
+    /// restarted broker need not repeat the deletion.
     ///
     /// Returns the last sequences of producers on each partition that may have records. If the next topic of the same
-    /// name is a classic one, it needs these sequences. A diskless topic gets them from the index.
+    /// name is a classic one, it needs these sequences. A diskless topic reads them from the index.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -379,13 +379,13 @@ impl Diskless {
             partition.view.retire();
             let key = || (partition.view.topic().to_owned(), partition.view.index());
             let Some(number) = partition.view.number() else {
-                // The index has not returned the partition's internal id yet, for example just after the start. The
-                // partition's producers are then unknown.
+                // The index has not returned the partition's internal id yet, for example because the broker has just
+                // started. Nothing is known about the partition's producers then.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
-            // The reader must forget the partition before the pipeline does. Otherwise a refresh that ends between the
-            // two calls would add state to the pipeline again.
+            // The reader must forget the partition before the pipeline does. Otherwise, a refresh could end between the
+            // two calls and add the partition's state to the pipeline again.
             self.services.reader.retired(number);
             if partition.view.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));
@@ -397,9 +397,8 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the last sequences of the partition's producers. The result counts as incomplete
-    /// ([`ProducerTails::partial`]) if other brokers commit as well, or if the pipeline has not read the partition's
-    /// state yet.
+    /// Returns the last sequences of the partition's producers. If other brokers commit as well, or the pipeline has
+    /// not read the partition's state yet, returns [`ProducerTails::partial`] instead.
     fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
         let known = self.services.pipeline.known(number, |known| known.producers.tails());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)
@@ -411,8 +410,8 @@ impl Diskless {
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Returns the largest distance between the last stable offset and the high watermark of any partition, as far as
-    /// this broker knows.
+    /// Returns the largest number of offsets between the last stable offset and the high watermark, over all
+    /// partitions, as far as this broker knows.
     pub fn stable_lag_max(&self) -> u64 {
         let lag = |partition: &Arc<DisklessPartition>| {
             let bounds = partition.view.bounds();
@@ -422,7 +421,7 @@ impl Diskless {
         u64::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the partitions with open transactions. Waits first until the index has created all partitions.
+    /// Returns the partitions with open transactions. Before that, waits until the index has created all partitions.
     ///
     /// # Errors
     /// Returns [`ReadError::Storage`] if the index cannot be read.
@@ -467,20 +466,20 @@ impl Diskless {
     }
 
     /// Sets whether this broker is left out: the metadata then lists it as one that does not serve diskless topics, and
-    /// clients use other brokers. A broker that is left out refuses the batches that wait for a silent store, because
-    /// another broker may accept them.
+    /// clients use other brokers. While it is left out, it refuses batches instead of letting them wait for a store
+    /// that does not answer, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.view.wake());
         }
     }
 
-    /// Prepares for a stop of the broker: refuses parked batches and uploads admitted ones at once.
+    /// Prepares for a stop of the broker: refuses parked batches, and uploads admitted batches at once.
     pub fn dismiss_waiting(&self) {
         self.services.pipeline.hurry();
     }
 
-    /// Closes the pipeline and stops the thread of the index after its current request. Blocks until that thread has
+    /// Closes the pipeline. Stops the thread of the index after its current request, and blocks until the thread has
     /// ended.
     pub fn close(&self) {
         self.services.pipeline.close();

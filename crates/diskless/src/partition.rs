@@ -1,5 +1,5 @@
-//! A diskless partition as the handlers of requests see it. It combines the view of the partition with the services
-//! that write and read it.
+//! A diskless partition, as the code that serves requests uses it. It combines this broker's view of the partition with
+//! the services that write and read it.
 //!
 //! Admission and commit are in [`super::pipeline`], the search and fetch of records in [`super::reader`].
 //!
@@ -35,7 +35,7 @@ use fullbore_log::validation::ValidBatch;
 /// How long the broker waits before it repeats a move of the log start whose outcome is unknown.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// A diskless partition of a broker.
+/// A diskless partition on one broker.
 pub struct DisklessPartition {
     /// The state of the partition as this broker knows it.
     pub view: Arc<PartitionView>,
@@ -51,7 +51,7 @@ pub struct Services {
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
-    /// True if other brokers write to the same partitions.
+    /// True if other brokers commit to the same partitions.
     pub(super) others_commit: bool,
     pub(super) left_out: LeftOut,
 }
@@ -62,10 +62,10 @@ impl DisklessPartition {
         DisklessPartition { view: Arc::new(view), services }
     }
 
-    /// Offers one batch of a producer. The answer arrives after the batch is committed.
+    /// Appends one batch of a producer. The ticket in [`AppendStep::Pending`] is answered after the batch is committed.
     ///
-    /// After [`AppendStep::Blocked`], the caller must wait and then offer the batch again. If it has waited for a
-    /// refresh, it passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
+    /// After [`AppendStep::Blocked`], the caller must wait and then call this again. If it has waited for a refresh, it
+    /// passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
@@ -93,13 +93,12 @@ impl DisklessPartition {
         self.services.pipeline.append(IndexedPartition { view: &self.view, number }, batch, terms, admission_terms)
     }
 
-    /// Writes the marker of a transaction, and returns after the index has committed it. If the partition is ready, the
-    /// first poll queues the marker behind those batches of its producer that this broker has admitted.
+    /// Writes the marker of a transaction. Returns after the index has committed the marker. If the partition is ready,
+    /// the first poll queues the marker behind all batches of its producer that this broker has already admitted.
     ///
-    /// # Errors
-    /// Returns an error if [`Pipeline::write_marker`] does, or [`AppendError::Storage`] if the store's ownership marker
+    /// Returns the errors of [`Pipeline::write_marker`], and [`AppendError::Storage`] if the store's ownership marker
     /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata lists this broker as one that does not serve
-    /// diskless topics. Another broker may then write the marker while a PUT hangs here.
+    /// diskless topics. Then another broker can write the marker while a PUT hangs at this one.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.ownership.is_verified() {
             return Err(AppendError::Storage);
@@ -116,15 +115,15 @@ impl DisklessPartition {
         &self.services.left_out
     }
 
-    /// Records that a batch was refused with `code`, either before its sequence was checked or because the refresh
-    /// failed. Later batches of its producer that are in flight are then refused as well.
+    /// Records that a batch was refused with `code`, before its sequence was checked or because a refresh failed. Later
+    /// batches of its producer that are in flight are then refused too.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.view.number().filter(|_| !self.view.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
         }
     }
 
-    /// Refreshes the producer state of `partitions`, which must belong to the same broker. The outcomes are added to
+    /// Refreshes the producer state of `partitions`, which must belong to the same broker. Adds the outcomes to
     /// `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
@@ -138,13 +137,14 @@ impl DisklessPartition {
         self.view.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits for `size` bytes of the memory budget for batches. Returns `None` if the broker stops.
+    /// Waits until `size` bytes of the memory budget for batches are free, and reserves them. Returns `None` if the
+    /// broker stops.
     pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
 
-    /// Returns the state of each idempotent producer. The producer that has been idle the longest comes first, and
-    /// those with an open transaction come last.
+    /// Returns the states of all idempotent producers, those that have been idle the longest first. Producers with an
+    /// open transaction come last.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the refresh fails or the index has not created the partition yet.
@@ -159,15 +159,15 @@ impl DisklessPartition {
 
 /// Reads from the partition.
 impl DisklessPartition {
-    /// Returns whole batches that are in memory, beginning with the one that contains `offset` and ending at the offset
-    /// that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may be
-    /// larger.
+    /// Returns whole batches that are in memory. The first one is the batch with `offset`, and the last one ends at the
+    /// offset that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may
+    /// be larger.
     ///
-    /// Returns `None` if batches must first be found or fetched, or the view must be refreshed. That work is then
-    /// requested, and the partition's waiters are woken when it is done.
+    /// Returns `None` if batches must first be found or fetched, or if the view must be refreshed. In that case,
+    /// requests this work. When it is done, the partition's waiters are woken.
     ///
     /// # Errors
-    /// Returns a [`ReadError`], for example that of a search or fetch that has failed at `since` or later.
+    /// Returns a [`ReadError`], for example the error of a search or fetch that has failed at `since` or later.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -188,7 +188,7 @@ impl DisklessPartition {
         let (bounds, failed) = (self.view.bounds(), self.view.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.view.is_refreshed_since(since) {
-            // The client may have learned of commits that this broker has not seen yet, so the view is refreshed.
+            // The client may know commits that this broker has not seen yet, so the view must be refreshed.
             return self.request(failed, |reader, view| reader.request_refresh(view));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
@@ -207,8 +207,8 @@ impl DisklessPartition {
         if offset >= end {
             let is_known = !self.services.others_commit || self.view.was_refreshed() || failed.is_some();
             if !is_known {
-                // The change feed lacks commits from before this broker knew the partition's id, so the view is
-                // refreshed.
+                // The change feed does not report commits from before this broker knew the partition's id, so the view
+                // must be refreshed.
                 self.services.reader.request_refresh(&self.view);
                 return Ok(None);
             }
@@ -232,8 +232,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Calls `request`, which requests the search, fetch or refresh that a read needs, and returns `None`. If `failed`
-    /// has the error of an earlier request, returns this error instead.
+    /// Calls `request`, which starts the search, fetch or refresh that a read needs, and returns `None`. If an earlier
+    /// request has failed with the error `failed`, returns this error instead.
     fn request(
         &self,
         failed: Option<ReadError>,
@@ -248,9 +248,9 @@ impl DisklessPartition {
         }
     }
 
-    /// Counts the bytes of all readable batches, beginning with the one that contains `offset`, without reading them.
-    /// The count may stop as soon as it exceeds `enough`. Returns `None` if only [`DisklessPartition::try_read`] can
-    /// count them.
+    /// Counts the bytes of the readable batches, from the batch with `offset` on, without reading them. May stop
+    /// counting as soon as the count exceeds `enough`. Returns `None` if the bytes can be counted only by
+    /// [`DisklessPartition::try_read`].
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.view.is_ready() && !self.view.is_gone() && self.services.ownership.is_verified();
         let bounds = self.view.bounds();
@@ -260,8 +260,8 @@ impl DisklessPartition {
         (is_there && is_inside).then(count).flatten()
     }
 
-    /// Updates the offsets of `partitions` to the state of the index, at the time of this call or later. All partitions
-    /// must belong to the same broker.
+    /// Updates the offsets of `partitions` to the state that the index has now or later. All partitions must belong to
+    /// the same broker.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the ownership marker is not verified or the index cannot be read.
@@ -280,7 +280,7 @@ impl DisklessPartition {
         reader.refresh(&views).await
     }
 
-    /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
+    /// Returns the first record at or after the log start whose timestamp is at least `timestamp_ms`. Returns `None` if
     /// all records are older.
     ///
     /// # Errors
@@ -294,8 +294,8 @@ impl DisklessPartition {
         self.services.reader.offset_for_timestamp(&self.view, isolation, timestamp_ms, long).await
     }
 
-    /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
-    /// records.
+    /// Returns the first record at or after the log start that has the largest timestamp. Returns `None` if there are
+    /// no records.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the index or the store cannot be read.
@@ -307,9 +307,9 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.view, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark if it is -1, and returns the new log start. Readers
-    /// get no records before it. If the caller drops the future after the move was queued at the index, the move is
-    /// still carried out and applied here.
+    /// Moves the log start to `offset`, or to the high watermark if `offset` is -1. Returns the new log start. Readers
+    /// no longer get the records before it. Once the move is queued at the index, it is carried out even if the caller
+    /// drops the future.
     ///
     /// # Errors
     /// Returns [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or another [`ReadError`] if the
@@ -320,10 +320,9 @@ impl DisklessPartition {
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// Deletes the records before an offset in each of many partitions of one broker; see
-    /// [`DisklessPartition::delete_records_before`]. One transaction of the index moves up to [`MOVED_MAX`] log starts.
-    /// After each transaction, its outcomes are added in the order of `requested`, so that a caller that gives up keeps
-    /// them.
+    /// Does the same as [`DisklessPartition::delete_records_before`] for many partitions of one broker. One transaction
+    /// of the index moves up to [`MOVED_MAX`] log starts. After each transaction, its results are added to `outcomes`,
+    /// in the order of `requested`. A caller that gives up therefore keeps the results so far.
     pub async fn delete_records(
         requested: &[(Arc<DisklessPartition>, i64)],
         outcomes: &mut Vec<Result<i64, ReadError>>,
@@ -368,7 +367,7 @@ impl DisklessPartition {
         moving.await.unwrap_or_else(|_| requested.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
-    /// Deletes whole extents that retention no longer keeps. The records of an open transaction are kept, and so are
+    /// Deletes whole extents that are too old or exceed the size limit. Keeps the records of an open transaction, and
     /// all records after them.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.view.config().retention();
@@ -379,14 +378,14 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.view.offsets().log_start)
             && let Some(kept) = kept
         {
-            // The failure is already logged, and the next retention pass repeats the move.
+            // The failure is already logged. The next retention pass repeats the move.
             let _ = self.delete_records_before(kept).await;
         }
     }
 }
 
-/// Applies the index's answer to a move of the log start to `offset`, and returns the log start. If the outcome is
-/// unknown, a new task repeats the move.
+/// Applies the index's answer to a move of the log start to `offset`. Returns the log start. If the outcome is unknown,
+/// spawns a task that repeats the move.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
     view: &Arc<PartitionView>,
@@ -397,7 +396,7 @@ fn known_once_moved(
     match moved {
         Ok(Some(row)) => {
             view.moved(&row, Vec::new());
-            // The row may include commits of another broker that this broker had not seen, so the waiters are woken.
+            // The row may include commits of other brokers that this broker did not know, so wake the waiters.
             view.wake();
             Ok(view.offsets().log_start)
         }
@@ -417,8 +416,8 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start until its outcome is known. The index may have carried out the move although its
-/// answer was lost.
+/// Repeats a move of the log start until its outcome is known. An earlier attempt may have moved the log start although
+/// its answer was lost.
 async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !view.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
@@ -434,7 +433,7 @@ async fn find_log_start(view: Arc<PartitionView>, index: IndexOwner, number: Dis
     }
 }
 
-/// The refreshes and the memory for which a request with diskless batches has waited.
+/// The results of the waits of one produce request with diskless batches.
 #[derive(Default)]
 pub struct Unblocked {
     /// The outcome of the last refresh of each partition's state.
@@ -444,7 +443,7 @@ pub struct Unblocked {
 }
 
 impl Unblocked {
-    /// Releases the memory that was reserved for a batch, if the batch has not taken it.
+    /// Releases the memory that was reserved for a batch but not used by it.
     pub fn release_memory(&mut self) {
         self.memory = None;
     }
@@ -454,7 +453,7 @@ impl Unblocked {
         !self.refreshed.is_empty()
     }
 
-    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
+    /// Appends a batch of the client at `peer` to its diskless partition.
     ///
     /// # Errors
     /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
@@ -471,15 +470,15 @@ impl Unblocked {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
             }
-            // The refresh began after the complete request had arrived, so the state is current.
+            // The refresh began after the whole request had arrived, so the state is current.
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits at most until `deadline` for a refresh of all `partitions`, or for memory for a batch of the first one.
-    /// Returns at once if `blocker` is of another kind, which the caller must handle.
+    /// Waits until a refresh of all `partitions` is done, or until there is memory for a batch of the first one, but at
+    /// most until `deadline`. Returns at once if `blocker` is of another kind, for which the caller must wait itself.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -488,7 +487,8 @@ impl Unblocked {
     ) {
         let Some(partition) = partitions.first() else { return };
         let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the partition refuses the batch when the caller passes it on again.
+        // If the broker is left out meanwhile, this wait ends. The partition refuses the batch when the caller appends
+        // it again.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,

@@ -1,8 +1,8 @@
-//! The state of a diskless partition as one broker knows it: its offsets, and the positions of its newest records.
+//! The state of a diskless partition as one broker knows it: the offsets, and the positions of the newest records.
 //!
-//! A partition is ready as soon as the index has created it. The view keeps the position of a run of batches (an
-//! extent) only while their bytes are in memory. Records are stored with the leader epoch 0, because the index alone
-//! decides their order. Clients get the leader epoch of the metadata instead.
+//! A partition is ready as soon as the index has created it. The view has the position of an extent (a run of batches)
+//! only while its bytes are in memory. All records are stored with the leader epoch 0, because the index alone decides
+//! their order. Clients get the leader epoch of the metadata instead.
 //!
 //! The bytes of records are in [`super::cache`].
 //!
@@ -33,7 +33,7 @@ pub struct PartitionView {
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
-    /// The leader epoch in the metadata. It is larger than those of deleted topics of the same name.
+    /// The leader epoch in the metadata. It is larger than the leader epochs of deleted topics of the same name.
     leader_epoch: AtomicI32,
     /// The internal id in the index. Unset until the index has created the partition.
     number: OnceLock<DisklessPartitionId>,
@@ -54,19 +54,19 @@ struct KnownRecords {
     aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
-    /// The extents by their first offsets. Their bytes were in memory at the commit, and may still be.
+    /// The extents by their first offsets. An extent is added when its commit is known and its bytes are in memory.
     runs: BTreeMap<i64, KnownRun>,
-    /// The offsets of the newest extents that have no gap between them.
+    /// The range of offsets that ends with the newest extent and has no missing extent.
     unbroken: Range<i64>,
-    /// Total bytes of all extents that were ever inserted.
+    /// Total bytes of all extents that were ever added.
     run_bytes: u64,
     /// The time and the error of the last read that failed. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
-    /// The time at which the newest of the answered refreshes was requested. `None` before the first answer.
+    /// The time at which the newest answered refresh was requested. `None` before the first answer.
     refreshed: Option<Instant>,
 }
 
-/// An extent, with the total bytes of all extents that were inserted up to and including it.
+/// An extent, with the total bytes of all extents that were added before it and of the extent itself.
 #[derive(Debug)]
 struct KnownRun {
     run: Arc<BatchRun>,
@@ -95,7 +95,7 @@ impl ReadBounds {
 }
 
 impl PartitionView {
-    /// Creates the view of a partition. The index might not have created the partition yet.
+    /// Creates the view of a partition, which the index may not have created yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,
@@ -112,7 +112,7 @@ impl PartitionView {
         }
     }
 
-    /// Returns the leader epoch of the metadata, with which clients get all records.
+    /// Returns the leader epoch of the metadata, which clients get with all records.
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch.load(Ordering::Relaxed)
     }
@@ -142,7 +142,7 @@ impl PartitionView {
         self.config.read().clone()
     }
 
-    /// Returns how many batches of each producer the settings retain.
+    /// Returns how many batches of each producer the topic's settings retain.
     pub(super) fn window(&self) -> usize {
         self.config.read().producer_state_batches_to_retain
     }
@@ -156,7 +156,7 @@ impl PartitionView {
         self.number.get().copied()
     }
 
-    /// Applies the row that the index has created. The partition is then ready.
+    /// Applies the row of the partition that the index has created. The partition is then ready.
     pub(super) fn make_ready(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
@@ -198,8 +198,8 @@ impl PartitionView {
         if self.is_gone() { AppendError::Deleted } else { AppendError::Gone }
     }
 
-    /// Wakes `waiter` each time records are committed or their bytes arrive, until the returned registration is
-    /// dropped.
+    /// Registers `waiter`. It is woken each time that records are committed or their bytes arrive, until the caller
+    /// drops the returned registration.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
@@ -212,7 +212,7 @@ impl PartitionView {
 
 /// Access to the partition's records.
 impl PartitionView {
-    /// Returns the answer for a batch that was already appended earlier, at `base_offset` and with `timestamp`.
+    /// Returns the answer for a duplicate of a batch that was appended at `base_offset` with `timestamp`.
     pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
         let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;
         self.appended(base_offset, if is_log_append_time { timestamp } else { -1 })
@@ -228,10 +228,10 @@ impl PartitionView {
         }
     }
 
-    /// Applies a row of the index and the extents of the newest records.
+    /// Applies a row of the index, and adds the extents `runs` of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
-        // Answers may arrive in a different order than their requests were sent. An older row must not lower an offset.
+        // Answers may arrive in another order than the requests were sent. An older row must not lower an offset.
         known.log_start = known.log_start.max(row.log_start);
         known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
         known.last_stable_offset = known.last_stable_offset.max(row.last_stable_offset());
@@ -244,13 +244,13 @@ impl PartitionView {
         }
     }
 
-    /// Records that the view has the state that the index had at `requested`, or a newer one.
+    /// Records that the view is at least as new as the index was at `requested`.
     pub(super) fn refreshed(&self, requested: Instant) {
         let mut known = self.records.lock();
         known.refreshed = known.refreshed.max(Some(requested));
     }
 
-    /// Returns true if the view has the state that the index had at `time`, or a newer one.
+    /// Returns true if the view is at least as new as the index was at `time`.
     pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
         self.records.lock().refreshed.is_some_and(|requested| requested >= time)
     }
@@ -265,11 +265,11 @@ impl PartitionView {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// Returns the extents in memory, beginning with the one that contains `offset` and ending at the first gap.
-    /// Returns none if no extent contains `offset`.
+    /// Returns the adjacent extents in memory, from the extent with `offset` up to the first gap. Returns none if no
+    /// extent contains `offset`.
     ///
-    /// A gap occurs if the answer to a commit is lost. This broker later learns the new end of the partition, but not
-    /// the extents of that commit.
+    /// There is a gap if the answer to a commit was lost. The broker learns the new end of the partition later, but not
+    /// the extents of this commit.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
@@ -280,7 +280,7 @@ impl PartitionView {
     }
 
     /// Returns the total bytes of the batches in `offsets`, including the whole batch that contains `offsets.start`.
-    /// Returns `None` unless all extents from there to the log end are known here.
+    /// Returns `None` unless this view has all extents from there to the log end.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
@@ -293,7 +293,7 @@ impl PartitionView {
         self.wake();
     }
 
-    /// Logs that the object store does not return some records.
+    /// Logs that the object store cannot return the records in `offsets`.
     pub(super) fn lost(&self, offsets: Range<i64>, why: &str) {
         if let Some(left_out) = self.lost.due() {
             let (topic, partition, from, to) = (&*self.topic, self.index, offsets.start, offsets.end - 1);
@@ -325,8 +325,8 @@ impl PartitionView {
         }
     }
 
-    /// Returns the total bytes of the partition's extents in the index. This includes extents before the log start that
-    /// the GC has not removed yet.
+    /// Returns the total bytes of the partition's extents in the index. The GC removes extents before the log start
+    /// later, so some of them may be included.
     pub fn size(&self) -> u64 {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }
@@ -336,14 +336,14 @@ impl PartitionView {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }
 
-    /// Returns the largest timestamp that was ever appended, but at least 0.
+    /// Returns the largest timestamp of all records that were ever appended, but at least 0.
     pub(super) fn largest_timestamp(&self) -> i64 {
         self.records.lock().max_timestamp
     }
 
     /// Returns the end of a leader epoch. The current epoch ends at the log end. An earlier epoch belongs to a deleted
-    /// topic of the same name and ends at the log start, so a client reads the new topic from there. The end of a later
-    /// epoch is -1.
+    /// topic of the same name. It ends at the log start, so that a client reads the new topic from there. The end of a
+    /// negative or later epoch is -1.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch.cmp(&self.leader_epoch()) {
             _ if leader_epoch < 0 => EpochEnd { leader_epoch: -1, end_offset: -1 },
@@ -405,7 +405,7 @@ mod tests {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
         };
-        // The index has made the commit of offsets 5 and 6, but its answer was lost.
+        // The index has committed offsets 5 and 6, but the answer was lost.
         view.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
         let from = |offset| view.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));

@@ -1,7 +1,7 @@
-//! Keeps track of the extents that are read ahead of consumers, in windows, and decides when the next window must be
-//! requested.
+//! Keeps track of the extents that are read ahead of consumers. They are grouped into windows. Also decides when a
+//! reader must request the next window.
 //!
-//! The search and fetch are in [`super::reader`].
+//! [`super::reader`] finds and fetches the extents.
 //!
 //! Invariant: there are at most [`WINDOWS_MAX`] windows. Together they have at most [`BATCHES_MAX`] batches, unless the
 //! newest window alone has more. The least recently used window is dropped first.
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 /// Maximum number of windows of all partitions together.
 const WINDOWS_MAX: usize = 4096;
-/// Maximum number of batches in all windows together. Each batch takes 16 bytes of memory, and a single window of small
-/// batches has up to 250,000 of them.
+/// Maximum number of batches in all windows together. Each batch takes 16 bytes of memory. A single window of small
+/// batches may have up to 250,000 of them.
 const BATCHES_MAX: usize = 2 << 20;
-/// How long a window may go without a read before it counts as having no reader.
+/// How long after its last read a window counts as having a reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// A window: adjacent extents of a partition.
@@ -28,15 +28,15 @@ pub struct Window {
     from: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
-    /// True if a reader of this window should also request the next one.
+    /// True if a reader of this window should request the next window.
     wants_next: bool,
     used: u64,
     used_at: Instant,
 }
 
 impl Window {
-    /// Creates a window of `runs`, which cover `offsets`. If `wants_next` is true, a reader of the window should also
-    /// request the next one, unless that is already in memory.
+    /// Creates a window of `runs`, which cover `offsets`. If `wants_next` is true, a reader of this window should
+    /// request the next one, unless the next one already exists.
     pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
@@ -50,7 +50,7 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
-    /// The partition of each window, in the order of the windows' last use.
+    /// The partition of each window, ordered by the last use of the window.
     order: BTreeMap<u64, DisklessPartitionId>,
     count: usize,
     batches: usize,
@@ -58,7 +58,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Adds a window. A window that begins at the same offset is replaced.
+    /// Adds a window, or replaces the window that begins at the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);
@@ -70,9 +70,9 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the extents of the window that contains `offset`, beginning with the extent that contains it, or none if
-    /// there is no such window. If the caller must now request the next window, also returns the offset at which that
-    /// window starts.
+    /// Returns the extents of the window that contains `offset`, from the extent with `offset` on. Returns none if
+    /// there is no such window. If the caller must now request the next window, also returns the offset at which it
+    /// begins.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };
@@ -88,7 +88,7 @@ impl ReadAhead {
         (runs, (wants_next && !has_next).then_some(end))
     }
 
-    /// Returns how many partitions have had a recent read from one of their windows. `partition` itself always counts.
+    /// Returns the number of partitions with a recently read window. `partition` itself always counts.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
         let now = Instant::now();
         let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);
@@ -140,7 +140,7 @@ mod tests {
         let held: usize = windows.of_partition.values().flatten().map(Window::batches).sum();
         assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
         assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
-        // A window that exceeds the limit on its own is kept, and all others are dropped.
+        // A window that alone exceeds the limit is kept, and all others are dropped.
         windows.insert(1, Window::new(900..901, vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);

@@ -1,14 +1,15 @@
-//! Reads records of diskless partitions, from memory or from the store. Before a read from the store, the reader looks
-//! up the positions of the records in the index.
+//! Reads records of diskless partitions, from memory or from the store. The positions of records in the store are in
+//! the index.
 //!
-//! Objects that this broker uploaded stay in the cache for a while, so that consumers at the log end cause no GET. For
-//! older records the reader reads ahead: while the client reads a window of extents, the next window is found and
-//! fetched. Concurrent readers share the cache in such a way that no block is evicted before it is read.
+//! Objects that this broker has uploaded stay in the cache for a while, so that consumers at the log end cause no GET.
+//! For older records, the reader reads ahead: while the client reads a window of extents, the next window is found and
+//! fetched. Readers share the cache. Each of them gets a limited part of it, so that no block is evicted before it is
+//! read.
 //!
-//! A request that waits for records is woken by its partition.
+//! A request may wait for records. When they arrive, its partition wakes it.
 //!
-//! Invariant: a response has whole batches in the order of their offsets, without a gap. Bytes from the store are
-//! verified before they are returned.
+//! Invariant: a response has whole batches in the order of their offsets, without a gap. The reader verifies bytes from
+//! the store before it returns them.
 
 pub mod aborted;
 mod by_time;
@@ -38,25 +39,26 @@ use super::response_budget::ResponseBudget;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
-/// Maximum number of blocks in a read-ahead window. Each reader has two windows.
+/// Maximum number of blocks in a read-ahead window. Each reader has two windows: one is read while the other is
+/// fetched.
 const AHEAD_BLOCKS: usize = 24;
-/// Minimum size of the cache for fetched blocks, in bytes. Reading ahead needs this much.
+/// Minimum size of the cache for fetched blocks, in bytes. Reading ahead needs this much memory.
 pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Maximum number of concurrent searches in the index.
 const FINDS: usize = 16;
 /// Maximum number of batches in the windows that are found but not fetched yet. Each batch takes 16 bytes of memory.
 const FOUND_BATCHES_MAX: usize = 1 << 20;
-/// The bookkeeping of an extent that is being fetched counts as this many batches.
+/// The cost of an extent that is being fetched, in addition to its batches. The unit is the cost of one batch.
 const RUN_COST: usize = 64;
 /// Maximum number of read-ahead requests of a partition that are waiting or under way.
 const ASKED_MAX: usize = 16;
-/// After this many GETs in a row with wrong bytes, a batch counts as lost.
+/// Number of GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
-/// The result of looking for batches in memory.
+/// The result of a search for batches in memory.
 pub enum Found {
-    /// The batches from the requested offset on, and the offset after them. Has no batches if the first one is larger
-    /// than the limit.
+    /// The batches from the requested offset on, and the offset after them. There are no batches if the first one is
+    /// larger than the limit.
     Records(Records, i64),
     /// The batch with the requested offset is not in memory.
     Missing,
@@ -68,7 +70,7 @@ pub struct Reader {
     shared: Arc<ReaderShared>,
 }
 
-/// An extent in a partition's view: the view, and the first offset of the extent.
+/// An extent in the view of a partition, identified by the view and the first offset of the extent.
 type RunOfView = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
@@ -79,7 +81,7 @@ struct ReaderShared {
     finder: RunFinder,
     /// The partitions that are ready, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
-    /// The extents that are in the views of partitions, by the uploaded object that has their bytes.
+    /// The extents in the views of partitions, grouped by the uploaded object that has their bytes.
     uploaded: Mutex<HashMap<ObjectId, Vec<RunOfView>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
@@ -92,7 +94,7 @@ struct ReaderShared {
     failures: LogRateLimit,
 }
 
-/// The partitions that wait for a refresh. The next query refreshes all of them.
+/// The partitions that wait for a refresh. One query refreshes all of them.
 #[derive(Default)]
 struct ToRefresh {
     partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
@@ -100,7 +102,7 @@ struct ToRefresh {
     is_under_way: bool,
 }
 
-/// The position of a batch in the store, and its offsets.
+/// The position of a batch in the store, and the offsets of the batch.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     object: ObjectId,
@@ -110,8 +112,8 @@ struct Place {
     end_offset: i64,
 }
 
-/// The cache, and the uploaded object that was used last. Further ranges of this object are found without locking the
-/// cache.
+/// The cache, and the uploaded object that was used last. Ranges of this object are read without locking the cache
+/// again.
 struct HeldObject<'c> {
     cache: &'c Mutex<ObjectCache>,
     uploaded: Option<(ObjectId, Arc<UploadedParts>)>,
@@ -141,16 +143,16 @@ impl Place {
     }
 }
 
-/// A part of an extent that is fetched ahead of a reader.
+/// A part of an extent that will be fetched before a reader needs it.
 struct PartAhead {
     run: Arc<BatchRun>,
     range: Range<u32>,
     end_offset: i64,
 }
 
-/// Returns the parts of `runs` that are to be fetched, beginning with the batch that contains `offset`. These are whole
-/// extents with up to `blocks_max` blocks in total. If the first extent is larger, it is cut to the batches that fit,
-/// but always has at least one.
+/// Returns the parts of `runs` to be fetched, from the batch with `offset` on. They are whole extents, with up to
+/// `blocks_max` blocks in total. If the first extent has more blocks, it is cut after the last batch that fits, but at
+/// least after one batch.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -172,7 +174,7 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        // If this extent does not fit completely, the search ends. A later extent would leave a gap.
+        // If this extent does not fit completely, end here. Adding a later extent would leave a gap.
         if !parts.is_empty() && (!is_whole || count > left) {
             break;
         }
@@ -185,9 +187,8 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
     parts
 }
 
-/// Returns the loss that includes the record at `offset`, or `None` if that record is not lost. `lost` maps the first
-/// offset of each lost extent to the end of the extent. Adjacent extents count as one loss, so that a reader skips all
-/// of them together.
+/// Returns the lost range that contains `offset`, or `None` if this offset is not lost. `lost` maps the first offset of
+/// each lost extent to its end. Adjacent lost extents count as one range, so that a reader skips them together.
 fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
     let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
     while let Some(end) = lost.get(&next).filter(|end| **end > next) {
@@ -197,7 +198,7 @@ fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
 }
 
 impl Reader {
-    /// Creates a reader that has no records in memory yet.
+    /// Creates a reader without any records in memory.
     pub fn new(
         cache: Arc<Mutex<ObjectCache>>,
         given: Arc<ResponseBudget>,
@@ -234,8 +235,7 @@ impl Reader {
         self.shared.aborted.lock().forget(number);
     }
 
-    /// Adds committed objects to the cache. The rows and extents of the commit are applied to the views of the
-    /// partitions.
+    /// Adds committed objects to the cache. Applies the rows and extents of the commit to the views of the partitions.
     pub fn committed(&self, objects: Vec<(ObjectId, Vec<Bytes>)>, rows: &[PartitionRow], runs: Vec<BatchRun>) {
         let shared = &self.shared;
         let mut of_partition: HashMap<DisklessPartitionId, Vec<Arc<BatchRun>>> = HashMap::new();
@@ -279,8 +279,8 @@ impl Reader {
         }
     }
 
-    /// Refreshes these partitions. Their views then have the state of the index at the time of this call, or a newer
-    /// one.
+    /// Refreshes the views of these partitions. They are then at least as new as the index was at the time of this
+    /// call.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the index cannot be searched.
@@ -288,7 +288,7 @@ impl Reader {
         self.shared.refresh(partitions).await
     }
 
-    /// Requests a refresh of a partition and returns at once. After the refresh, the partition's waiters are woken.
+    /// Requests a refresh of a partition and returns at once. The partition's waiters are woken after the refresh.
     pub fn request_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
@@ -312,9 +312,9 @@ impl Reader {
         });
     }
 
-    /// Returns the batches of `offsets` that are in memory, beginning with the first one. `offsets.end` must not exceed
-    /// the high watermark, because later records in the index are not announced to clients yet. The batches have at
-    /// most `max_bytes` in total; with `at_least_one`, the first batch may be larger.
+    /// Returns the first batches of `offsets`, as far as they are in memory. `offsets.end` must not exceed the high
+    /// watermark, because clients must not see later records yet. The batches have at most `max_bytes` in total; with
+    /// `at_least_one`, the first batch may be larger.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -356,7 +356,8 @@ impl Reader {
     }
 
     /// Counts the bytes of the batches in `offsets`, which must end at the high watermark or the last stable offset.
-    /// The count may stop as soon as it exceeds `enough`. Returns `None` if this would take a query of the index.
+    /// May stop counting as soon as the count exceeds `enough`. Returns `None` if counting would need a query of the
+    /// index.
     pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {
@@ -370,13 +371,13 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // An extent that ends after `offsets.end` may have records that are not readable yet, so the count would be
+        // An extent that ends after `offsets.end` may have records that are not readable yet. The count would then be
         // wrong.
         (at <= offsets.end).then_some(bytes)
     }
 
-    /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes in total. Requests the
-    /// next read-ahead window if it is due.
+    /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes in total. If the next
+    /// read-ahead window is due, requests it.
     fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
@@ -409,17 +410,17 @@ impl Reader {
         places
     }
 
-    /// Requests a search and fetch of the batches from `offset` on, and returns at once. When it is done, the
-    /// partition's waiters are woken.
+    /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
+    /// woken when this is done.
     ///
-    /// If `ASKED_MAX` requests of the partition are already under way, the request is dropped. The waiter is woken when
-    /// one of those requests ends, and then repeats its own.
+    /// If `ASKED_MAX` requests of the partition are already under way, this request is dropped. When one of them ends,
+    /// the waiter is woken and makes its request again.
     pub fn request(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
-            // A request continues even if the client that caused it is gone, so the number of clients does not limit
-            // the requests. Limit them here.
+            // A request continues even if its client is gone, so the number of clients does not limit the number of
+            // requests. Limit it here.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -446,8 +447,8 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    /// Returns the partitions whose refresh was requested since the last call. Returns `None` if there are none, and
-    /// the task then ends.
+    /// Returns the partitions for which a refresh was requested since the last call. If there are none, returns `None`,
+    /// and the refresh task ends.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut requested = self.to_refresh.lock();
         requested.is_under_way = !requested.partitions.is_empty();
@@ -468,16 +469,16 @@ impl ReaderShared {
                     partition.refreshed(requested);
                     partition.wake();
                 }
-                // The partition is deleted, which a later metadata image will show. Until that image arrives, this
-                // error keeps readers from requesting more refreshes.
+                // The partition is deleted, but the metadata image of this broker does not show this yet. Until it
+                // does, this error prevents readers from requesting more refreshes.
                 None => partition.failed(ReadError::Gone),
             }
         }
         Ok(())
     }
 
-    /// Finds and fetches the window that begins at `offset`, and wakes waiters as each part arrives. If the index has
-    /// no extent there, refreshes the partition instead.
+    /// Finds and fetches the window that begins at `offset`. Wakes the waiters each time that a part arrives. If the
+    /// index has no extent with `offset`, refreshes the partition instead.
     async fn read_ahead(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -504,11 +505,11 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // If the record at `offset` is lost, the loss is reported before any other failure. A loss further on is
-        // reported later, when the records before it have been read.
+        // If the record at `offset` is lost, report the loss before any other failure. If a later record is lost, the
+        // loss is reported when the records before it have been read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
-                // After a failure, the positions of the records are looked up again, because they may have changed.
+                // The positions of the records may have changed, so look them up again after a failure.
                 self.windows.lock().forget(number);
                 Err(why)
             }
@@ -516,12 +517,12 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition that begins at `offset` and adds it to the windows. Returns `None` if the index
-    /// has no extent there.
+    /// Finds the window of a partition that begins at `offset`, and adds it to the windows. Returns `None` if the index
+    /// has no extent with `offset`.
     ///
     /// Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX` batches. Does not wait for a
-    /// slot for a GET, because the window may need none: its bytes may be in memory, or on their way for another
-    /// partition.
+    /// slot for a GET, because this window may need no GET. Its bytes may be in memory, or another partition may be
+    /// fetching them.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -530,7 +531,7 @@ impl ReaderShared {
     ) -> Result<Option<(Vec<PartAhead>, SemaphorePermit<'_>)>, ReadError> {
         let _turn = self.finds.acquire().await.map_err(|_| ReadError::Storage)?;
         let readers = self.windows.lock().readers(number);
-        // Each reader has two windows, of which one is fetched while the other is read.
+        // Each reader has two windows: one is read while the other is fetched.
         let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty() {
@@ -539,7 +540,7 @@ impl ReaderShared {
             runs = found.into_iter().map(Arc::new).collect();
         }
         // If records were deleted after the request, no extent contains `offset`. The caller then refreshes the
-        // partition and gets the new log start.
+        // partition, which returns the new log start.
         let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
@@ -550,7 +551,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Returns the bytes of one batch, with its base offset set. If they are not in memory, they are fetched.
+    /// Returns the bytes of one batch, with its base offset set. Fetches them if they are not in memory.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {

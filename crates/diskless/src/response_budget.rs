@@ -1,7 +1,7 @@
-//! The memory budget for responses. If a client does not read its responses, their bytes stay in memory. When too many
-//! bytes are outstanding, responses therefore become small.
+//! The memory budget for responses. If clients do not read their responses, the bytes stay in memory. When too many
+//! bytes are outstanding, further responses therefore become small.
 //!
-//! Memory that a response holds in addition to its own bytes, such as the rest of a block, is not counted.
+//! A response may keep more memory than its own bytes, such as the rest of a block. This memory is not counted.
 //!
 //! Invariant: bytes count from [`ResponseBudget::give`] until the last reference to them is dropped.
 
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// Maximum size of a response while the budget is used up. Only the first batch may be larger.
+/// Maximum size of a response while the budget is used up, in bytes. Only the first batch may be larger.
 const LEAST: u32 = 256 << 10;
 
-/// How many response bytes are outstanding, and how many may be.
+/// The number of outstanding response bytes, and the budget.
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// When this many bytes are outstanding, responses become small.
+    /// Number of outstanding bytes from which on responses become small.
     max: u64,
 }
 
@@ -45,8 +45,8 @@ impl ResponseBudget {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// Returns how many of the `wanted` bytes a response may have. If `are_first` is true, these are the first records
-    /// of the response. These records may have up to `LEAST` bytes even if the budget is used up.
+    /// Returns how many of the `wanted` bytes a response may have. While the budget is used up, only the first records
+    /// of a response (`are_first`) get any bytes, at most `LEAST`.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,

@@ -1,11 +1,11 @@
-//! Decides from which offset on retention keeps the records of a partition, by their size and their age.
+//! Decides from which offset on retention keeps the records of a partition, by their total size and by their age.
 //!
-//! The schedule is in `housekeeping`, and the move of the log start in `partition`.
+//! `housekeeping` decides when retention runs, and `partition` moves the log start.
 //!
-//! After a move of the log start, the index removes the extents before it later and in small steps. Until then, the
-//! size of a partition includes these extents, so the search by size also begins at the first extent in the index and
-//! not at the log start. Invariant: extents that wait for their removal do not move the log start again, no matter how
-//! often brokers check the partition.
+//! After the log start has moved, the index removes the extents before it later, in small steps. Until then, the size
+//! of the partition includes these extents. The search by size therefore begins at the first extent in the index, not
+//! at the log start. Invariant: extents that wait for their removal do not move the log start again, even if several
+//! brokers check the partition.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use super::partition_view::PartitionView;
 /// Maximum number of extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, in whole extents. The earlier extents are beyond the size limit
-/// `bytes_max`, or have only records older than `since_ms`. Returns `None` if the index does not have the partition,
-/// fails, or removes extents during the search.
+/// Returns the offset from which on records are kept. Only whole extents are removed: those that exceed the size limit
+/// `bytes_max`, and those with only records older than `since_ms`. Returns `None` if the index does not have the
+/// partition, fails, or removes extents during the search.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -38,15 +38,15 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end if there is none. Like
-/// Kafka with its segments, the caller keeps this extent and all later ones. Returns `None` if the index fails.
+/// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end if there is none. The
+/// caller keeps this extent and all later ones, as Kafka does with segments. Returns `None` if the index fails.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // The search compares `since_ms` with the largest timestamp up to each extent. A record dated in the future raises
-    // that timestamp for all later extents, even after its deletion. Each extent is therefore checked by its own
-    // records.
+    // The search compares `since_ms` with the largest timestamp up to the end of each extent. A record dated in the
+    // future raises this timestamp for all later extents, even after its deletion. Check each extent by its own
+    // records, too.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };
@@ -65,13 +65,13 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the offset up to which the oldest extents can be removed, so that the partition keeps at least `bytes_max`
-/// bytes. Returns `None` if the index fails, or if extents were removed during the search.
+/// Returns the end of the oldest extents that can be removed while the partition keeps at least `bytes_max` bytes.
+/// Returns `None` if the index fails, or if extents are removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
-    // The row is read after the first extent. If the index removes extents in between, the search below does not find
-    // the first extent and ends.
+    // Read the row after the first extent. If the index removes extents in between, the search below does not find the
+    // first extent, and returns `None`.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);

@@ -1,5 +1,5 @@
-//! Tests diskless topics while other brokers make changes and while the broker waits for the index. Each test answers
-//! the requests to the index itself, and so decides when they are answered.
+//! Tests diskless topics while other brokers make changes, and while the broker waits for the index. Each test answers
+//! the requests to the index itself, so it decides when they are answered.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Creates a broker that learns of the changes of other brokers from `changes`.
+    /// Creates a broker that gets the changes of other brokers from `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = SqliteIndex::open(directory.path()).expect("made");
@@ -67,8 +67,8 @@ impl ByHand {
         self.diskless.put_topic("topic", id, count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
-    /// Acts as another broker that commits one batch for each of these sequences of producer 7. Each batch has one
-    /// record and its own object.
+    /// Acts as another broker: commits one batch for each of these sequences of producer 7. Each batch has one record,
+    /// and is in its own object.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.view.number()).expect("settled");
         let mut store = SqliteIndex::open(self.directory.path()).expect("opened");
@@ -89,7 +89,7 @@ impl ByHand {
         }
     }
 
-    /// Answers the requests to the index until there are none left. Returns how many there were.
+    /// Answers the requests to the index until there are none left. Returns the number of requests.
     async fn carry_out(&mut self) -> usize {
         let mut count = 0;
         while let Turn::Other(requested) = self.index.turn().await {
@@ -151,8 +151,8 @@ async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
 }
 
-/// Regression test: after a panic of the index thread, a commit was repeated without end, because no thread was left to
-/// answer it.
+/// Regression test: the index thread had panicked, and the pipeline repeated a commit forever, because no thread
+/// answered it.
 #[tokio::test]
 async fn index_thread_panics_pending_and_later_batches_are_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -177,7 +177,8 @@ async fn index_thread_panics_pending_and_later_batches_are_refused() {
         let terms = AppendTerms::in_turn(Acks::All, 7);
         partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), Freshness::Current, None)
     };
-    // The first batch registers several object ids, so the next one gets as far as its commit.
+    // The first batch makes the broker register several object ids. The next batch therefore needs no registration, and
+    // fails only in its commit.
     let Ok(AppendStep::Pending(first)) = append(0) else { panic!("it is not pending") };
     assert_eq!(answered(first).await, Ok(0));
     let panics = Box::new(|_| panic!("planted by the test"));
@@ -200,7 +201,7 @@ async fn answer_to_a_commit_overtakes_an_older_refresh_the_commit_is_not_missed(
     broker.put(ONE, 1);
     broker.carry_out().await;
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
-    // The index answers now, but the caller polls for the answer only later.
+    // The index answers now. The caller receives the answer only when it polls again, after the commit below.
     let mut refreshing = Box::pin(refreshed(partition));
     assert!(tokio::time::timeout(Duration::ZERO, &mut refreshing).await.is_err());
     broker.carry_out().await;
@@ -223,8 +224,8 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.view.number()).expect("settled");
-    // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it. In
-    // the end, no state of either topic may remain in memory.
+    // One partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it.
+    // At the end, no state of either topic may be in memory.
     let refreshing = broker.refresh(0);
     yield_now().await;
     broker.diskless.delete_topic(ONE, Box::new(|| {}));
@@ -280,7 +281,7 @@ async fn many_moves_of_log_starts_are_given_up_a_commit_waits_for_few_of_them() 
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
-    // A later request still gets a permit and is carried out.
+    // A later request gets a permit and is carried out.
     let partition = broker.diskless.find(&ONE, 7).expect("it is there");
     let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
     broker.until(|| moving.is_finished(), 0).await;
@@ -319,7 +320,8 @@ async fn change_feed_omits_commits_of_others_their_records_are_read() {
     assert_eq!(partition.view.offsets().log_end, 3);
 }
 
-/// The broker knows only sequence 0. Another broker has committed 1 and 2, but the answer for 1 was lost.
+/// The broker knows only sequence 0. Another broker has committed sequences 1 and 2. The producer sends 1 again,
+/// because its answer was lost.
 #[tokio::test]
 async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
@@ -393,7 +395,7 @@ async fn settings_change_the_index_gets_only_a_larger_window() {
     retain(&mut broker, 500);
     broker.put(ONE, 2);
     assert_eq!(broker.carry_out().await, 1);
-    // A larger window is set before the index has returned the ids of the partitions.
+    // The settings change to a larger window before the index has returned the ids of the partitions.
     let two = Uuid([2; 16]);
     broker.put(two, 2);
     retain(&mut broker, 600);
@@ -470,7 +472,7 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }
 
-/// Refreshes 16 partitions, at first with one query. The index refuses the n-th query, counted from 0, if
+/// Refreshes 16 partitions, first with a single query. The index refuses query number n, counted from 0, if
 /// `is_refused(n)` returns true. Returns the size of each query, and the outcomes in the order of the partitions.
 async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
     let mut broker = ByHand::new();

@@ -24,7 +24,7 @@ use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
 const PUT: Duration = Duration::from_millis(150);
-/// An offset that no test reaches.
+/// An offset that is larger than all offsets in these tests.
 const FAR: i64 = 1_000_000;
 
 struct OneBroker {
@@ -90,7 +90,7 @@ impl OneBroker {
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
     }
 
-    /// Offers a batch of the next epoch. The coordinator's confirmation comes later, through `confirmation`.
+    /// Appends a batch of the next epoch. The coordinator confirms its transaction later, through `confirmation`.
     fn offer_ahead(&self, base_sequence: i32, confirmation: &AwaitedConfirmation) -> Result<AppendStep, AppendError> {
         let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
         let terms = AppendTerms::in_turn(Acks::All, 0);
@@ -98,7 +98,8 @@ impl OneBroker {
         self.offer_on(0, &batch(stamp, true, 10), terms)
     }
 
-    /// Starts to write the marker that begins epoch 1. Returns when the object with the marker is being uploaded.
+    /// Starts to write the marker after which epoch 1 begins. Returns when the object with the marker is being
+    /// uploaded.
     async fn begin_to_end(&self) -> JoinHandle<Result<(), AppendError>> {
         let (partition, puts) = (self.partition(0), self.store.puts());
         let of = Marker { producer_epoch: 1, ..marker(stamp(7, 0), true) };
@@ -136,7 +137,7 @@ impl OneBroker {
     }
 }
 
-/// Runs the index: answers each request as the index thread would.
+/// Answers each request to the index, as the index thread would.
 async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -183,7 +184,7 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
     let broker = OneBroker::start(64 << 20, 1).await;
     assert!(is_unverified(broker.offer(stamp(7, 0), true, Verification::Unknown)));
     let first = broker.offer(stamp(7, 0), true, Verification::Verified);
-    // At this time, the first batch is not committed yet.
+    // The first batch is not committed yet.
     let second = broker.offer(stamp(7, 1), true, Verification::Unknown);
     assert_eq!((committed(first).await, committed(second).await), (Ok(0), Ok(1)));
     let third = broker.offer(stamp(7, 2), true, Verification::Unknown);
@@ -237,8 +238,8 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2);
 }
 
-/// Another broker can still reach the store. The coordinator can let that broker write the marker instead of waiting
-/// for a hanging PUT here.
+/// Another broker can still reach the store. If this broker returns an error at once, the coordinator can write the
+/// marker through the other broker. It need not wait for the hanging PUT here.
 #[tokio::test(start_paused = true)]
 async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -280,7 +281,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     );
 }
 
-/// If a batch fails, so do the batches behind it, but not the marker of their transaction.
+/// If a batch fails, the batches behind it fail too, but the marker of their transaction does not.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -309,8 +310,7 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     sender.give(Ok(()));
     let [first, second] = batches;
     assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
-    // The object with the two batches is closed early, but at least a tenth of a second after the object with the
-    // marker.
+    // The object with the two batches is closed early, but not earlier than 100 ms after the object with the marker.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
     assert_eq!(broker.partition(0).view.bounds().last_stable_offset, 2);
 }

@@ -1,12 +1,13 @@
-//! Hedges requests to the object store. If a request takes too long, a second try is started beside the first, and the
-//! first success counts.
+//! Hedges requests to the object store. If a request takes too long, a second try is started beside the first one, and
+//! the first success counts.
 //!
-//! A try takes too long if its bytes stall or trickle. A slow link alone is not a reason. After an outage, an old try
-//! may hang forever, while a new one is answered soon. If the second try takes too long as well, a new one replaces it.
-//! The wait for the first replacement is the usual one, and each further wait is twice as long. The first try always
-//! continues. A failed try is replaced after the same waits. Each second try needs credit, which [`Hedging`] manages.
+//! A try takes too long if its bytes move very slowly or not at all. A slow link alone is no reason for a second try. A
+//! second try helps after an outage, when the old try may hang forever. If the second try takes too long as well, a new
+//! try replaces it. The first replacement waits for the usual time, and each further one twice as long. The first try
+//! always continues. A failed try is replaced after the same waits. Each second try costs credit, which [`Hedging`]
+//! manages.
 //!
-//! The requests themselves are elsewhere, and so are retries after all tries have failed.
+//! The requests themselves are elsewhere. So are the retries after all tries of a request have failed.
 //!
 //! Invariant: a request has at most two tries under way.
 
@@ -21,24 +22,24 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// How long a request may go without progress before it counts as silent. A second try is then due, no matter how long
-/// requests usually take.
+/// How long a request may make no progress before it counts as silent. A second try is then due, whatever the usual
+/// time of requests is.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
-/// How long a request may go without progress before it is given up.
+/// How long a request may make no progress before it is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). While the system sends them, no progress is
-/// visible.
+/// How many bytes of a PUT the system's send buffer (`tcp_wmem`) may have. While the system sends these bytes, the
+/// broker sees no progress.
 pub const BUFFERED_MAX: u64 = 4 << 20;
-/// Minimum number of bytes that the system is expected to send from its send buffer each second.
+/// Assumed minimum rate at which the system sends its send buffer, in bytes per second.
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// How often to check for credit if a second try is due but there is none.
+/// How often to check for credit if a second try is due but there is no credit.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// Minimum time without progress of any request before the store counts as silent.
+/// Minimum time without progress of any request after which the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// The store counts as silent if no request makes progress for this many times the usual wait for a second try. This
-/// time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// Time without progress of any request after which the store counts as silent, as a multiple of the usual wait for a
+/// second try. The time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
-/// How many times the pause before a second try of the same request may be doubled.
+/// Maximum number of times that the wait before a second try of the same request is doubled.
 const DOUBLED_MAX: u32 = 8;
 
 /// The state of hedging for one kind of request (PUT or GET).
@@ -79,13 +80,13 @@ struct Try {
     is_first: bool,
 }
 
-/// A request with its tries that are under way. There are at most two, and the older one comes first.
+/// A request and those of its tries that are under way, at most two. The older try is first.
 struct TriedRequest {
     bytes: u64,
     /// The progress of the first try, even if that try has already failed.
     first: BodyProgress,
     tries: Vec<Try>,
-    /// How many second tries were started. Each of them took credit.
+    /// Number of second tries that were started. Each of them cost credit.
     seconds: u32,
     /// The next second try must not start before this time.
     not_before: Instant,
@@ -97,17 +98,17 @@ impl TriedRequest {
         &self.tries[self.tries.len() - 1]
     }
 
-    /// Returns the factor by which the pause before the next second try is multiplied.
+    /// Returns the factor for the wait before the next second try.
     fn doubled(&self) -> u32 {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up unless it makes progress earlier.
+    /// Returns the time at which the request is given up if it makes no progress until then.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
 
-    /// Removes and returns a try that has ended. Returns `None` if the try had been given up.
+    /// Removes and returns a try that has ended. Returns `None` if the try was given up before it ended.
     fn take(&mut self, id: Id) -> Option<Try> {
         let at = self.tries.iter().position(|one| one.handle.id() == id)?;
         Some(self.tries.remove(at))
@@ -115,8 +116,8 @@ impl TriedRequest {
 }
 
 impl Tries {
-    /// Creates the state before the first request. The system's send buffer may hold up to `buffered_max` bytes of a
-    /// body.
+    /// Creates the state before the first request. `buffered_max` is how many bytes of a body the system's send buffer
+    /// may have.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
         let began = Instant::now();
@@ -124,8 +125,9 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns how long the requests have made no progress, or `None` if no request is under way. The time begins at
-    /// the last progress or success, at `answered`, or when requests began to be under way, whichever is latest.
+    /// Returns how long the requests have made no progress, or `None` if no request is under way. This time begins at
+    /// the latest of three moments: the last progress or success, `answered`, and the moment since which requests have
+    /// been under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();
@@ -134,7 +136,7 @@ impl Tries {
         Some(answered.unwrap_or(since).max(since).max(self.any.last()).elapsed())
     }
 
-    /// Returns the time after which a small request gets a second try, or `None` if it is not known yet.
+    /// Returns how long a small request may take before it gets a second try, or `None` if this is not known yet.
     pub fn usual_wait(&self) -> Option<Duration> {
         self.hedging.lock().wait(0)
     }
@@ -153,9 +155,8 @@ impl Tries {
         Counted(self)
     }
 
-    /// Runs a request with a body of `bytes` bytes until one of its tries succeeds or the last one fails. `start` is
-    /// called for each try, and `second` for each try except the first. If the future is dropped, all tries are given
-    /// up.
+    /// Runs a request with a body of `bytes` bytes until one of its tries succeeds or the last one fails. Calls `start`
+    /// for each try, and `second` for each try except the first one. Dropping the future ends all tries.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last try, or an error if there is no progress for [`GIVEN_UP_AFTER`].
@@ -195,7 +196,7 @@ impl Tries {
                         Err(_) if request.tries.is_empty() => {
                             return Err(ObjectError::Unavailable(format!("a {} has ended without an answer", self.name)));
                         }
-                        // The other try may still succeed. If a try had been given up, its end does not matter.
+                        // The other try may still succeed. The end of a try that was given up does not matter.
                         _ if ended.is_some() => request.not_before = Instant::now() + self.pause(&request),
                         _ => {}
                     }
@@ -222,7 +223,7 @@ impl Tries {
         }
     }
 
-    /// Records that the try `ended` has succeeded. `None` stands for a try that had been given up.
+    /// Records that the try `ended` has succeeded. `None` means that this try was given up before.
     fn succeeded(&self, request: &TriedRequest, ended: Option<&Try>) {
         let Some(ended) = ended else { return };
         self.note(ended.progress.began().elapsed(), request.bytes);
@@ -237,7 +238,7 @@ impl Tries {
         self.hedging.lock().note(took, bytes);
     }
 
-    /// Takes the credit for a second try of a request with `bytes` bytes. Returns false if the credit does not suffice.
+    /// Takes the credit for a second try of a request with `bytes` bytes. Returns false if there is not enough credit.
     fn take_credit(&self, bytes: u64) -> bool {
         let mut hedging = self.hedging.lock();
         let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
@@ -245,25 +246,24 @@ impl Tries {
         hedging.take(self.began.elapsed(), is_silent)
     }
 
-    /// Returns how long to wait before a new try replaces a failed one. The other try of the request continues
-    /// meanwhile.
+    /// Returns how long to wait before a new try replaces a failed one. The other try of the request continues.
     fn pause(&self, request: &TriedRequest) -> Duration {
         let wait = self.hedging.lock().wait(request.bytes).unwrap_or(STORE_SILENT_MIN);
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// Returns the time at which a second try is due unless the newest try makes progress earlier. The wait normally
-    /// counts from the start of the newest try.
+    /// Returns the time at which a second try is due if the newest try makes no progress until then. The wait normally
+    /// begins at the start of the newest try.
     ///
-    /// If the bytes of that try have moved slowly, the wait is longer. Its last bytes may still be in the system's send
-    /// buffer, and take about as long as those before them.
+    /// If the bytes of the newest try have moved slowly, the wait is longer. The last bytes may still be in the
+    /// system's send buffer, and may take about as long as the bytes before them.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
-        // If the usual wait is `SILENT_MAX` or more, the store is slow. A second try before `SILENT_MAX` would only add
-        // to its load.
+        // If the usual wait is `SILENT_MAX` or more, the whole store is slow. A second try before `SILENT_MAX` would
+        // only increase its load.
         let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
         let late = wait.map(|wait| {
             let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
@@ -285,7 +285,7 @@ impl Tries {
     }
 }
 
-/// Returns the time of the last progress. Progress of a second try within [`SILENT_MAX`] of its start does not count,
+/// Returns the time of the last progress. Progress of a second try does not count within [`SILENT_MAX`] of its start,
 /// because its bytes may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
@@ -301,8 +301,8 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Runs a request that succeeds after `takes`. Until then, bytes move every `step`. Returns the outcome and the
-    /// number of tries.
+    /// Runs a request that succeeds after the time `takes`. Until then, bytes move once every `step`. Returns the
+    /// outcome and the number of tries.
     async fn tries_of(step: Duration, takes: Duration) -> (Result<(), ObjectError>, usize) {
         let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(1));
         let request = |progress: BodyProgress| async move {
@@ -338,7 +338,8 @@ mod tests {
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
     }
 
-    /// Runs a request that sends its body within `sent` and then hangs. Returns the time until its second try starts.
+    /// Runs a request that sends its body in the time `sent` and then hangs. Returns the time until its second try
+    /// starts.
     async fn second_after(sent: Duration) -> Duration {
         let tries = Tries::new("PUT", BUFFERED_MAX);
         (0..20).for_each(|_| tries.note(Duration::from_millis(150), 1 << 20));
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!(second_after(ms(2000)).await, ms(5000), "the link is slow");
     }
 
-    /// A byte per second does not count as progress, because a reader would wait for days.
+    /// Bytes that move at one per second do not count as progress, because a reader would wait for days.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_trickles_is_tried_again_and_given_up() {
         let (tries, count, began) = (Tries::new("GET", 0), AtomicUsize::new(1), Instant::now());
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
     }
 
-    /// Simulates a PUT. It takes 10 ms, or hangs in `hanging` percent of the calls.
+    /// Simulates a PUT. It hangs in `hanging` percent of the calls, and otherwise takes 10 ms.
     async fn put(store: &Mutex<u64>, hanging: u64) -> Result<(), ObjectError> {
         let drawn = {
             let mut state = store.lock();
@@ -411,7 +412,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // A producer would wait this long for its answers before it sends the next batch.
+                // This is how long a producer waits for its answers before it sends the next batch.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

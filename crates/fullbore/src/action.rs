@@ -1,12 +1,12 @@
-//! Accepts the action flags of Kafka's tools (`--create`), by turning them into the words of this program (`create`).
+//! Accepts the action flags of Kafka's tools (`--create`), and replaces them by this program's subcommands (`create`).
 //!
-//! Invariant: a command line that names its action by a word is unchanged.
+//! Invariant: a command line with a subcommand is unchanged.
 
 use crate::{configs, groups, topics};
 use std::ffi::{OsStr, OsString};
 
 /// Turns `topics --create ...` into `topics create ...`. If flags follow the command but none of them is an action,
-/// everything after the command is removed. clap then reports the missing action instead of an unknown flag.
+/// removes everything after the command, so that clap reports the missing action instead of an unknown flag.
 pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(command) = command(&args) else { return args };

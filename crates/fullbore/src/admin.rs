@@ -12,11 +12,11 @@ use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_control::{AcceptedCopy, Finding, Migrated, accept_copy, check, find_offline, migrate};
 use std::path::PathBuf;
 
-/// The key that names the database. All keys about the database begin with it.
+/// The setting that names the database. The names of all settings for the database begin with this name.
 const CONTROL_PLANE: &str = "control.plane";
-/// The keys that name the data directory.
+/// The settings that name the data directory.
 const DIRECTORY: [&str; 2] = ["log.dirs", "log.dir"];
-/// Other keys that concern the data directory.
+/// Other settings that concern the data directory.
 const OF_DIRECTORY: [&str; 4] = ["node.id", "broker.id", "broker.session.timeout.ms", "fullbore.lost.directory.accept"];
 
 /// Check and upgrade the PostgreSQL database in which the brokers of a cluster keep their metadata.
@@ -88,7 +88,7 @@ impl DatabaseArgs {
     fn look(&self) -> Result<Look, Failure> {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
-        // Other settings are ignored, because they may need files of the broker's machine.
+        // Other settings are ignored, because they may name files that exist only on the broker's machine.
         let is_of_directory = |key: &str| DIRECTORY.contains(&key) || OF_DIRECTORY.contains(&key);
         let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_directory(key));
         looked_at.for_each(|(key, value)| properties.set(key, value));
@@ -111,10 +111,10 @@ impl DatabaseArgs {
     }
 }
 
-/// The database to check, and the broker whose file names it.
+/// The database to check, and the broker whose properties file names it.
 struct Look {
     settings: PlaneSettings,
-    /// The configuration of the broker, if its data directory is known.
+    /// The configuration of the broker, if the properties file names its data directory.
     broker: Option<BrokerConfig>,
 }
 

@@ -46,7 +46,7 @@ impl Where {
         cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
     }
 
-    /// Sets those flags that are missing on the command line to the given values.
+    /// Uses the given values for flags that are missing on the command line.
     pub fn fall_back(&mut self, bootstrap_server: Option<String>, command_config: Option<PathBuf>) {
         self.bootstrap_server = self.bootstrap_server.take().or(bootstrap_server);
         self.command_config = self.command_config.take().or(command_config);
@@ -77,8 +77,8 @@ pub fn client_properties(
     checked_properties(file_or_profile(file, notice)?, flags, notice)
 }
 
-/// Returns the properties of the file or the profile, without printing notices. Used by commands that must print
-/// nothing else.
+/// Returns the properties of the file or the profile, without printing notices. Callers are commands whose output must
+/// contain nothing else.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or if this program does not support its security settings.
@@ -92,8 +92,8 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// Returns `properties`, overridden by `flags`. First prints the notices that `notice` returns for their keys to
-/// standard error. If an error follows, a misspelt key may be its cause.
+/// Returns `properties`, overridden by `flags`. Before it checks them, prints the notices of `notice` about their keys
+/// to standard error, because a misspelt key may be the cause of an error.
 ///
 /// # Errors
 /// Fails on security settings that this program does not support. If the program ignored them, it could send secrets in
@@ -169,18 +169,19 @@ pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String 
     typed.or_else(bootstrap_of_shell).unwrap_or_else(|| BOOTSTRAP_DEFAULT.to_owned())
 }
 
-/// Returns one line for each property without effect. The line does not contain the value, which may be a secret under
-/// a misspelt key.
+/// Returns one line for each property without effect. The line does not contain the value, because a misspelt key may
+/// have a secret value.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
-    // Two kinds of keys are left out here. Serializers are set by scripts for Java, and SASL is refused elsewhere.
+    // There are no notices for serializers, which scripts for Java's clients set, or for SASL, which another check
+    // refuses.
     let is_other =
         |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
     let mine = properties.iter().filter(|(key, _)| !is_other(key));
     mine.filter_map(|(key, _)| Some(format!("{key}: {}", notice(key)?))).collect()
 }
 
-/// Returns a notice if a property has no effect in `tool`. The properties of every client and those in `own` have an
-/// effect.
+/// Returns a notice if property `key` has no effect in `tool`: it is neither a property of every client nor one of
+/// `own`.
 pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
     let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
@@ -218,8 +219,8 @@ mod tests {
                 "{refusal}"
             );
         }
-        // Each of these keys is refused without security.protocol. Otherwise a missing line could cause secrets to be
-        // sent in clear.
+        // Each of these keys is refused if security.protocol is missing. If it were ignored, secrets could be sent in
+        // clear.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();
             assert!(refusal.starts_with(key) && !refusal.contains("secret"), "{refusal}");

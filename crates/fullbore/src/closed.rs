@@ -1,8 +1,7 @@
 //! Detects at the start of the program whether standard output is closed (`>&-`).
 //!
-//! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor. Output would then be lost,
-//! although each write succeeds. Invariant: this check looks at the descriptor before the runtime does, and changes
-//! nothing.
+//! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor. Each write then succeeds,
+//! but its output is lost. Invariant: this check runs before the runtime opens /dev/null, and changes nothing.
 
 use crate::failure::Failure;
 use std::os::fd::BorrowedFd;
@@ -10,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// A pointer to [`look`], in a section whose functions the C library calls before `main` and before Rust's runtime.
+/// A pointer to [`look`] in the section `.init_array`. The C library calls the functions of this section before Rust's
+/// runtime starts.
 #[used]
 #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
 static BEFORE_MAIN: extern "C" fn() = look;
@@ -26,8 +26,8 @@ pub fn is_stdout_closed() -> bool {
     WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Checks that standard output is open. `consume` calls this first, because it would otherwise commit the offsets of
-/// lost records.
+/// Checks that standard output is open. `consume` calls this first, because otherwise it would commit offsets of
+/// records whose output was lost.
 ///
 /// # Errors
 /// Returns a sentence for the user if standard output is closed.

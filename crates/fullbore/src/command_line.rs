@@ -1,7 +1,7 @@
 //! Parses command lines with clap.
 //!
-//! Invariant: a negative number after a flag with a value is the flag's value, so that its refusal names the allowed
-//! range. No short flag is a digit.
+//! Invariant: a negative number after a flag is the value of this flag, so that an error message can name the allowed
+//! range. For this reason, no short flag is a digit.
 
 use clap::{Command, Parser};
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::ffi::OsString;
 /// Parses the words of a command line, the first of which is the program's name.
 ///
 /// # Errors
-/// Returns clap's error for a malformed command line, and also for a request of help.
+/// Returns clap's error if the command line is malformed, and also if it requests help.
 pub fn parsed<P: Parser>(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<P, clap::Error> {
     let mut command = with_negative_numbers(P::command());
     let matches = command.try_get_matches_from_mut(words)?;

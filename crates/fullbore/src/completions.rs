@@ -1,8 +1,8 @@
-//! `fullbore completions` prints scripts with which shells complete this program's command lines. This module also
-//! answers those scripts.
+//! `fullbore completions` prints scripts with which shells complete this program's command lines. The scripts call this
+//! program, and this module then prints the completions.
 //!
-//! Invariant: a shell gets nothing but words to complete. If no broker answers within [`PATIENCE`], the names of topics
-//! and groups are missing.
+//! Invariant: it prints nothing else, such as errors or notices. If no broker answers within [`PATIENCE`], the names of
+//! topics and groups are missing.
 
 use crate::client::{self, without_effect};
 use crate::client_id;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The environment variable with which a script requests completions. Its value is the shell.
 const VARIABLE: &str = "FULLBORE_COMPLETE";
-/// How long to wait for a broker. The user waits for the shell during this time, so it is short.
+/// How long to wait for a broker. The shell is blocked during this time, so it is short.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// Maximum number of names that are offered.
 const NAMES_MAX: usize = 1_000;
@@ -47,7 +47,7 @@ pub fn run(completions: &Completions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Answers a shell that requests completions and ends the program. Otherwise returns without effect.
+/// If a shell requests completions, prints them and ends the program. Otherwise has no effect.
 pub fn answer_shell(command: fn() -> clap::Command) {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
@@ -80,7 +80,7 @@ fn groups() -> Vec<CompletionCandidate> {
     found.into_iter().map(|group| group.id.to_string()).take(NAMES_MAX).map(CompletionCandidate::new).collect()
 }
 
-/// Returns the cluster that the command line to complete names, or `None` if its address or properties cannot be used.
+/// Returns the cluster that the unfinished command line names, or `None` if the address or the properties are invalid.
 fn cluster() -> Option<Cluster> {
     let requested = std::env::args_os().skip_while(|word| word != "--");
     let words = whole_words(requested.map(|word| word.to_string_lossy().into_owned()));
@@ -90,7 +90,7 @@ fn cluster() -> Option<Cluster> {
     client::quiet_cluster(servers.as_deref(), &properties, client_id::COMPLETIONS, PATIENCE).ok()
 }
 
-/// Returns the words of the command line. Bash splits them at `=` and `:`, so they are joined again.
+/// Returns the words of the command line. Bash splits words at `=` and `:`, so this joins the parts again.
 fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -105,7 +105,7 @@ fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     whole
 }
 
-/// Returns the last value of a flag with one of these names, if the flag is there.
+/// Returns the value of the last flag with one of these names, if the command line has such a flag.
 fn value_of(words: &[String], names: &[&str]) -> Option<String> {
     let of = |at: usize| {
         let word = &words[at];

@@ -1,4 +1,4 @@
-//! The failure of a command, with the sentence that the user reads.
+//! The failure of a command, with a sentence for the user.
 
 use std::fmt;
 
@@ -45,16 +45,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries are
-/// missing.
+/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries the list
+/// lacks.
 ///
 /// # Errors
-/// Fails if there is such an error.
+/// Fails if `failed` has an error.
 pub fn completeness(failed: Option<impl fmt::Display>) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(Failure::new(format!("the list is incomplete: {error}"))))
 }
 
-/// Returns the part of a sentence that states how many records were written.
+/// Returns a clause with the number of written records.
 pub fn records_were_written(count: u64) -> String {
     match count {
         1 => "1 record was written".to_owned(),

@@ -127,7 +127,7 @@ fn document(found: &MetadataResponse) -> String {
 mod tests {
     use super::*;
 
-    /// The layout is that of kcat 1.7.1, except that the first line lacks the id of the broker that answered.
+    /// The layout is that of kcat 1.7.1, except that the first line does not name the broker that has answered.
     #[test]
     fn lines_have_the_layout_of_kcat() {
         let broker = |node_id| MetadataResponseBroker {

@@ -1,7 +1,7 @@
-//! The command line of Fullbore, with a file for each command. The other crates do the work.
+//! The command line of Fullbore, with a file or directory for each command. The other crates do the work.
 //!
-//! This is a library, and the binary has one line. Cargo compiles a library in parallel with its dependencies, but a
-//! binary only after them.
+//! The commands are a library, and the binary has one line, because Cargo can compile a library, but not a binary, in
+//! parallel with its dependencies.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1. It exits with 2 if the
 //! command line is malformed, and with 130 if it was interrupted.
@@ -86,7 +86,7 @@ enum Command {
     Man(man::Man),
 }
 
-/// Runs the program, from its command line to its exit status.
+/// Parses the command line, runs the command, and returns the exit status.
 pub fn main() -> ExitCode {
     completions::answer_shell(Cli::command);
     let typed: Vec<_> = std::env::args_os().collect();
@@ -199,7 +199,7 @@ mod tests {
     fn lines_of_the_help_fit_into_100_columns() {
         fn check(command: &mut clap::Command) {
             let help = command.render_long_help().to_string();
-            // The usage may be longer, because it is one line to type.
+            // The usage line may be longer, because it is never wrapped.
             for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
                 assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
             }

@@ -1,8 +1,8 @@
-//! The log on standard error, which `--log`, RUST_LOG and `--debug` set. Standard output has no log lines.
+//! The log on standard error, whose levels `--log`, RUST_LOG and `--debug` set. Standard output never has log lines.
 //!
-//! Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A line that cannot be
-//! written, for example on a full disk or without a reader, is lost. This has no other effect. `log_output` writes the
-//! broker's lines.
+//! Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. If a line cannot be
+//! written, for example on a full disk or without a reader, it is lost, without any other effect. `log_output` writes
+//! the broker's lines.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
@@ -31,12 +31,12 @@ impl Debug {
 
 /// The default filter of the broker's log: warnings, start and stop, changes, recoveries, and new certificates.
 const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,fullbore_broker::net::tls=info";
-/// The default filter of tools. They have no log, because they print the facts for the user.
+/// The default filter of tools. It is off, because a tool prints for the user what matters.
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Sets up the broker's log. `--log` takes precedence over RUST_LOG, and both over the default. The targets of
-/// `--debug` are added. Returns the levels, which can be changed later, and the output, which the caller must end.
+/// Sets up the broker's log. `--log` takes precedence over RUST_LOG, and both over the default. Adds the targets of
+/// `--debug`. Returns the levels, which can be changed later, and the output, on which the caller must call `end`.
 pub fn of_broker(
     filter: Option<&str>,
     format: LogFormat,
@@ -81,8 +81,8 @@ fn from_environment(default: &str) -> Result<String, Failure> {
     }
 }
 
-/// Checks a filter that consists of levels and of `target=level`. A word that is not a level is refused. It would
-/// otherwise be taken for a target, and no events of Fullbore would be logged.
+/// Checks a filter whose parts are levels or `target=level`. Refuses a word that is not a level: `EnvFilter` would
+/// treat it as a target, and would log no events of Fullbore.
 fn parse(text: &str) -> Result<&str, Failure> {
     let refused = |part: &str| {
         Failure::new(format!(
@@ -103,7 +103,7 @@ fn with_debug(text: String, debug: &[Debug]) -> String {
     debug.iter().fold(text, |text, of| format!("{text},{}", of.directive()))
 }
 
-/// The levels of the broker's log: those of the start, and the changes since.
+/// The levels of the broker's log: the filter at the start, and the changes since then.
 struct Levels<R> {
     began: String,
     /// The changed levels by target. `None` stands for the root.
@@ -116,8 +116,8 @@ impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
         Levels { began, set: Mutex::default(), reload }
     }
 
-    /// Returns the level of a target. It is that of the nearest target among the changed levels and those of the start.
-    /// `EnvFilter` alone would apply a level set for the target `log` to the target `logs` too.
+    /// Returns the level of a target, which is that of its longest prefix among the changed levels and those of the
+    /// start. `EnvFilter` alone would also apply a level that was set for the target `log` to the target `logs`.
     fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
         let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();
         let directives = || began.iter().flat_map(Targets::iter);

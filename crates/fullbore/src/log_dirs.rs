@@ -1,4 +1,4 @@
-//! `fullbore log-dirs` prints the document of kafka-log-dirs.sh, after its two lines of text.
+//! `fullbore log-dirs` prints the two lines of text and the JSON document of kafka-log-dirs.sh.
 
 use crate::client::Where;
 use crate::client_id;

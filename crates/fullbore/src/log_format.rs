@@ -1,6 +1,6 @@
 //! The lines of the broker's log: text for people, or JSON objects for log collectors.
 //!
-//! Invariant: a JSON line is exactly one object, whatever an event contains.
+//! Invariant: each JSON line is exactly one object, even if an event contains quotes or newlines.
 
 use clap::ValueEnum;
 use fullbore_bench::report::json::{object, plain, string};
@@ -53,7 +53,7 @@ where
 
 fn json_line(event: &Event<'_>) -> String {
     let mut time = String::new();
-    // If the clock cannot be formatted, the time stays empty.
+    // If the time cannot be formatted, the field is empty.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut fields = JsonFields::default();
     event.record(&mut fields);

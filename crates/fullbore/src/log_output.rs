@@ -1,8 +1,8 @@
-//! Writes the broker's log to standard error. If no process reads it, the broker goes on.
+//! Writes the broker's log to standard error. The broker continues even if no process reads its standard error.
 //!
-//! A thread that logs writes its line itself, as long as the write cannot block. Otherwise it leaves the line to a
-//! thread that only writes log lines. Invariants: lines keep their order, the waiting lines take at most
-//! [`WAITING_BYTES_MAX`], and lines beyond that are lost and counted.
+//! A thread that logs a line writes it itself if the write cannot block. Otherwise it queues the line for a thread that
+//! only writes log lines. Invariants: lines keep their order. The queued lines have at most [`WAITING_BYTES_MAX`]
+//! bytes. Further lines are lost and counted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -12,16 +12,16 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum size of all waiting lines, in bytes.
+/// Maximum size of all queued lines, in bytes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum size of a line that a writable pipe accepts without blocking, in bytes (PIPE_BUF).
 const AT_ONCE_MAX: usize = 4096;
 
-/// How long a process that ends waits for a slow reader of its log.
+/// How long the broker waits at its end for a slow reader of its log.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// The output that log lines are written to. Clones share the waiting lines.
+/// The output for log lines. Clones share the queued lines.
 #[derive(Clone)]
 pub struct LogOutput(Arc<Shared>);
 
@@ -51,8 +51,8 @@ trait Target: Send + Sync {
 }
 
 struct StandardError {
-    /// True if standard error is a pipe or socket. Only for these does "writable" mean that a write does not block. A
-    /// writable terminal may still block, and so may a file on a hanging disk.
+    /// True if standard error is a pipe or socket. Only a pipe or socket never blocks a write that `poll` permits. A
+    /// terminal may block, and so may a file on a hanging disk.
     is_pipe: bool,
 }
 
@@ -86,7 +86,7 @@ impl LogOutput {
         Ok(output)
     }
 
-    /// Waits for the waiting lines to be written, at most for [`END_WITHIN`].
+    /// Waits until the queued lines are written, for at most [`END_WITHIN`].
     pub fn end(&self) {
         let waits = |backlog: &mut Backlog| backlog.is_writing || !backlog.lines.is_empty();
         let _timed_out = self.0.changed.wait_timeout_while(self.backlog(), END_WITHIN, waits);
@@ -138,7 +138,7 @@ impl LogOutput {
     }
 }
 
-/// Each call of `write` takes the whole line of one event.
+/// The subscriber passes the whole line of an event in one call of `write`.
 impl Write for LogOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line(bytes);

@@ -1,7 +1,7 @@
-//! The output of commands: standard output and its form, and lines on standard error.
+//! The output of commands: text or JSON on standard output, and lines on standard error.
 //!
-//! Invariant: if the reader of either stream is gone (`| head -1`), the remaining lines are lost. Commands then end
-//! normally and clean up.
+//! Invariant: if the reader of one of the two streams is gone (`| head -1`), the remaining lines are lost, but the
+//! command cleans up and ends normally.
 
 use crate::closed;
 use clap::Args;
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
-/// True with `--json`. This is global, because the code that prints failures does not have the flags.
+/// True with `--json`. It is global, because the code that prints failures has no access to the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// The escape sequence that begins a heading on a terminal.
@@ -68,7 +68,8 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Escapes control characters in a name that another client chose, such as a group's name. A terminal would obey them.
+/// Escapes control characters in a name that another client chose, such as a group's name. Otherwise a terminal would
+/// execute them.
 pub fn name(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.chars().map(shown).collect::<String>().into(),
@@ -81,8 +82,8 @@ fn shown(char: char) -> String {
     if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
 }
 
-/// Escapes control characters in lines for people, except newlines, tabs and the styles of this module. JSON has its
-/// own escapes.
+/// Escapes control characters in lines for people, except newlines, tabs and the styles of this module. Does not change
+/// JSON, in which they are already escaped.
 fn printable(text: &str) -> Cow<'_, str> {
     let is_foreign = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
     if !text.contains(is_foreign) || IS_JSON.load(Ordering::Relaxed) {
@@ -147,14 +148,14 @@ pub fn remark(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error. If there is no reader, this has no effect, where `eprintln!` would panic.
+/// Writes a line to standard error. If there is no reader, has no effect, while `eprintln!` would panic.
 fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
-/// Prints `question` to standard error. Returns true if the first line of `answers` is y or yes.
+/// Prints `question` to standard error. Returns true if the first line of `answers` (standard input) is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
-    // If the question could not be printed, no answer counts.
+    // Without a printed question, the answer is no.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {
         return false;
     }
@@ -185,12 +186,12 @@ pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     FAILED.get().is_none()
 }
 
-/// Returns true if a write to standard output has failed. A command that works only for its output may then stop.
+/// Returns true if a write to standard output has failed. A command whose only purpose is its output may then stop.
 pub fn is_lost() -> bool {
     FAILED.get().is_some()
 }
 
-/// Returns the error of the failed write, if there was one. A reader that is gone does not count as an error.
+/// Returns the error of the failed write, if there was one. The loss of the output's reader does not count as an error.
 pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }

@@ -1,7 +1,7 @@
-//! The profile contains the client properties of every client command whose flags name no file.
+//! Reads the profile, a file of client properties for every client command whose flags name no other file.
 //!
-//! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override the profile. A key that only other commands use causes no
-//! notice.
+//! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override the profile. If a command does not use a key but others do,
+//! it prints no notice about the key.
 
 use crate::failure::Failure;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
@@ -11,12 +11,13 @@ use fullbore_producer::config;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The environment variable that names the file. An empty value means that there is no profile.
+/// The environment variable that names the profile. If it is empty, there is no profile.
 const VARIABLE: &str = "FULLBORE_PROFILE";
-/// If the variable is not set, the profile is this file in the user's configuration directory.
+/// The default path of the profile in the user's configuration directory, if the variable is not set.
 const FILE: &str = "fullbore/profile.properties";
 
-/// Reads the profile, without the keys that only other commands use. If there is no profile, the result is empty.
+/// Returns the properties of the profile, without those that only other commands use. The result is empty if there is
+/// no profile.
 ///
 /// # Errors
 /// Fails if the file cannot be read. The default file may be absent.
@@ -38,9 +39,9 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(directory.join(FILE))
 }
 
-/// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice. If
-/// `names_cluster` is true, FULLBORE_BOOTSTRAP_SERVER names the cluster, and the profile's bootstrap servers are left
-/// out.
+/// Returns the properties of a profile for a command. Includes unknown properties, so that the command prints a notice
+/// about them. If `names_cluster` is true, FULLBORE_BOOTSTRAP_SERVER names the cluster, so this leaves out the
+/// profile's bootstrap servers.
 fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
     let mut properties = Properties::default();
     for (key, value) in profile.iter() {

@@ -10,7 +10,7 @@ pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
 /// The environment variable that names the cluster if neither a flag nor a property does.
 const BOOTSTRAP_VARIABLE: &str = "FULLBORE_BOOTSTRAP_SERVER";
 
-/// A function that returns a notice for the user about a key, or `None` if the key has an effect.
+/// A function that takes a key and returns a notice for the user, or `None` if the key has an effect.
 pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Reads the properties of a file in Java's format. Without a file, the result is empty.

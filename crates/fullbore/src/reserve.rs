@@ -1,14 +1,14 @@
-//! Reserve threads of the runtime. They serve clients once the other threads hang in writes to the disk.
+//! Reserve threads of the runtime. They serve clients if all other threads hang in writes to the disk.
 //!
 //! A write blocks its worker thread, and the runtime cannot replace a blocked worker. The reserve consists of workers
-//! that are blocked on purpose. Until they are released, they run no tasks and take no processor time. Invariant: once
-//! released, they keep serving.
+//! that are blocked on purpose. Until they are released, they run no tasks and use no processor time. Invariant: a
+//! released worker is never blocked again.
 
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;
 
-/// The number of reserve threads. One would be enough to serve clients. The second one serves them while the first is
-/// busy with long work.
+/// The number of reserve threads. One thread would be enough to serve clients. The second serves them while the first
+/// is busy with long work.
 pub const THREADS: usize = 2;
 
 /// The workers that are held in reserve.

@@ -46,11 +46,11 @@ pub struct Serve {
     log_format: LogFormat,
 }
 
-/// The beginning of messages about a mistake in a `--set`.
+/// The prefix of error messages about a `--set`.
 const SET: &str = "--set ";
 
 impl Serve {
-    /// Returns the configuration with warnings, or a failure that contains all mistakes.
+    /// Returns the configuration and its warnings, or a failure that names all mistakes.
     fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
         let (properties, mut mistakes) = self.properties()?;
         match BrokerConfig::from_properties(&properties) {
@@ -65,7 +65,7 @@ impl Serve {
     }
 
     /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`. Also returns the
-    /// mistakes, which are malformed lines and pairs. No two flags may set the same property.
+    /// mistakes: malformed lines of the file, and malformed pairs of `--set`. Fails if two flags set the same property.
     fn properties(&self) -> Result<(Properties, Mistakes), Failure> {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
@@ -91,8 +91,8 @@ impl Serve {
         Ok((properties, mistakes))
     }
 
-    /// Refuses a flag that `--set` would override. The broker would otherwise not have the address or directory that
-    /// the flag shows.
+    /// Refuses a flag that `--set` would override. Otherwise the broker would use another address or directory than the
+    /// flag shows.
     fn check_said_once(&self) -> Result<(), Failure> {
         let flags = [
             ("--data-dir", self.data_dir.is_some(), ["log.dirs", "log.dir"].as_slice()),
@@ -110,7 +110,7 @@ impl Serve {
     }
 }
 
-/// Returns the listener that `--listen` describes. The flag has a short form, or Kafka's form with the protocol.
+/// Returns the listener that `--listen` describes. The user may type HOST:PORT, or Kafka's form PROTOCOL://HOST:PORT.
 fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
         None => Ok(format!("PLAINTEXT://{listen}")),
@@ -144,7 +144,7 @@ fn run_with_log(serve: &Serve, as_json: bool, levels: Arc<dyn LogLevels>) -> Res
     let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
     let mut reserve = Reserve::hold(&runtime);
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
-    // The reserve threads are released, because the drop of the runtime waits for all of its threads.
+    // The reserve threads are released, because dropping the runtime waits for all its threads.
     reserve.let_go();
     hide_panics_of_a_stopped_runtime();
     ended
@@ -156,14 +156,14 @@ async fn serve_until_signal(
     as_json: bool,
     reserve: &mut Reserve,
 ) -> Result<(), Failure> {
-    // The handlers are set before the broker opens any file. A signal therefore cannot kill it while it starts.
+    // The handlers are set before the broker opens any file, so that a signal cannot kill it while it starts.
     let mut signals = StopSignals::new()?;
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let flags = security_flags(config.network.listeners.first());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
-    // Without standard output, as in a daemon, the greeting goes to the log.
+    // If standard output is closed, as in a daemon, the greeting is logged.
     match as_json || is_stdout_closed() {
         true => log_greeting(&broker, &listens, &data_dir),
         false => greet(&broker, &listens, &data_dir, &flags),
@@ -181,7 +181,7 @@ async fn serve_until_signal(
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
-/// Logs what [`greet`] prints.
+/// Logs the same facts that [`greet`] prints.
 fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
@@ -196,7 +196,7 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     );
 }
 
-/// Flags of a client of the broker: those of kcat and those of Fullbore's tools.
+/// The flags with which a client connects to the broker: those of kcat and those of Fullbore's tools.
 type SecurityFlags = (String, String);
 
 /// Returns the flags that clients of this listener need. Names in capitals stand for the client's own files.

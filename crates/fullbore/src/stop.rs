@@ -1,9 +1,10 @@
 //! Ends a command early, after a signal or because the reader of its output is gone.
 //!
-//! Invariants: the first signal only requests the end. The command then prints its results, cleans up, and returns. A
-//! second Ctrl-C or SIGTERM ends the program, and so does a time limit if the command does not return. After Ctrl-C
-//! (SIGINT) the limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM, and after
-//! SIGHUP from a closed terminal, the limit leaves time for the last records and commits.
+//! Invariants: the first signal only sets a flag, which the command checks. The command then prints its results, cleans
+//! up, and returns. A second Ctrl-C or SIGTERM ends the program at once. It also ends if the command does not return
+//! within a time limit. After Ctrl-C (SIGINT) the limit is less than half a second, unless the command calls
+//! [`Stop::allow`]. After SIGTERM, and after SIGHUP from a closed terminal, the limit is long enough for the last
+//! records and commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -14,22 +15,23 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// How long a command may go on after Ctrl-C, unless it calls [`Stop::allow`]. The time is counted in polls.
+/// How long a command may continue after Ctrl-C, unless it calls [`Stop::allow`]. The time is counted in polls (see
+/// [`LOOK_EVERY`]).
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 
-/// How long a command may take to notice SIGTERM.
+/// How long a command may take to notice SIGTERM or SIGHUP.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long a command may take to end after it has noticed SIGTERM. This is enough for any command to write its last
 /// records, to commit, and to leave its group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// The interval of the polls after Ctrl-C. The command's time is counted in polls and not by the clock, because a
-/// machine that is slow to run the polling thread is also slow to run the command.
+/// The interval of the polls after Ctrl-C. The command's time is counted in polls and not by the clock. A busy machine
+/// delays the polling thread as much as the command, so the command then gets more time.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A further signal within this time counts as a repetition of the first one. The `timeout` of coreutils sends its
-/// signal both to the command and to the command's group.
+/// A further signal within this time is ignored as a repetition of the first one. For example, `timeout` of coreutils
+/// signals the command and also the command's process group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
 /// The end of the panic message of a timer whose runtime has stopped (tokio's `RUNTIME_SHUTTING_DOWN_ERROR`).
@@ -39,7 +41,8 @@ const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// SIGHUP, which comes when the terminal is closed. `None` if the process ignores SIGHUP, as with `nohup`.
+    /// SIGHUP, which the process gets when its terminal is closed. `None` if the process ignores SIGHUP, as with
+    /// `nohup`.
     hangup: Option<Signal>,
 }
 
@@ -57,8 +60,8 @@ impl StopSignals {
         })
     }
 
-    /// Waits for Ctrl-C or SIGTERM, but not for SIGHUP. A shell may send SIGHUP twice when its terminal is closed, and
-    /// the second must not cut short the work that the first one began.
+    /// Waits for Ctrl-C or SIGTERM, but not for SIGHUP. When its terminal is closed, a shell may send SIGHUP twice. The
+    /// second SIGHUP must not end the program while the command is still cleaning up.
     async fn insistent(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -82,26 +85,27 @@ impl StopSignals {
     }
 }
 
-/// Returns true if SIGHUP, signal 1, was ignored when the process started.
+/// Returns true if the process ignores SIGHUP (signal 1).
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
-/// A request to stop a command. Clones share it. The command may continue for a limited time after Ctrl-C.
+/// A flag that requests a command to stop. All clones share it. After Ctrl-C the command may continue for a limited
+/// time.
 #[derive(Clone)]
 pub struct Stop {
     requested: Arc<watch::Sender<bool>>,
     received: Arc<AtomicBool>,
-    /// The number of polls since Ctrl-C, plus 1. 0 before Ctrl-C.
+    /// The number of polls since Ctrl-C plus 1, or 0 before Ctrl-C.
     looks: Arc<AtomicU32>,
-    /// How long the command may go on after Ctrl-C, in milliseconds.
+    /// How long the command may continue after Ctrl-C, in milliseconds.
     allowed: Arc<AtomicU64>,
 }
 
 impl Stop {
-    /// Creates a stop that has not been requested yet.
+    /// Creates a stop that is not requested yet.
     pub fn new() -> Self {
         Stop {
             requested: Arc::new(watch::Sender::new(false)),
@@ -111,13 +115,13 @@ impl Stop {
         }
     }
 
-    /// Creates a request that is made by SIGINT, SIGTERM or SIGHUP. At a later SIGINT or SIGTERM, or if the command
-    /// does not end in time, `last_words` runs and the program ends.
+    /// Creates a stop that SIGINT, SIGTERM or SIGHUP requests. After a second SIGINT or SIGTERM, or if the command does
+    /// not end in time, runs `last_words` and ends the program.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let requested = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // The handlers are set before this returns, so that no signal kills work that has begun.
+        // The handlers are set before this returns, so that no signal kills the program during its work.
         let mut signals = {
             let _runtime = runtime.enter();
             StopSignals::new()?
@@ -152,7 +156,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Makes the request.
+    /// Requests the command to stop.
     pub fn request(&self) {
         self.requested.send_replace(true);
     }
@@ -162,7 +166,8 @@ impl Stop {
         self.is_signalled() || output::is_lost()
     }
 
-    /// Returns true if the request was made. Meant for a command that also works without a reader of its output.
+    /// Returns true if a signal or [`Stop::request`] has requested the stop. Unlike [`Stop::is_requested`], ignores a
+    /// lost reader of the output, so that a command such as `produce` continues without it.
     pub fn is_signalled(&self) -> bool {
         let is_requested = *self.requested.borrow();
         if is_requested {
@@ -171,23 +176,22 @@ impl Stop {
         is_requested
     }
 
-    /// Lets the command go on for `time` after Ctrl-C, unless it already may for longer. Meant for work that must not
-    /// be left incomplete.
+    /// Allows the command to continue for at least `time` after Ctrl-C, for work that it must complete.
     pub fn allow(&self, time: Duration) {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long a command that ends may still wait for brokers and readers. Without Ctrl-C this is `full`.
-    /// After Ctrl-C this is the part of `share` that has not passed since Ctrl-C, at most `full`.
+    /// Returns how long a command that is stopping may still wait for brokers and for the reader of its output. Without
+    /// Ctrl-C this is `full`. After Ctrl-C this is `share` minus the time since Ctrl-C, but at most `full`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
-            // The result is at least 1 ms, because zero has another meaning for callers.
+            // The result is at least 1 ms, because callers treat zero specially.
             Some(time) => full.min(share.saturating_sub(time).max(Duration::from_millis(1))),
             None => full,
         }
     }
 
-    /// Counts a poll after the command was interrupted.
+    /// Counts a poll after Ctrl-C.
     fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
     }
@@ -200,7 +204,7 @@ impl Stop {
 
     /// Returns once the command has taken too long to end. After Ctrl-C, the limit is the time that [`Stop::allow`]
     /// sets. After another signal, the command has [`HEARD_WITHIN`] to notice the signal, and then [`DONE_WITHIN`] to
-    /// end. A command that holds a receiver of the request counts as having noticed the signal.
+    /// end. A command with a receiver from [`Stop::receiver`] counts as having noticed it.
     async fn unnoticed(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -215,14 +219,15 @@ impl Stop {
         }
     }
 
-    /// Returns a receiver whose value becomes true with the request. The caller must check for lost output itself.
+    /// Returns a receiver whose value becomes true when the stop is requested. A lost reader of the output does not
+    /// change this value, so the caller must check for that itself.
     pub fn receiver(&self) -> watch::Receiver<bool> {
         self.requested.subscribe()
     }
 }
 
 /// Hides the panics of tasks that poll a timer of a stopped runtime. Tokio does not wait for a task in
-/// [`block_in_place`](tokio::task::block_in_place), so a task that was in a write when its runtime stopped goes on
+/// [`block_in_place`](tokio::task::block_in_place), so a task that was writing when its runtime stopped continues
 /// afterwards.
 pub fn hide_panics_of_a_stopped_runtime() {
     let report = std::panic::take_hook();
@@ -244,7 +249,7 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    /// The task blocks, as in a write, while its runtime stops. Then it polls a timer of the stopped runtime.
+    /// The task blocks, as a write does, until its runtime has stopped. Then it polls a timer of the stopped runtime.
     #[test]
     fn task_of_a_stopped_runtime_panics_without_a_report() {
         static REPORTS: AtomicU32 = AtomicU32::new(0);

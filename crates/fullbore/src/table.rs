@@ -2,9 +2,9 @@
 
 use crate::output::{heading, name};
 
-/// A cell may be cut down to this number of columns.
+/// The width to which a cell may be shortened.
 const CUT_TO: usize = 8;
-/// The text at the end of a cell that was cut.
+/// The text at the end of a cell that was shortened.
 const DOTS: &str = "...";
 
 /// Returns the lines of a table, whose first row is the heading. `widths` has the minimum widths of the first columns.
@@ -23,8 +23,8 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     lines
 }
 
-/// Returns the lines of a table like [`aligned`], but fitted into `limit` columns. If the table is too wide, the
-/// minimum widths are dropped first. Then the widest cells of text are cut, and finally columns are removed from the
+/// Returns the lines of a table like [`aligned`], but fitted into `limit` columns. If the table is too wide, first
+/// ignores the minimum widths. Then it shortens the widest cells of text, and finally it removes columns from the
 /// right.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
@@ -46,7 +46,7 @@ fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
     rows.iter().map(|row| row.iter().map(|cell| name(cell).into_owned()).collect()).collect()
 }
 
-/// Returns true if any cell of the column below the heading is text instead of a number.
+/// Returns true if the column has a cell, other than its heading, that is not a number.
 fn is_text(rows: &[Vec<String>], column: usize) -> bool {
     let cells = rows.iter().skip(1).filter_map(|row| row.get(column));
     cells.into_iter().any(|cell| cell != "-" && cell.parse::<i64>().is_err())

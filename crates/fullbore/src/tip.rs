@@ -1,4 +1,4 @@
-//! Advice about words of Kafka's tools, names without their flags, and malformed numbers in a command line.
+//! Tips for errors in command lines: words of Kafka's tools, names without their flags, and malformed numbers.
 //!
 //! Invariant: a tip about a word of another program names a command or flag of this program, or states that this
 //! program has none.
@@ -9,7 +9,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
-/// Commands of other programs without `kafka-` and `.sh`, and what corresponds to them here.
+/// Commands of other programs, without `kafka-` and `.sh`, each with a tip about the corresponding command of this
+/// program.
 const COMMANDS: [(&str, &str); 25] = [
     ("acl", ACLS),
     ("acls", ACLS),
@@ -43,19 +44,19 @@ const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
-/// Flags of other programs, and what corresponds to them here.
+/// Flags of other programs, each with a tip about the corresponding flag of this program.
 const FLAGS: [(&str, &str); 4] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
 ];
-/// The argument for names of topics without a flag, as clap writes it.
+/// The positional argument for names of topics, as clap's errors write it.
 const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
-/// Adds the tip to an error, in place of clap's guesses. `typed` is the command line after a flag like `--create` was
-/// turned into the word `create`.
+/// Adds a tip to an error, and removes clap's own suggestions. `typed` is the command line, in which a flag like
+/// `--create` was replaced by the subcommand `create`.
 pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
@@ -104,8 +105,8 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
     })
 }
 
-/// Returns the tip about a further name after `--topic NAME`. Such a name mostly comes from a pattern that the shell
-/// has expanded. Returns `None` for any other error.
+/// Returns the tip about a further name after `--topic NAME`. Usually the shell has expanded a pattern to several
+/// names. Returns `None` for any other error.
 fn of_names(error: &Error) -> Option<String> {
     let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()
@@ -121,8 +122,8 @@ fn of_names(error: &Error) -> Option<String> {
     })
 }
 
-/// Returns the tip about a number that is malformed or too large, according to the error of Rust's parsers. Returns
-/// `None` for other errors.
+/// Returns the tip about a number that is malformed or too large, which it recognises by the error of Rust's number
+/// parsers. Returns `None` for other errors.
 fn of_number(error: &Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);

@@ -33,18 +33,18 @@ pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
-/// The settings of a transactional producer that messages to the user mention.
+/// The settings of a transactional producer that appear in messages to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSettings {
     id: String,
     timeout: Duration,
-    /// The flag of the command that makes transactions end sooner.
+    /// The command's flag for shorter transactions.
     sooner: &'static str,
 }
 
 impl TransactionSettings {
-    /// Returns the settings of a producer, or `None` without a transactional id. `sooner` is the flag of the command
-    /// that makes transactions end sooner.
+    /// Returns the settings of a producer, or `None` without a transactional id. `sooner` is the command's flag for
+    /// shorter transactions.
     pub fn of(config: &ProducerConfig, sooner: &'static str) -> Option<Self> {
         let id = config.transactional_id.clone()?;
         Some(TransactionSettings { id, timeout: config.transaction_timeout, sooner })
@@ -63,8 +63,8 @@ impl TransactionSettings {
     /// Returns the cause of an error in plain words, or `None` if the error's text is clear enough. `open_for` is the
     /// time since the transaction began, or 0 if none could begin.
     ///
-    /// A coordinator returns the same codes for a transaction that was aborted at its timeout and for a fenced
-    /// producer. `open_for` distinguishes the two.
+    /// A coordinator returns the same codes if a transaction has timed out and if the producer is fenced. `open_for`
+    /// shows which of the two has happened.
     pub fn explanation(&self, error: &TransactionError, open_for: Duration) -> Option<String> {
         let (id, timeout_ms) = (&self.id, self.timeout.as_millis());
         match code(error)? {

@@ -1,18 +1,19 @@
-//! Prints lines on standard error about the problems of a running reader: obstacles, and partitions that it gives up.
+//! Prints lines on standard error about the problems of a running reader: failures that it retries (obstacles), and
+//! partitions that it gives up.
 //!
-//! Invariant: obstacles of one source cause at most one line a minute, even if the reason changes, or passes for a
-//! moment.
+//! Invariant: obstacles of one source cause at most one line a minute, even if the reason changes or an obstacle
+//! disappears for a moment.
 
 use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
-/// An obstacle is printed after this time. The move of a coordinator takes less.
+/// How long an obstacle must last before it is printed. The move of a coordinator to another broker takes less time.
 const AFTER: Duration = Duration::from_secs(1);
 /// The minimum time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The state of the lines about the obstacles of one source.
+/// The obstacles of one source, and the time of their last line.
 #[derive(Default)]
 pub struct Troubles {
     /// When the present obstacle began, and when it was last seen.
@@ -21,16 +22,16 @@ pub struct Troubles {
 }
 
 impl Troubles {
-    /// Notes the present obstacle, and prints it if a line is due. `None` means that there is no obstacle.
+    /// Records the present obstacle, or `None` if there is none, and prints it if a line is due.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
             output::remark(format!("waiting: {trouble}"));
         }
     }
 
-    /// Notes why the latest attempt failed, and prints the reason if a line is due. The first attempt was at `since`.
-    /// Meant for callers whose attempts take longer than [`AFTER`]. [`Troubles::observe`] would take each of these
-    /// attempts for a new obstacle.
+    /// Prints why the latest attempt has failed, if a line is due. The first attempt was at `since`. Callers whose
+    /// attempts take longer than [`AFTER`] use this, because [`Troubles::observe`] would treat each attempt as a new
+    /// obstacle.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::remark(format!("waiting: {trouble}"));
@@ -43,27 +44,29 @@ impl Troubles {
 
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
-        // If an obstacle is not seen for a moment, because the caller retries, it still counts as the same obstacle.
+        // While the caller retries, it reports no obstacle for a moment. The next one then still counts as the same
+        // obstacle.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if no line was printed within the last minute, so that the caller prints one now. The minute then
-    /// begins anew.
+    /// Returns true if no line was printed within the last minute. The caller must then print one, and a new minute
+    /// begins.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.printed.is_none_or(|printed| now - printed >= EVERY);
         self.printed = if is_due { Some(now) } else { self.printed };
         is_due
     }
 
-    /// Prints the notices and the present obstacle of a running read. Leaves out the notice `fails_with`, because the
-    /// command will fail with this text.
+    /// Prints the notices and the present obstacle of a running read. Leaves out a notice that equals `fails_with`,
+    /// because the command will fail with this text.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::remark);
         progress.take_deleted_offsets().into_iter().for_each(output::remark);
-        // The obstacle is printed without a wait, because `progress` has only partitions that have waited long enough.
+        // The obstacle is printed at once, because `progress` reports a partition only after it has waited for some
+        // time.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {

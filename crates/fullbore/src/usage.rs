@@ -1,5 +1,5 @@
-//! Prints the errors of malformed command lines: clap's text, or one JSON object with `--json`. Help and version are
-//! printed elsewhere, because they are no errors.
+//! Prints the errors of malformed command lines: clap's text, or one JSON object with `--json`. Help and version are no
+//! errors and are printed elsewhere.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
@@ -11,14 +11,14 @@ pub fn print_error(mut error: clap::Error, typed: &[OsString], program: &clap::C
     if wants_json(typed) {
         output::failure(&sentence(&error));
     } else {
-        // If standard error has no reader, the print fails.
+        // This fails only if standard error has no reader.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Returns true if errors must be JSON, because the command line has `--json`, or `-J` of a command with this flag.
-/// Words after `--` do not count, because they are file names.
+/// Returns true if errors must be printed as JSON, because the command line has `--json` or `-J`. Ignores words after
+/// `--`, which are file names.
 pub fn wants_json(typed: &[OsString]) -> bool {
     typed.iter().take_while(|word| *word != "--").any(|word| word == "--json" || word == "-J")
 }

@@ -1,6 +1,6 @@
 //! Reports long waits on standard error.
 //!
-//! Obstacles of a running reader are reported in `troubles`. Invariant: no line is printed within the first
+//! The module `troubles` reports obstacles of a running reader. Invariant: no line is printed within the first
 //! [`REPORTED_AFTER`] of a wait. Each line begins with `waiting: `.
 
 use crate::output;
@@ -19,14 +19,14 @@ pub const REPORTED_AFTER: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(5);
 /// How often the waits are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// How much longer than `patience` the command waits for a producer. The producer's own time limit may be the same, and
-/// the producer's error is more precise.
+/// How much longer than `patience` the command waits for a producer. If the producer has the same time limit, it thus
+/// fails first, with a more precise error.
 const GRACE: Duration = Duration::from_secs(1);
 /// Maximum number of brokers and coordinators that are reported.
 const REPORTED_MAX: usize = 10;
 
-/// Starts a thread that reports each broker, or list of brokers, whose response is late. Each is reported once. The
-/// thread ends with the cluster, or after [`REPORTED_MAX`] reports.
+/// Starts a thread that reports late responses, once for each broker or list of brokers. The thread ends with the
+/// cluster, or after [`REPORTED_MAX`] reports.
 ///
 /// # Errors
 /// Returns the system's error if it refuses the thread.
@@ -99,7 +99,7 @@ impl Wait {
     }
 }
 
-/// The wait of a command at a terminal for its first input or records. The wait is reported once.
+/// The wait of a command at a terminal for its first input or its first records, which is reported once.
 pub struct Idle {
     since: Instant,
     is_reported: bool,
@@ -111,7 +111,7 @@ impl Idle {
         Idle { since: Instant::now(), is_reported: !io::stderr().is_terminal() }
     }
 
-    /// Reports the wait if a line is due. `came` is true once input has come, which ends the reports.
+    /// Reports the wait if a line is due. If `came` is true, input has arrived, and nothing is reported any more.
     pub fn observe(&mut self, came: bool, what: impl FnOnce() -> String) {
         self.is_reported |= came;
         if !self.is_reported && self.since.elapsed() >= REPORTED_AFTER {

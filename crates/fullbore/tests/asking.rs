@@ -1,5 +1,5 @@
-//! Tests of commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers
-//! with their directories, and a profile. The commands run as processes against a Fullbore broker.
+//! Tests of commands for which users of Kafka's tools, kcat and rpk look: offsets, deletion of records, leader
+//! election, data directories of brokers, and the profile. The commands run as processes against a Fullbore broker.
 
 mod tool_output;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use tool_output::{ToolOutput, output_of};
 
-/// Returns a command. The environment in which it runs names no cluster.
+/// Returns a command whose environment variables name no cluster.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
@@ -203,7 +203,8 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     };
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
     assert_eq!(requests("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
-    // The broker in this profile does not exist. A flag, the variable and a file must each override the profile.
+    // The broker in this profile does not exist. A flag, the environment variable, and a file of properties must each
+    // override the profile.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
     let home = directory.path().display().to_string();
     let (status, _, stderr) = requests("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
@@ -231,7 +232,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
 }
 
-/// Returns what bash would complete for the last of these words.
+/// Returns the completions that bash would offer for the last of these words.
 fn completed(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let mut requested = command("--");

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 const RTT_MS: f64 = 40.0;
 
-/// A process that is killed when dropped.
+/// A process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -183,7 +183,7 @@ fn an_unreachable_far_end_is_reported_once() {
         first.split("{\"kind\":\"listening\",\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
     for _ in 0..3 {
         let mut client = std::net::TcpStream::connect(listening.expect("an address")).expect("it listens");
-        // The relay fails to connect, so the client reads the end of the stream or a reset.
+        // The relay cannot connect, so the client's connection is closed or reset.
         let _ = client.read(&mut [0]);
     }
     signal(&relay.0, "INT");
@@ -208,7 +208,7 @@ fn an_address_in_use_is_reported() {
     assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
-/// Returns why this machine cannot create network namespaces. `None` if it can.
+/// Returns the reason why this machine cannot create network namespaces, or `None` if it can.
 fn hindrance() -> Option<&'static str> {
     let ip =
         |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());

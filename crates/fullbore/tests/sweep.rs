@@ -1,5 +1,5 @@
-//! Tests of `perf sweep`, which runs as a process. They check its output and that its four files agree. The measured
-//! figures are not tested.
+//! Tests of `perf sweep` as a process. They check its output, and that its four files have the same figures, but not
+//! the measured values.
 
 use fullbore_tests::{Broker, NO_LISTENER, complaints};
 use std::collections::HashMap;
@@ -68,7 +68,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
     body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(text).collect()).collect()
 }
 
-/// Flags with which a measurement has few records.
+/// Flags for short measurements with few records.
 const SHORT: [&str; 4] = ["--num-records", "200", "--warmup", "0"];
 
 #[test]
@@ -87,7 +87,7 @@ fn the_files_of_a_sweep_agree() {
         let same = |run: &&HashMap<String, String>| {
             ["max.in.flight", "record-size", "target"].iter().all(|name| run[*name] == point[*name])
         };
-        // The report of a point has the median of its three measurements, rounded to the printed digits.
+        // For each point, the report has the median of the three measurements, rounded to the printed digits.
         let rates = runs.iter().filter(same).map(|run| run["records_per_sec"].parse::<f64>().expect("a number"));
         let mut rates: Vec<f64> = rates.collect();
         rates.sort_by(f64::total_cmp);
@@ -142,7 +142,7 @@ fn two_clusters_are_measured_side_by_side() {
 fn a_distance_raises_every_latency() {
     let place = Place::new();
     let broker = Broker::start(&[]);
-    // A slow machine alone could not raise latencies to the longest of these round trips.
+    // Latencies as long as the longest of these round trips cannot be caused by a slow machine alone.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", broker.address(), "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());

@@ -1,4 +1,4 @@
-//! Tests of the tools as processes. They check the exit status and the output. The measured figures are not tested.
+//! Tests of the tools as processes. They check the exit status and the output, but not the measured values.
 
 use fullbore_tests::{Broker, NO_LISTENER, complaints, stable_ports};
 use std::fs::File;
@@ -109,7 +109,7 @@ fn a_command_fails_if_standard_output_fails() {
 fn a_broker_without_standard_output_serves_and_stops() {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().to_str().expect("UTF-8");
-    // In the script, `$!` is the broker's process id. The broker is ready when its log contains "listening".
+    // In the script, `$!` is the pid of the broker. The broker is ready when its log contains "listening".
     let script = format!(
         ": >{data}/log; \"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>>{data}/log & \
          until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
@@ -211,7 +211,7 @@ fn both_perf_tools_name_an_unreachable_leader() {
     let _broker = Broker::start(&[&sets[0], &sets[1]]);
     let at = ["--bootstrap-server", somebody.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
-    // The warning comes after a second, so it comes long before the end even if the machine is busy.
+    // The command prints the warning after a second, which is long before its end, even on a busy machine.
     let short =
         ["--command-property", "delivery.timeout.ms=6000", "request.timeout.ms=4000", "linger.m=5", "client.id=x"];
     let (status, stdout, stderr) = run(&[&PRODUCE[..], &["10", "--print-metrics"], &at, &short].concat());
@@ -331,7 +331,7 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let mut child = fullbore(&tool).spawn().expect("it starts");
     let mut reported = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     assert!(reported.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
-    // Until this other command has read the record, the tool has had time to process the response to its request.
+    // When this other command has read the record, the tool has also had time to process the broker's response.
     let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");
@@ -343,7 +343,7 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     assert!(last.starts_with("fullbore: interrupted before all of 5 records"), "{stderr:?}");
 }
 
-/// Interrupts the tool after it has printed its first line and therefore works.
+/// Waits until the tool has printed its first line, and then interrupts it.
 fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut child = fullbore(arguments).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -363,8 +363,8 @@ fn the_configured_client_id_is_sent() {
         let set = ["--bootstrap-server", &address, "--command-property", "client.id=me"];
         let mut child = fullbore(&[tool, &set].concat()).spawn().expect("it starts");
         let (mut socket, _) = listener.accept().expect("it connects");
-        // The header has the length, API key, version and correlation id. Then comes the client id, whose length has
-        // two bytes.
+        // The header has the length, API key, version and correlation id. The client id follows, whose length has two
+        // bytes.
         let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
         socket.read_exact(&mut start).expect("a request");
         assert_eq!(&start[12..], b"\0\x02me", "{tool:?}");

@@ -1,8 +1,8 @@
 //! A clock for deadlines, timeouts and expirations, which only runs forward.
 //!
-//! The clock begins at the system's time and then runs at its own pace. If the system's clock is set, no timeout
-//! becomes longer or shorter. Times that are stored or sent are times of the system's clock. To convert a time of this
-//! clock, the caller adds [`SteadyClock::ahead_ms`] to it.
+//! The clock begins at the system's time and then runs at its own pace. If an administrator or NTP sets the system's
+//! clock, no timeout becomes longer or shorter. Times that are stored or sent are times of the system's clock. To
+//! convert a time of this clock, the caller adds [`SteadyClock::ahead_ms`] to it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,8 +20,8 @@ impl SteadyClock {
         SteadyClock { started: Instant::now(), began_at: system_time() }
     }
 
-    /// Creates a clock as if the system's clock had been set `forward_ms` ahead since the start. A negative number sets
-    /// it back.
+    /// Creates a clock for tests, as if the system's clock had been set `forward_ms` ahead after the start. A negative
+    /// number sets the system's clock back.
     pub fn before_step(forward_ms: i64) -> SteadyClock {
         let SteadyClock { started, began_at } = SteadyClock::start();
         let step = Duration::from_millis(forward_ms.unsigned_abs());
@@ -38,8 +38,8 @@ impl SteadyClock {
     /// clock is set.
     pub fn ahead_ms(&self) -> i64 {
         let (here, there) = (self.now(), system_time());
-        // Rounds to the nearest millisecond, so that the microseconds between the readings of the two clocks do not
-        // count.
+        // Round to the nearest millisecond. The few microseconds between the readings of the two clocks then have no
+        // effect.
         let rounded = |apart: Duration| i64::try_from((apart.as_micros() + 500) / 1_000).unwrap_or(i64::MAX / 2);
         if there < here { -rounded(here - there) } else { rounded(there - here) }
     }

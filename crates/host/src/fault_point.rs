@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// The environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// A step of a transaction that this broker has just completed. The consequences of the step are still to come.
+/// A step of a transaction that this broker has just completed. The kill or stop happens before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
@@ -55,7 +55,7 @@ impl FaultPoint {
 
 /// The number of the armed step; 0 if none is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// How many more times the armed step must be reached until the action is taken.
+/// How often the armed step must still be reached before the process is killed or stopped.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// True if the action is SIGSTOP, and false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);
@@ -81,7 +81,8 @@ fn act() {
     unsafe { libc::raise(signal) };
 }
 
-/// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; `None` if it is not set.
+/// Arms the step that the environment variable [`VARIABLE`] names. Returns the variable's value for the log; `None` if
+/// the variable is not set.
 ///
 /// # Errors
 /// Returns a sentence that explains why the variable's value is not valid.

@@ -10,12 +10,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// The log target of lines that report changes. If a client made a change, the line names that client.
+/// The log target of lines that report a change, such as a new topic. If a client requested the change, the line names
+/// that client.
 pub const CHANGES: &str = "fullbore::changes";
 
 /// Maximum size of a file of settings, of a password or of certificates, in bytes.
 pub const SETTINGS_FILE_MAX: u64 = 4 << 20;
-/// Maximum size of a file with a list, such as partitions with their offsets, in bytes.
+/// Maximum size of a file that contains a list, in bytes. One example is the list of all partitions with their offsets.
 pub const LIST_FILE_MAX: u64 = 256 << 20;
 
 /// The byte order mark of a UTF-8 file.
@@ -87,14 +88,14 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
 }
 
 /// Removes a file and frees its blocks at once, even if it is open. Otherwise a slow client that reads a response from
-/// the file could keep the space occupied for a long time. That reader will find the end of the file instead. If the
-/// file has another name (a hard link), it stays complete under that name.
+/// the file could keep the space occupied for a long time. The response to that client ends early, because the file is
+/// then empty. If the file has another name (a hard link), it stays complete under that name.
 ///
 /// # Errors
-/// Returns the system's error if the file cannot be removed. It then keeps its name.
+/// Returns the system's error if the file cannot be removed. The file then keeps its name.
 pub fn remove_for_good(path: &Path) -> io::Result<()> {
-    // Open the file before its name is removed. If it cannot be opened for a lasting reason, it is removed without
-    // being emptied.
+    // Open the file while it still has its name. If opening fails for a lasting reason, remove the file without
+    // emptying it.
     let file = match File::options().write(true).open(path) {
         Err(error) if is_momentary(&error) => return Err(error),
         opened => opened.ok(),
@@ -117,7 +118,7 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Returns true if the system had no descriptor or memory left, which may soon be over.
+/// Returns true if the system had no descriptor or memory left. Such a shortage may soon end.
 pub fn is_momentary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

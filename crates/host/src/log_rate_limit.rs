@@ -1,9 +1,9 @@
 //! Limits how often a log line is written. A line that might otherwise be written thousands of times a second appears
 //! at most once a minute.
 //!
-//! Invariant: suppressed lines are counted, and the next line shows how many there were. The count of a cause that
-//! leaves the list of causes is added to the count of the causes outside the list. A line with many causes appears at
-//! most [`CAUSES_MAX`] + 1 times a minute.
+//! Invariant: suppressed lines are counted, and the next line shows their number. When a cause is removed from the list
+//! of causes, its count is added to the shared count of all causes that are not in the list. A line with many causes
+//! appears at most [`CAUSES_MAX`] + 1 times a minute.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -46,13 +46,13 @@ impl LogRateLimit {
 #[derive(Debug, Default)]
 pub struct CauseRateLimit {
     causes: Mutex<Vec<(String, LogRateLimit)>>,
-    /// The limit for causes that are not in the list because it is full.
+    /// The shared limit of all causes that do not fit into the list.
     others: LogRateLimit,
 }
 
 impl CauseRateLimit {
-    /// Works like [`LogRateLimit::due`], but separately for each cause. Causes that differ only in words with digits or
-    /// slashes, such as the names of objects, count as one cause.
+    /// Works like [`LogRateLimit::due`], but separately for each cause. Before causes are compared, words with digits
+    /// or slashes are removed, such as the names of objects.
     pub fn due(&self, cause: &str) -> Option<u64> {
         let is_common = |word: &&str| !word.contains(|byte: char| byte.is_ascii_digit() || byte == '/');
         let cause = cause.split_whitespace().filter(is_common).collect::<Vec<_>>().join(" ");

@@ -1,9 +1,9 @@
-//! Slots for long work: parts of a request that may take longer than a millisecond, and would keep other connections
+//! Slots for long work: a part of a request that may take longer than a millisecond, and would keep other connections
 //! waiting.
 //!
-//! The work stays on the thread that handles the request, so that nothing is copied and requests stay in order. While
-//! it runs, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same for a
-//! future that takes long to poll. Recovery of logs takes seconds and must not use this.
+//! The work stays on the thread that handles the request, so that nothing is copied and requests stay in order. During
+//! the work, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same for a
+//! future whose poll may take long. The recovery of logs must not use these slots, because it takes seconds.
 //!
 //! Invariant: the number of slots is fixed, so that the runtime always has threads left. Slots are given in the order
 //! of the requests. Work that has a slot never waits for another slot. A connection waits with at most one request and
@@ -75,7 +75,8 @@ impl LongWork {
         self.slots.add_permits(count);
     }
 
-    /// Waits for a slot and runs the work. If the calling thread already has a slot, that one is used.
+    /// Waits for a slot and runs the work. If the calling thread already has a slot, the work runs in that slot at
+    /// once.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         if is_in_slot() {
             return work();

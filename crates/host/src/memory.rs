@@ -1,8 +1,8 @@
-//! Returns freed memory to the system. This is done if two successive polls find that the allocator keeps too much of
-//! it, or immediately after work that used much memory.
+//! Returns freed memory to the system. The broker does this after two successive polls have found too much freed memory
+//! in the allocator, and immediately after work that used much memory.
 //!
-//! glibc's malloc returns large blocks by itself, and also free memory at the end of an arena. malloc keeps free blocks
-//! that lie below a used block, and responses that wait for slow clients leave many such blocks. With another libc,
+//! By itself, glibc's malloc returns only large blocks and the free memory at the end of an arena. It keeps all free
+//! blocks that lie below a used block, and responses that wait for slow clients cause many of these. With another libc,
 //! this module does nothing.
 //!
 //! Invariant: the allocator is only queried if the process uses more than [`KEPT_MAX`] bytes of memory.
@@ -21,12 +21,12 @@ pub struct Trimmer {
     history: KeptBytes,
 }
 
-/// How much freed memory the allocator had at earlier polls.
+/// The numbers of freed bytes that earlier polls found in the allocator.
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// Number of freed bytes that the allocator still kept after the last trim, or the smallest number that a poll has
-    /// found since. These bytes cannot be returned, because there are used blocks in their pages.
+    /// Number of freed bytes that the allocator cannot return, because their pages also contain used blocks. This is
+    /// the number that was left after the last trim, or a smaller number that a later poll found.
     floor: usize,
 }
 
@@ -61,8 +61,8 @@ pub fn give_back() {
 }
 
 impl KeptBytes {
-    /// Notes that a poll has found `kept` freed bytes. Returns true if this poll and the previous one have both found
-    /// more than [`KEPT_MAX`] bytes above `floor`, the number of bytes that cannot be returned.
+    /// Records `kept`, the number of freed bytes that a poll has found. The allocator cannot return `floor` of them.
+    /// Returns true if more than [`KEPT_MAX`] others were found, both in this poll and in the previous one.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);
@@ -140,8 +140,8 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn freed_blocks_between_used_ones_are_returned() {
-        // The blocks are small enough that malloc does not map each of them on its own. Other tests allocate at the
-        // same time, so the limits below are generous.
+        // The blocks are below the size from which malloc maps each block on its own. Other tests allocate at the same
+        // time, so the limits below are generous.
         let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
         let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
         let kept = allocator::kept_bytes(0);

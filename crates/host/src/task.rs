@@ -1,10 +1,10 @@
-//! Spawns tasks on the runtime. All tasks should be spawned with the function in this module.
+//! Spawns tasks on the runtime. The broker should spawn every task with the function in this module.
 //!
 //! Tokio compiles the code that polls and cancels a task once for each type of future. The broker spawns about seventy
-//! types of futures. If the futures are boxed, there is only one type for each type of result. This saves a tenth of
-//! the crate's compile time, and costs one more allocation for each task.
+//! types of futures. This module boxes them, so that there is only one type for each type of result. This saves a tenth
+//! of the crate's compile time, and costs one more allocation for each task.
 //!
-//! [`Apart`] is a second runtime beside the one that serves clients.
+//! [`Apart`] is a second runtime, separate from the runtime that serves clients.
 
 use std::io;
 use std::pin::Pin;
@@ -31,7 +31,8 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
     tokio::spawn(boxed(future))
 }
 
-/// Lets a task run at each interval until the broker stops. If one round takes long, the following ones are delayed.
+/// The timer of a task that repeats at an interval until the broker stops. If one round takes long, the following
+/// rounds are delayed.
 pub struct Rounds {
     ticks: Interval,
     stop: watch::Receiver<bool>,
@@ -65,8 +66,8 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// A runtime with a single thread, for the admin page and the membership. Both must run even while the threads that
-/// serve clients hang in a write to the disk. Tasks of this runtime must not block, and must not take a lock that is
-/// held during a write. Dropping the runtime ends its tasks, but does not wait for their blocking work
+/// serve clients hang in a write to the disk. Tasks of this runtime must not block, and must not take a lock that
+/// another thread holds during a write. Dropping the runtime ends its tasks, but does not wait for their blocking work
 /// ([`spawn_blocking`](tokio::task::spawn_blocking)).
 pub struct Apart {
     handle: Handle,

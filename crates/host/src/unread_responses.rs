@@ -1,14 +1,14 @@
 //! Large responses in memory that their clients have not read yet.
 //!
 //! A short request can have a response of many megabytes, and a client may send such requests over many connections
-//! without ever reading. All such responses together must not exceed a limit of bytes. A request reserves room within
-//! this limit before the broker makes its response. Requests that find too little room wait in the order of their
-//! arrival. The parts of a response that the broker has sent no longer count.
+//! without ever reading. The total size of all such responses has a limit. A request reserves room within this limit
+//! before the broker makes its response. Requests that find too little room wait in the order of their arrival. Bytes
+//! of a response that were sent no longer count.
 //!
-//! While a request waits for room, connections whose clients have stopped reading are closed. A client that reads
-//! steadily, however slowly, keeps its connection. Invariant: responses with reserved room take at most [`BYTES_MAX`],
-//! unless a single one is larger. Other responses are about as large as their requests. All responses together take at
-//! most twice [`BYTES_MAX`].
+//! While a request waits for room, the broker closes connections whose clients have stopped reading. A client that
+//! reads steadily, however slowly, keeps its connection. Invariant: all responses with reserved room take at most
+//! [`BYTES_MAX`] together, unless a single response is larger. Other responses are about as large as their requests.
+//! All responses together take at most twice [`BYTES_MAX`].
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -21,26 +21,29 @@ use tokio::time::{Instant, timeout};
 
 use crate::log_rate_limit::LogRateLimit;
 
-/// Responses of at most this size do not count.
+/// Maximum size of a response that is too small to count, in bytes.
 pub const COUNTED_FROM: usize = 1 << 20;
 /// Maximum size of all counted responses together, in bytes.
 const BYTES_MAX: usize = 256 << 20;
-/// How long a request waits for room before its connection is closed. Clients wait no longer than this for a response.
+/// How long a request waits for room before the broker closes its connection. No client waits longer than this for a
+/// response.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A client that has taken less than [`STEP_BYTES`] for this time does not read.
+/// How long a client must have received less than [`STEP_BYTES`] before the broker treats it as a client that does not
+/// read.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
-/// Number of bytes that a client must take to count as one that reads, so that single bytes are not enough.
+/// Number of bytes that a client must receive to count as a client that reads. With a smaller number, a client could
+/// keep its connection by reading single bytes.
 const STEP_BYTES: u64 = 16 << 10;
-/// Time between two polls of the connections. They are polled only while room is wanted.
+/// Minimum time between two polls of the connections by requests that reserve room.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The largest room that a request of this process has reserved or waited for.
+/// The largest number of bytes for which a request of this process has reserved room or tried to.
 #[cfg(any(test, feature = "test-util"))]
 pub static LARGEST_ROOM: AtomicUsize = AtomicUsize::new(0);
 
 /// The connection of a response.
 pub trait Connection: Send + Sync {
-    /// Returns how many bytes the client has taken since it connected. `None` if the system does not count them.
+    /// Returns how many bytes the client has received since it connected. `None` if the system does not count them.
     fn bytes_taken(&self) -> Option<u64>;
     /// Ends the connection.
     fn evict(&self);
@@ -53,13 +56,13 @@ pub struct NoRoom;
 /// The unread responses of one broker.
 pub struct UnreadResponses {
     table: Mutex<Table>,
-    /// Notified when a response takes less room or none.
+    /// The notification that a response has become smaller or has ended.
     freed: Notify,
-    /// The lock that the next request to get room holds. Later requests wait for it in the order of their arrival.
+    /// The lock of the request that gets room next. Later requests wait for this lock in the order of their arrival.
     turn: tokio::sync::Mutex<()>,
-    /// Limits how often the log reports a request that has got no room.
+    /// The rate limit of log lines about requests that got no room.
     pub no_room_line: LogRateLimit,
-    /// Limits how often the log reports an evicted connection.
+    /// The rate limit of log lines about evicted connections.
     pub evicted_line: LogRateLimit,
 }
 
@@ -67,17 +70,17 @@ struct Table {
     bytes_max: usize,
     /// Bytes of the counted responses, and the room that is reserved for responses that are not made yet.
     bytes: usize,
-    /// The number of the next response.
+    /// The number that the next response will get. It is the response's key in `responses`.
     next: u64,
     responses: BTreeMap<u64, Response>,
     polled_at: Instant,
 }
 
-/// The room of one response, reserved or in use.
+/// The room of one response: first reserved, then used by the finished response.
 #[derive(Default)]
 struct Response {
     bytes: usize,
-    /// The client, once the response has been made.
+    /// The client that reads the response; `None` until the response has been made.
     reader: Option<Reader>,
 }
 
@@ -85,13 +88,14 @@ struct Reader {
     connection: Box<dyn Connection>,
     /// How many bytes of the response have been freed because they were sent.
     freed: u64,
-    /// How many bytes the client had taken at its last step.
+    /// How many bytes the client had received when `stepped_at` was last updated.
     taken: u64,
-    /// When the client was seen to have taken another [`STEP_BYTES`].
+    /// When a poll last found that the client had received another [`STEP_BYTES`].
     stepped_at: Instant,
 }
 
-/// The room of one response, from before it is made until it is sent. Dropping this frees the room.
+/// A handle on the room of one response, from before the response is made until it is sent. Dropping the handle frees
+/// the room.
 pub struct ResponseRoom {
     number: u64,
     all: Arc<UnreadResponses>,
@@ -123,7 +127,7 @@ impl UnreadResponses {
         self.table.lock().bytes_max = bytes_max;
     }
 
-    /// Returns the size of all counted responses together, without room that is only reserved.
+    /// Returns the total size of all finished responses that count, without room that is only reserved.
     #[cfg(any(test, feature = "test-util"))]
     pub fn bytes(&self) -> usize {
         let table = self.table.lock();
@@ -133,7 +137,7 @@ impl UnreadResponses {
 
 impl ResponseRoom {
     /// Reserves room for a response of at most about `bytes` bytes. Waits until earlier requests have got their room
-    /// and there is enough for this one. A response that is too small to count needs no room.
+    /// and there is enough for this one. A response of at most [`COUNTED_FROM`] bytes needs no room.
     ///
     /// # Errors
     /// Returns [`NoRoom`] after [`WAIT_MAX`].
@@ -158,8 +162,8 @@ impl ResponseRoom {
     }
 
     /// Replaces the reserved room by the actual size of the finished response. While all responses together exceed the
-    /// limit, ends the connections of clients that do not read. While they exceed twice the limit, ends the slowest
-    /// clients' connections as well.
+    /// limit, ends the connections of clients that do not read. While they exceed twice the limit, also ends the
+    /// connections of the clients that read most slowly.
     pub fn hold(&self, bytes: usize, connection: Box<dyn Connection>) {
         self.all.table.lock().hold(self.number, bytes, connection, Instant::now());
         self.all.freed.notify_waiters();
@@ -200,7 +204,8 @@ impl Table {
         }
     }
 
-    /// Evicts clients that do not read if there is too little room. Returns true if it has reserved `bytes`.
+    /// Reserves `bytes`. If there is too little room, first evicts clients that do not read. Returns false if there is
+    /// still too little room.
     fn reserve(&mut self, number: u64, bytes: usize, now: Instant) -> bool {
         let bytes = bytes.min(self.bytes_max);
         if now >= self.polled_at + POLL_INTERVAL {
@@ -244,7 +249,7 @@ impl Table {
         }
     }
 
-    /// Records which clients have taken another [`STEP_BYTES`].
+    /// Records which clients have received another [`STEP_BYTES`].
     fn poll(&mut self, now: Instant) {
         self.polled_at = now;
         for reader in self.responses.values_mut().filter_map(|response| response.reader.as_mut()) {
@@ -255,7 +260,7 @@ impl Table {
         }
     }
 
-    /// Returns the response whose client has taken no step for longest, and the time of its last step.
+    /// Returns the response whose client has gone longest without receiving another [`STEP_BYTES`], and since when.
     fn longest_without_step(&self) -> Option<(u64, Instant)> {
         let stepped = |(number, response): (&u64, &Response)| Some((*number, response.reader.as_ref()?.stepped_at));
         self.responses.iter().filter_map(stepped).min_by_key(|(_, stepped_at)| *stepped_at)

@@ -1,12 +1,12 @@
-//! Slots and memory for wide requests. These have thousands of entries, which take time and memory.
+//! Slots and memory for wide requests, which have thousands of entries.
 //!
 //! The work on such a request is a future. Each time it is polled, it needs a slot and a part of the memory budget.
 //! Other long work is in [`long_work`](crate::long_work).
 //!
-//! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
-//! memory again. Freed memory is therefore returned to the system once polls have used a quarter of the budget, but not
-//! more often than every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls need the
-//! memory again. Memory that later polls free is returned by [`memory::Trimmer`].
+//! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, that thread takes
+//! as much memory again. Once polls have used a quarter of the budget, the freed memory is therefore returned to the
+//! system, but at most once every [`TRIM_INTERVAL`]. Under load each return costs milliseconds, since the next polls
+//! need the memory again. Memory that later polls free is returned by [`memory::Trimmer`].
 //!
 //! Invariant: a poll gets its memory before its slot, and does not wait for anything while it has the slot.
 
@@ -23,15 +23,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Maximum memory of all concurrent polls together, in bytes. A poll that needs more gets the whole budget.
 const BYTES_MAX: usize = 256 << 20;
-/// How many bytes polls may use before freed memory is returned to the system.
+/// How many bytes polls may use between two returns of freed memory to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Minimum time between two returns of freed memory. Until the next return, a thread can take about 256 MiB of new
-/// memory from the system.
+/// Minimum time between two returns of freed memory to the system. In this time, a thread can allocate about 256 MiB of
+/// new memory.
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum number of slots, for machines with few processors.
 const SLOTS_MIN: usize = 4;
 
-/// The memory of the largest poll of this process, before it is limited to the budget.
+/// The largest amount of memory that a poll of this process would have needed. It may exceed the budget.
 #[cfg(any(test, feature = "test-util"))]
 pub static LARGEST_POLL: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,7 +41,7 @@ pub struct WideWork {
     bytes: Semaphore,
     /// The slot for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The slots for long listings. Of each kind, only one may run at a time.
+    /// The slots for long listings, one for each kind of listing.
     listings: [Semaphore; 2],
     taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
@@ -103,7 +103,7 @@ impl WideWork {
         self.polls.load(Ordering::SeqCst)
     }
 
-    /// Takes the whole memory budget.
+    /// Reserves the whole memory budget, so that polls must wait.
     #[cfg(any(test, feature = "test-util"))]
     pub async fn take_memory(&self) -> SemaphorePermit<'_> {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
@@ -145,16 +145,16 @@ impl WideWork {
                 drop(room);
                 return output;
             }
-            // Await nothing else before `woken`, because another wait could use up the wake that the future has
-            // requested.
+            // Await nothing else before `woken`. The future may already have woken the task, and another wait would
+            // consume this wakeup.
             self.taken.lock().bytes += permits as usize;
             drop(room);
             woken().await;
         }
     }
 
-    /// Records the memory that a poll has used. Returns freed memory to the system if [`TakenMemory`] demands it. The
-    /// caller still holds the poll's part of the budget.
+    /// Records the memory that a poll has used. Returns freed memory to the system if [`TakenMemory`] finds that this
+    /// is due. The caller still holds the poll's part of the budget.
     async fn note_taken(&self, bytes: usize) {
         let is_due = self.taken.lock().is_return_due(bytes, Instant::now());
         if is_due {

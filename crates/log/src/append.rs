@@ -1,7 +1,7 @@
-//! Appends single batches to the log.
+//! Appends batches to the log, one at a time.
 //!
-//! A follower appends the batches that it has fetched in a different way (see [`super::truncate`]). Invariant: an
-//! append changes nothing unless all its bytes are in the file.
+//! Followers append fetched batches with [`super::truncate`] instead. Invariant: an append changes nothing unless all
+//! its bytes are in the file.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,12 +23,14 @@ use fullbore_host::files::is_full;
 /// The verification of the transaction that a batch would open in this partition (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// Nothing was verified. If the batch would open a transaction, it is refused with [`AppendError::Unverified`].
+    /// The coordinator has not verified the transaction. A batch that would open one is refused with
+    /// [`AppendError::Unverified`].
     Unknown,
-    /// The client has added the partition to the transaction, and the coordinator has confirmed this.
+    /// The client has added the partition to the transaction with AddPartitionsToTxn, and the coordinator has confirmed
+    /// this.
     Verified,
-    /// The coordinator has added the partition on behalf of this batch (transaction version 2). If the producer has no
-    /// state here, its first sequence number must be 0.
+    /// The coordinator has added the partition to the transaction because of this batch (transaction version 2). If
+    /// this partition has no state of the producer, the batch's first sequence number must be 0.
     Added,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct Writing<'a> {
     /// The header that the batch will have in the log.
     pub stamping: Stamping,
     pub stamp: Stamp,
-    /// The marker in the batch, if it ends a transaction.
+    /// The marker, if the batch is a control batch that ends a transaction.
     pub marker: Option<VersionedMarker>,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -77,7 +79,7 @@ impl Log {
     ///
     /// # Errors
     /// Fails with [`AppendError::Unverified`] if the batch would open a transaction and `verification` is unknown.
-    /// Other errors mean that the batch was refused or could not be written. In all cases nothing is appended.
+    /// Other errors mean that the batch was refused or could not be written. After any error, the log is unchanged.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -152,7 +154,7 @@ impl Log {
     }
 
     /// Returns the offset at which the leader epoch of the next batch begins. The first epoch begins at the log start,
-    /// even if compaction has left a gap there, because a restarted broker would also let it begin there.
+    /// even if compaction has removed the records there. A restarted broker would compute the same offset.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }

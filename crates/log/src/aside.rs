@@ -1,11 +1,11 @@
 //! Sets aside the records that follow a hole left by a power loss. The files with these records stay next to the log so
 //! that an operator can examine them. Their names are not those of segments, so a restarted broker ignores these files.
 //!
-//! The decision to set records aside is made in [`super::recovery`], which also cuts the log. The files are removed
+//! [`super::recovery`] decides which records are set aside, and cuts them off the log. The broker removes the files
 //! only together with their partition.
 //!
-//! Invariant: bytes leave the log only after they are on the disk under their other name. If a crash comes in between,
-//! the log is shorter but has the same hole, and the broker's next start sets the rest aside.
+//! Invariant: records are cut off the log only after they are on the disk under another name. If the broker crashes
+//! halfway, the log is shorter but has the same hole, and the next start sets the rest aside.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -35,9 +35,9 @@ pub struct Aside {
 }
 
 impl Log {
-    /// Copies everything in segment `index` from position `from` on to another file. Renames the segments after it, and
+    /// Copies the end of segment `index`, from byte `from` on, to another file. Renames the segments after it, and
     /// removes them from the log. The caller must then cut off segment `index` at `from`. `next_offset` is the offset
-    /// that should be at `from`.
+    /// that the batch at `from` should have.
     ///
     /// # Errors
     /// Returns the system's error. In that case either the log still has all its records, or the broker's next start
@@ -77,7 +77,7 @@ impl Log {
     }
 }
 
-/// Returns the number for the names of the next files, which is above the numbers of all earlier ones.
+/// Returns the number that the names of the next files end with. It is larger than the numbers of all earlier files.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {
@@ -114,8 +114,8 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     copied
 }
 
-/// Renames a segment's log file and returns the new path. If the log file is empty, removes it and returns `None`. In
-/// both cases the indexes are removed, since they can be rebuilt.
+/// Renames a segment's log file and returns the new path. If the log file is empty, removes it and returns `None`. Also
+/// removes the indexes, which can be rebuilt from the log file.
 fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<PathBuf>> {
     segment.close_file();
     let to = offset_path(dir, segment.base_offset, suffix);

@@ -2,11 +2,11 @@
 //! lost.
 //!
 //! When a process is killed, the page cache survives, so a bad batch is real damage. When the machine stops, unflushed
-//! pages are lost in any order. Complete batches may then follow a hole, but those records were never acknowledged as
-//! flushed. Linux has an id for each boot, and the directory stores the id of the boot in which it was last used.
+//! pages are lost in any order. Complete batches may then follow a hole, but no flush of these records was ever
+//! acknowledged. Linux has an id for each boot. The directory stores the id of the boot in which it was last used.
 //!
-//! The list of affected partitions is kept by the broker's `Partitions`. Invariant: two boots count as different only
-//! if both ids are known.
+//! The broker's `Partitions` keeps the list of affected partitions. Invariant: two boots count as different only if
+//! both ids are known.
 
 use std::fs;
 use std::io;
@@ -21,9 +21,9 @@ const FILE: &str = "boot-id";
 /// The file in which Linux shows the id of the current boot.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Returns how the process that last used the directory ended. Must be called before the directory is used again. If
-/// there is no boot id after an unclean shutdown, the result is [`PreviousShutdown::Lost`], because the id may have
-/// been lost along with other unflushed data.
+/// Returns how the process that last used the directory ended. Must be called before the directory is used again. After
+/// an unclean shutdown without a stored boot id, returns [`PreviousShutdown::Lost`], because the id may have been lost
+/// together with other unflushed data.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         PreviousShutdown::Clean
@@ -68,8 +68,9 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of the current boot to the directory and flushes it. If a power loss removed the id, the next
-    /// recovery would mistake the power loss for a kill. If the current id is unknown, removes the old id instead.
+    /// Writes the id of the current boot to the directory and flushes it. Without this flush, a power loss could remove
+    /// the id, and the next recovery of the logs would treat the power loss as a kill. If the current id is unknown,
+    /// removes the old id instead.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

@@ -14,19 +14,19 @@ use super::direct_io::{DirectReads, is_resident};
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
-/// Maximum number of aborted transactions in a slice (the batches that one read returns). If there are more, each has
-/// only a few adjacent batches. Leaving these out would save little, so the whole slice is sent.
+/// Maximum number of aborted transactions for which a slice (the batches that one read returns) is scanned. If there
+/// are more, each of them has only a few adjacent batches, and leaving these out would save little.
 const TRANSACTIONS_MAX: usize = 64;
 /// The slice is scanned only if aborted transactions cover at least this fraction of its offsets (one sixteenth).
 const SPAN_SHARE: i64 = 16;
 /// Maximum number of batches that are examined. The scan then costs at most a few percent of the response.
 const BATCHES_MAX: usize = 128;
-/// Minimum number of bytes that are left out in a row, because each gap costs a system call.
+/// Minimum number of adjacent bytes that are worth leaving out, because each gap costs another system call.
 const RUN_MIN: u64 = 32 * 1024;
 
 /// Returns the parts of a slice that should be sent, in order. `offsets` are the offsets of the slice, which must
-/// consist of complete batches. `aborted` lists the aborted transactions that have records in it. The disk is not read.
-/// If the headers of a batch are neither in the page cache nor in `cold`, the batch is sent.
+/// consist of complete batches. `aborted` lists the aborted transactions that have records in it. Never reads the disk:
+/// a batch is sent if its header is neither in the page cache nor in `cold`.
 pub fn without_aborted(
     slice: FileSlice,
     offsets: Range<i64>,
@@ -58,7 +58,7 @@ fn is_worth_a_look(offsets: &Range<i64>, aborted: &[AbortedTransaction]) -> bool
     span.saturating_mul(SPAN_SHARE) >= offsets.end.saturating_sub(offsets.start)
 }
 
-/// Returns the ranges to leave out. If a batch cannot be read, everything after it is sent.
+/// Returns the byte ranges to leave out. If a batch header cannot be read, everything from this batch on is sent.
 fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -> Vec<Range<u64>> {
     let end = slice.position + u64::from(slice.len);
     let mut scan = if is_resident(&slice.file, slice.position, slice.len as usize) {
@@ -79,7 +79,7 @@ fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -
         }
         run = batch.end()..batch.end();
     }
-    // If the scan ended before the last batch of the slice, the last range may still be open.
+    // If the scan has not reached the last batch of the slice, it may have ended within a range of aborted batches.
     if run.end < end && run.end - run.start >= RUN_MIN {
         runs.push(run);
     }

@@ -1,7 +1,8 @@
 //! The leader epochs of a log, and the offsets at which they begin (KIP-101). The file `leader-epoch-checkpoint` stores
 //! them.
 //!
-//! A follower uses them to decide where to truncate its log. The format is that of Kafka's `LeaderEpochCheckpointFile`.
+//! A follower compares these epochs with its leader's to decide where to truncate its log. The format is that of
+//! Kafka's `LeaderEpochCheckpointFile`.
 //!
 //! Invariant: the epochs and their offsets are both ascending, and the file never has an epoch that memory lacks. If
 //! the file cannot be written, the next call that could change the epochs writes it again.
@@ -20,7 +21,7 @@ pub struct Epochs {
     dir: Arc<Path>,
     /// The epochs in order, each with the offset of its first record.
     starts: Vec<(i32, i64)>,
-    /// True if the file is older than `starts`.
+    /// True if `starts` has changes that are not in the file.
     unsaved: bool,
 }
 
@@ -73,7 +74,7 @@ impl Epochs {
         true
     }
 
-    /// Moves the start of the first epoch back to the log start, but does not write the file.
+    /// Lowers the start of the first epoch to the log start, but does not write the file.
     pub fn begin_at(&mut self, log_start: i64) {
         if let Some(first) = self.starts.first_mut() {
             first.1 = first.1.min(log_start);
@@ -87,8 +88,8 @@ impl Epochs {
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
-        // The first epoch need not be flushed. If a power loss removes the file, a restarted broker derives the epoch
-        // from the batches. Later epochs must be flushed, because a restarted broker would trust an old file.
+        // The first epoch needs no flush. If a power loss removes the file, a restarted broker derives the epoch from
+        // the batches. Later epochs must be flushed, because a restarted broker would trust an old version of the file.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }
@@ -116,9 +117,9 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns the offset at which `epoch` ends, in a log that ends at `log_end` and whose leader is in the epoch
-    /// `current`. If the log has no records of `epoch`, returns the largest earlier epoch and its end. If `epoch` is
-    /// negative or newer than `current`, returns -1 as epoch and offset.
+    /// Returns the offset at which `epoch` ends. The log ends at `log_end`, and its leader is in the epoch `current`.
+    /// If the log has no records of `epoch`, returns the largest earlier epoch and its end. If `epoch` is negative or
+    /// newer than `current`, returns -1 as epoch and offset.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

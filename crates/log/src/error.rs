@@ -7,7 +7,8 @@ use crate::partition::error::{AppendError, ReadError};
 use fullbore_host::files::is_full;
 use fullbore_wire::Uuid;
 
-/// A fault in a partition's files. It is cheap to clone, because it is kept and returned several times.
+/// A fault in a partition's files. Cloning it is cheap, because the broker stores the fault and returns it to several
+/// callers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StorageError {
     /// The operating system refused an operation on a file.
@@ -18,7 +19,7 @@ pub enum StorageError {
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// Acknowledged records, or records before acknowledged ones, are damaged or missing.
+    /// Records that were acknowledged, or that come before acknowledged ones, are damaged or missing.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move this \
          file and the later ones away to continue without their records"
@@ -31,7 +32,7 @@ pub enum StorageError {
         /// A description of the damage.
         why: String,
     },
-    /// The offsets between two segments are in no file.
+    /// Offsets between two adjacent segments are missing.
     #[error(
         "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before it was cut; \
          restore that file, or move {next:020}.log and all later files away"
@@ -56,10 +57,10 @@ pub enum StorageError {
         path: PathBuf,
         /// A description of the damage.
         why: &'static str,
-        /// The id of the topic that the metadata has under this name.
+        /// The id that the metadata has for the topic with this name.
         topic_id: Uuid,
     },
-    /// The end of the log lacks committed records, but another replica has them.
+    /// The log ends before the high watermark, so it lacks committed records that another replica has.
     #[error(
         "{path}: the log ends at offset {log_end}, but all records below offset {high_watermark} were committed: this \
          replica cannot lead until it has copied the missing records from a leader. If no replica with these records \

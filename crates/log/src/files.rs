@@ -37,8 +37,8 @@ pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
 /// The file with the offsets up to which compacted logs have been cleaned.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// The file that lists the partitions that have not been opened since a crash. It also records whether the machine has
-/// booted since then. Kafka does not have this file.
+/// The file that lists the partitions that have not been opened since a crash. For each of them, it also records
+/// whether the machine has booted since the crash. Kafka does not have this file.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
@@ -143,7 +143,7 @@ pub enum StoredTopicId {
 }
 
 impl StoredTopicId {
-    /// Returns the topic id if the directory has one.
+    /// Returns the topic id; `None` if the directory has no valid one.
     pub fn known(self) -> Option<Uuid> {
         match self {
             StoredTopicId::Known(id) => Some(id),
@@ -174,8 +174,8 @@ pub fn read_topic_id(dir: &Path) -> io::Result<StoredTopicId> {
     Ok(id.map_or(StoredTopicId::Garbage, StoredTopicId::Known))
 }
 
-/// Writes the topic id to a partition's directory. This must be done before there are records, since a directory with
-/// records but without an id is refused. The file reaches the disk with the first flush.
+/// Writes the topic id to a partition's directory. The caller must do this before the first record is written, because
+/// a directory with records but without an id is refused. The file reaches the disk with the log's first flush.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
     replace_unsynced(&dir.join(METADATA), text.as_bytes())
@@ -189,7 +189,7 @@ pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns true if a partition's directory has a segment with records, or had records that retention has removed.
+/// Returns true if a partition's directory has a segment with records, or if it had records that retention has removed.
 /// Returns false if there is no directory.
 ///
 /// # Errors
@@ -242,8 +242,8 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
 }
 
-/// Returns the name and id of each topic that has directories, and its number of partitions as far as the directories
-/// show it. Directories without a topic id are skipped.
+/// Returns each topic that has directories, by name and id. The value is the topic's number of partitions, as far as
+/// the numbers of its directories show it. Skips directories without a topic id.
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {

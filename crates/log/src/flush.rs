@@ -1,6 +1,6 @@
 //! Flushes a log to the disk with fsync, and handles failed flushes.
 //!
-//! Appends continue while a flush runs, and a single flush then covers all of them. If an fsync fails, repeating it
+//! Appends continue while a flush runs, and the next flush covers all of them. If an fsync fails, a second attempt
 //! would prove nothing, because the system may have dropped the data. The partition therefore accepts no appends until
 //! the broker's next start has read the files. If a file could not be opened for lack of descriptors, no fsync was
 //! tried. Nothing is lost in that case, and the flush is repeated.
@@ -19,8 +19,8 @@ use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
-/// Maximum number of sealed segments that wait for a flush. With this many, the next append that seals a segment
-/// flushes them first.
+/// Maximum number of sealed segments that wait for a flush. Once there are that many, the append that seals another
+/// segment flushes them all.
 const SEALED_MAX: usize = 16;
 
 /// A segment that gets no more appends, but is not on the disk yet.
@@ -33,7 +33,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Takes the files of a segment that ends at `end_offset`.
+    /// Creates the entry of a segment that was just sealed and ends at `end_offset`.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
         Ok(Sealed { file: segment.file()?, indexes: segment.index_paths(), end_offset })
     }
@@ -81,7 +81,7 @@ pub struct FlushPlan {
     sealed: Vec<Sealed>,
     active: Option<Arc<File>>,
     dir: Option<Arc<Path>>,
-    /// The offset before which all records will be on the disk.
+    /// The offset before which all records are on the disk after this flush.
     upto: i64,
     /// How often the log had been truncated when the flush was planned.
     cuts: u32,
@@ -114,11 +114,12 @@ pub struct Flushes {
     sealed: Vec<Sealed>,
     /// True if files were created or renamed since the directory was last flushed.
     has_new_names: bool,
-    /// Reports the progress of flushes. Created when the first caller waits for one.
+    /// The sender that reports the progress of flushes. Created when the first caller waits for a flush.
     progress: Option<watch::Sender<Flushed>>,
     /// True once it is unknown which bytes are on the disk. The log accepts no appends then.
     is_broken: bool,
-    /// How often the log was truncated. A flush that began before a truncation proves nothing about later records.
+    /// Number of truncations. The success of a flush does not count if the log was truncated after the flush was
+    /// planned.
     cuts: u32,
 }
 
@@ -139,7 +140,7 @@ impl Flushes {
         self.cuts
     }
 
-    /// Returns true once it is unknown which bytes are on the disk. The log accepts no appends then.
+    /// Returns true if a failure has left it unknown which bytes are on the disk. The log then accepts no appends.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -159,7 +160,8 @@ impl Flushes {
         self.has_new_names = true;
     }
 
-    /// Lowers the recovery point to `log_end` if it is larger, because later records might not be on the disk.
+    /// Lowers the recovery point to `log_end` if it is larger. Records that are appended from there on are not on the
+    /// disk yet.
     pub fn lower(&mut self, log_end: i64) {
         self.recovery_point = self.recovery_point.min(log_end);
     }
@@ -194,8 +196,8 @@ impl Flushes {
     /// Records the result of a flush. If a file could not be opened, the flush must be repeated.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
-            // If an earlier flush failed, the success of this one does not help, because the data of the failed flush
-            // may be lost. A flush that was planned before a truncation proves nothing.
+            // After an earlier failed flush, a successful one proves nothing, because the data of the failed flush may
+            // be lost. The success of a flush that was planned before a truncation does not count either.
             Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
@@ -219,8 +221,8 @@ impl Flushes {
         self.publish(Flushed::Failed);
     }
 
-    /// Completes all waits for a flush. Called after the deletion of the topic is on the disk, so that producers do not
-    /// send deleted records again.
+    /// Completes all waits for a flush as successful, because the topic was deleted. Otherwise producers would send the
+    /// deleted records again. The deletion must be on the disk before this call.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
             self.publish(Flushed::Upto(log_end));

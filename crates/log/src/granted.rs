@@ -1,9 +1,9 @@
 //! Stores the largest idempotence window (number of remembered batches) that any producer of a partition may still rely
 //! on. The value is in a file next to the log.
 //!
-//! The windows themselves are restored from the newest producer snapshot and the batches after it. The topic's setting
-//! may have become smaller since these batches were written. Their replay therefore uses the stored value if that is
-//! larger than the setting.
+//! When a log is opened, the windows themselves are restored from the newest producer snapshot and the batches after
+//! it. The topic's setting may have become smaller since these batches were written. The replay of the batches
+//! therefore uses the stored value if it is larger than the setting.
 //!
 //! Invariant: the file's value is at least the size of every producer's window, unless the machine loses power. If
 //! there is no file, the value is [`WINDOW_MIN`].
@@ -23,7 +23,7 @@ const FILE: &str = "producer-window-checkpoint";
 pub struct Granted(usize);
 
 impl Granted {
-    /// The value for a directory without the file.
+    /// The value that applies if the directory has no file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
     /// Reads the file. If it is damaged, it counts as missing.

@@ -1,8 +1,9 @@
-//! An index file of a segment. Its entries have a fixed size and are in ascending order, so that they can be searched.
+//! An index file of a segment. Its entries have a fixed size and are in ascending order, so that a binary search finds
+//! them.
 //!
 //! The newest entries are kept in memory and written to the file a page at a time. An index therefore needs no memory
 //! mapping, no open file, and memory for at most [`TAIL_MAX`] entries. If a crash loses the end of the file, recovery
-//! rebuilds it.
+//! rebuilds the index.
 //!
 //! Invariant: the entries in the file, followed by those in memory, are ascending in every field.
 //!
@@ -56,8 +57,8 @@ impl Entry for OffsetEntry {
     }
 }
 
-/// The largest timestamp of all batches up to some batch of the segment, with the last offset of the batch that has
-/// this timestamp.
+/// An entry of a time index: the largest timestamp from the start of the segment up to some batch. The offset is the
+/// last offset of the batch with this timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeEntry {
     pub timestamp: i64,
@@ -81,8 +82,8 @@ impl Entry for TimeEntry {
     }
 }
 
-/// An index file, and its entries in memory. The path is not stored, because there are many segments and their names
-/// follow from their offsets.
+/// An index file, and the newest entries, which are only in memory. The path is not a field, to save memory with many
+/// segments: the caller derives it from the segment's base offset.
 #[derive(Debug)]
 pub struct Index<E> {
     on_disk: u32,
@@ -95,8 +96,8 @@ impl<E: Entry> Index<E> {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// Creates the index for a file of `bytes` bytes. Returns `None` if these are not a whole number of entries, or too
-    /// many.
+    /// Creates the index for a file of `bytes` bytes. Returns `None` if the file does not have a whole number of
+    /// entries, or has too many.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })
@@ -112,7 +113,7 @@ impl<E: Entry> Index<E> {
         (OnDisk { entries: self.on_disk }, &self.tail)
     }
 
-    /// Removes the entries in memory from the first one on for which `is_before` returns false.
+    /// Keeps only the entries in memory for which `is_before` returns true. These entries must come before all others.
     pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
@@ -135,7 +136,7 @@ impl<E: Entry> Index<E> {
     }
 
     /// Returns true if the entries in memory should be written before more are added. After a failed write, returns
-    /// true again only when [`TAIL_MAX`] more entries have gathered.
+    /// false until [`TAIL_MAX`] more entries were added.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }
@@ -163,8 +164,8 @@ impl<E: Entry> Index<E> {
     }
 
     /// Returns the last entry for which `is_before` returns true. `is_before` must return true for a prefix of all
-    /// entries. If the entry is not in memory, returns the part of the index in the file instead. The caller can then
-    /// search it with [`OnDisk::last_before`], without holding a lock.
+    /// entries. If the entry is not in memory, returns the range of entries in the file instead. The caller can search
+    /// this range with [`OnDisk::last_before`], without holding a lock.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),

@@ -1,8 +1,8 @@
 //! The log of one partition, stored on disk in Kafka's format: segments with their indexes, the state of producers, and
 //! the leader epochs.
 //!
-//! The log does not know about leaders, followers or locks. The broker's `replica` adds these. All calls block on the
-//! disk. The only thread here belongs to the page cache.
+//! The log does not know about leaders, followers or locks, which are in the broker's `replica`. All calls block on the
+//! disk. The only thread of this crate belongs to the page cache.
 //!
 //! An append goes through `append`, `partition::stamping`, `segment` and `index`. A read is planned by `lookup`, and
 //! then carried out without the log. `recovery` opens a log, `retention` removes its oldest segments, `truncate` cuts
@@ -60,11 +60,11 @@ use crate::partition::flushed::FlushTicket;
 pub use append::{LogAppendInfo, Verification};
 pub use transactions::marker_of;
 
-/// Maximum size of producer snapshots that are taken with each new segment, in bytes. A larger snapshot is taken only
-/// after as many bytes of batches.
+/// Maximum size of a producer snapshot that is taken with every new segment, in bytes. A larger snapshot is taken only
+/// if at least as many bytes of batches were appended since the last one.
 const SNAPSHOT_SMALL: u64 = 64 << 10;
 
-/// The error of a log whose directory has been replaced while its files were open.
+/// Error text for a log whose directory was replaced by another one while its files were open.
 const REPLACED: &str = "another directory is at the path of this log; move the log's directory back";
 
 /// The log of one partition.
@@ -88,7 +88,7 @@ pub struct Log {
     recent: Recent,
     /// Written bytes that have not been handed over to the page cache yet.
     written: Written,
-    /// Counts replacements of segments, after which the name of a file may stand for a different segment.
+    /// Number of times that segments were replaced. After a replacement, a file name may belong to a different segment.
     generation: Arc<AtomicU64>,
     /// How many rounds of housekeeping have passed since the log was last used.
     idle_rounds: u32,
@@ -123,7 +123,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns true if the log never had a record, and did not take over producers from a deleted partition.
+    /// Returns true if the log never had a record, and has no producers from a deleted partition either.
     pub fn is_blank(&self) -> bool {
         self.log_end == 0 && self.snapshot_offset == -1
     }
@@ -202,8 +202,8 @@ impl Log {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over the producers of a deleted partition with the same name. Writes a snapshot, so that they survive a
-    /// restart even before the first record.
+    /// Takes over the producers of a deleted partition with the same name. Writes a snapshot, so that these producers
+    /// survive a restart even if no record follows.
     pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
         if tails.is_empty() {
             return Ok(());
@@ -228,8 +228,8 @@ impl Log {
         self.flushes.is_broken()
     }
 
-    /// Returns an object that identifies this opened log. If the files are opened again, the new log has another
-    /// object.
+    /// Returns an object that identifies this opened log, by its address. If the log is closed and opened again, it has
+    /// another object.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }

@@ -1,9 +1,10 @@
 //! Finds records: by offset for fetches, and by timestamp for ListOffsets.
 //!
 //! A search has two steps, so that no file is read under the partition's lock. First an [`OffsetLookup`] is planned
-//! under the lock, from memory alone. Then it runs without the lock. Segments may be retired in between. An open file
-//! stays readable until it is removed for good. The caller must plan again if a file is gone ([`is_gone`]), or if an
-//! index may belong to another segment now ([`OffsetLookup::is_stale`]).
+//! under the lock, from memory alone. Then it runs without the lock. In the meantime, segments may be retired. A file
+//! that is already open stays readable until the broker removes it for good, which also empties it. The caller must
+//! plan again if a file is gone ([`is_gone`]), or if an index may belong to another segment now
+//! ([`OffsetLookup::is_stale`]).
 //!
 //! Invariant: a slice contains nothing at or after the high watermark.
 
@@ -24,12 +25,12 @@ use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::direct_io::DirectReads;
 
-/// The point from which a batch is searched.
+/// The point in a segment at which the search for a batch begins.
 #[derive(Debug)]
 enum LookupStart {
     /// The batch is at this position.
     At(BatchPosition),
-    /// The batch is at this index entry or after it.
+    /// The batch is the one of this index entry, or a later one.
     From(EntryLocation<OffsetEntry>),
 }
 
@@ -40,20 +41,20 @@ pub struct OffsetLookup {
     index_path: PathBuf,
     base_offset: i64,
     offset: i64,
-    /// The length of the file up to the end of its last complete batch, or up to the read's limit if the limit's
-    /// position is known.
+    /// The number of bytes of the file that the read may use. They end after the last complete batch, or at the read's
+    /// limit if its position is known.
     size: u64,
     start: LookupStart,
     /// The offset at which the read must end, if it is within this segment.
     limit_offset: Option<i64>,
-    /// The last remembered end of a batch within the byte limit of the read: its position, and the offset of the batch
-    /// that begins there.
+    /// The newest remembered position within the read's byte limit at which a batch ends, with the offset of the next
+    /// batch.
     soft_end: Option<(u64, i64)>,
-    /// The last index entry within the byte limit, counted from the index entry at which the search begins. `None`
-    /// unless both entries are in memory.
+    /// The last index entry within the read's byte limit. The limit is counted from the index entry at which the search
+    /// begins. `None` unless both entries are in memory.
     near_end: Option<OffsetEntry>,
-    /// The offset that belongs to the position `size`: the end of the segment, or the read's limit if its position is
-    /// known.
+    /// The offset at the position `size`: the end of the segment, or the offset at which the read must end if its
+    /// position is known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
@@ -64,7 +65,7 @@ pub struct OffsetLookup {
 pub enum Slice {
     /// A slice that begins with the batch that contains the offset, or with the next batch in the segment.
     Of(FileSlice),
-    /// The first batch is larger than the limit.
+    /// The first batch is larger than the read's byte limit.
     TooLarge,
     /// The segment has no batch at or after the offset, because compaction has removed it.
     Hole,
@@ -199,14 +200,14 @@ impl OffsetLookup {
         Ok(offset)
     }
 
-    /// Returns true if it is known that more batches below the offset `limit` follow the slice.
+    /// Returns true if more batches below the offset `limit` are known to follow the slice.
     pub fn goes_on(&self, slice: &FileSlice, limit: i64) -> bool {
         let end = slice.position + u64::from(slice.len);
         self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
     }
 
-    /// Returns a scan that begins as close before `end` as the index allows, but not before `from`, where a batch
-    /// begins.
+    /// Returns a scan that begins close before `end`: at the last index entry before `end`, or at `from` if that is
+    /// later. A batch must begin at `from`.
     fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
         let entry = match (self.near_end, &self.start) {
@@ -238,8 +239,8 @@ impl OffsetLookup {
         }
     }
 
-    /// Returns the end of the bytes that may be read. A scan that starts at `from`, where a batch begins, finds the
-    /// end.
+    /// Returns the end of the bytes that may be read. If the position of the read's limit is unknown, scans the batches
+    /// from `from` on to find it. A batch must begin at `from`.
     fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
@@ -254,8 +255,8 @@ impl OffsetLookup {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
-    /// Returns a scan that begins at the index entry. If the entry's batch does not exist, the scan begins at the start
-    /// of the segment.
+    /// Returns a scan that begins at the index entry. If no batch matches the entry, the scan begins at the start of
+    /// the segment.
     fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -275,8 +276,8 @@ impl OffsetLookup {
     }
 
     /// Searches the batches that have records and end at or after the offset. Calls `look` for each of them whose
-    /// largest timestamp is at least `timestamp`, until it returns a result. Returns that result, or `None` if there is
-    /// none.
+    /// largest timestamp is at least `timestamp`. Stops at the first result of `look` and returns it, or `None` if
+    /// there is none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,

@@ -1,15 +1,15 @@
 //! Decides how much of the written data stays in the page cache.
 //!
 //! The system caches as many pages as it has memory for, and consumers that are behind read from the cache. As long as
-//! memory is cheap, the broker leaves this to the system. On a virtual machine whose host takes free memory back, each
-//! additional page must first come from the host, which takes several times as long as filling it. If writes turn out
-//! to be slowed down by this, the broker writes its data to the disk early and drops all but the newest pages. The next
+//! memory is cheap, the broker leaves this to the system. Some virtual machines have a host that takes free memory
+//! back. Each additional page must then first come from the host, which takes several times as long as filling it. If
+//! this slows down writes, the broker writes its data to the disk early and drops all but the newest pages. The next
 //! writes can then reuse the dropped pages. Consumers that are further behind then read from the disk, without the page
 //! cache (`crate::direct_io`). If readers keep returning to dropped data, the cache becomes larger by that amount (see
 //! [`Ghosts`]).
 //!
-//! This has nothing to do with durability. Nothing here waits for the disk or sees its errors, which [`super::flush`]
-//! handles. Errors do not matter: pages that cannot be dropped are left to the system.
+//! This module has no part in durability: it does not wait for the disk, and [`super::flush`] handles the disk's
+//! errors. If pages cannot be dropped, they are left to the system.
 //!
 //! Lock: `queue`. No other lock is taken while it is held.
 
@@ -27,10 +27,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Once a written part of a file (a *stretch*) has this size, the log hands it over to [`PageCache`].
+/// Size at which the log hands a written part of a file (a *stretch*) over to [`PageCache`].
 const STRETCH: u64 = 4 << 20;
-/// Minimum size of a written part of a file (a *stretch*) that is handed over. Shorter ones are left to the system,
-/// because files that are closed soon after each write have too many of them.
+/// Minimum size of a written part of a file (a *stretch*) that is handed over. The system manages the pages of shorter
+/// ones. There would be too many of them, because some files are closed soon after each write.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Maximum number of stretches that are remembered.
 const STRETCHES_MAX: usize = 64 << 10;
@@ -43,13 +43,13 @@ const SAMPLE_MIN: usize = 8 << 10;
 /// Minimum number of bytes between two measured writes. The limit is needed because reading the clock is also a system
 /// call.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Limit for the time of a write, in nanoseconds per byte. A write that takes longer is expensive. Copying the bytes
-/// takes a third of this limit even on a slow machine.
+/// Limit for the time of a write, in nanoseconds per byte. A write that takes longer counts as expensive. Without new
+/// pages from the host, copying the bytes takes a third of this limit even on a slow machine.
 const DEAR_NS: u128 = 1;
-/// After this many bytes of measured writes, the broker decides whether most of them were expensive.
+/// Number of bytes of measured writes after which the broker decides whether most of these bytes were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// How long the cache is kept from growing before growth is tried again. By then the machine may have got all its
-/// memory from the host, so that growth is cheap.
+/// How long the cache may not grow after most writes were expensive. By then the host may have given the machine all
+/// its memory, so that growth is cheap.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
 /// A part of a log file that was written without gaps.
@@ -73,14 +73,15 @@ struct Sample {
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,
-    /// Stretches that can be handed over. There are at most two: the last of one file and the first of the next.
+    /// Stretches that are complete and can be handed over. There are at most two: the last of one file and the first of
+    /// the next.
     ready: Vec<Stretch>,
     /// Number of bytes since the last measured write.
     untimed: usize,
 }
 
-/// Measures the processor time of this thread. A write that only waits for the disk or a processor does not count as
-/// expensive.
+/// Measures a write by the processor time of this thread. This time excludes waits for the disk or for a processor, so
+/// that such a write does not count as expensive.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     began: Timespec,
@@ -173,7 +174,7 @@ impl Growth {
 pub struct PageCache {
     /// How many bytes stay in the cache if growth is expensive. `None` leaves everything to the system.
     kept_max: Option<u64>,
-    /// The ranges that were dropped, to which readers may return.
+    /// The ranges that were dropped, in case readers return to them.
     ghosts: Arc<Ghosts>,
     queue: Mutex<PageCacheQueue>,
     changed: Condvar,
@@ -182,8 +183,8 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct PageCacheQueue {
     growth: Growth,
-    /// The stretches (parts of files) that were written since the page cache was kept from growing, and are still in
-    /// it, oldest first. `kept_bytes` is their total size.
+    /// The stretches (parts of files) that were written since the cache stopped growing and are still cached, oldest
+    /// first. `kept_bytes` is their total size.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
@@ -283,8 +284,8 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages just stay.
             PageCacheJob::LetGo(_) => {
-                // Add the range to the list of dropped ranges before its pages are dropped, so that a reader that comes
-                // at once finds it there.
+                // Add the range to the list of dropped ranges first. A reader that needs the range right after the drop
+                // must find it there.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }

@@ -40,8 +40,8 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// Returns the last known position at or before `limit` at which a batch ends, with the base offset of the batch
-    /// that begins there. Returns `None` if no such position is remembered.
+    /// Returns the last remembered position at or before `limit` at which a batch begins, with this batch's base
+    /// offset. A read may end there. Returns `None` if no such position is remembered.
     pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
         self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))

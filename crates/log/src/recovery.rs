@@ -1,15 +1,15 @@
 //! Opens a log: turns the files on the disk into a [`Log`], after a clean shutdown or a crash.
 //!
-//! After a clean shutdown, the files are trusted. After a crash, all batches after the recovery point, and in the page
-//! before it, are read and their checksums verified. The indexes of those segments are rebuilt. Bytes that are not a
-//! batch can be one of three things:
-//! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. The bytes are
-//!   cut off.
+//! After a clean shutdown, the files are trusted. After a crash, recovery reads all batches after the recovery point,
+//! and in the page before it, and verifies their checksums. It rebuilds the indexes of the segments that it has read.
+//! Bytes that are not a batch can be one of three things:
+//! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. Recovery cuts
+//!   off the bytes.
 //! - Damage by a power loss, if the machine has booted since the broker's last run, and either no batch follows the
-//!   bytes or all flushed batches are before them. The bytes and everything after them are set aside
+//!   bytes or all flushed batches are before them. Recovery sets aside the bytes and everything after them
 //!   ([`super::aside`]), and the log ends before them.
-//! - Corruption, in all other cases. The partition is not opened, the error names the file and the position, and
-//!   nothing on the disk is changed.
+//! - Corruption, in all other cases. The partition is not opened, and nothing on the disk is changed. The error shows
+//!   the file and the position.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
@@ -37,8 +37,8 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// How many bytes before the recovery point are also checked. The next write began within a page, and a power loss may
-/// damage that whole page.
+/// How many bytes before the recovery point are also checked. The first write after this point may have begun within a
+/// page, and a power loss may damage that whole page.
 const TORN_MAX: u64 = 4096;
 
 /// Facts that are known about a log before it is opened.
@@ -51,8 +51,8 @@ pub struct RecoveryHint {
     pub log_start: Option<i64>,
     /// True if the machine has booted since an unclean shutdown, so that data may be lost that was not flushed.
     pub rebooted: bool,
-    /// True if even the last segment may have gaps in its offsets. This is possible on a follower, which receives the
-    /// batches that its leader's compaction has left.
+    /// True if there may be gaps between the offsets of batches even in the last segment. A follower's log can have
+    /// such gaps if the leader had compacted the records before it sent them.
     pub may_have_gaps: bool,
 }
 
@@ -82,9 +82,9 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir)?;
         let log_start = known.log_start.unwrap_or(0);
-        // If a follower has no segments, it was killed while it began again at its leader's log start. The leader will
-        // send the records again. Without other replicas, the log must begin at the recovery point, so that no offset
-        // is reused.
+        // If a follower has no segments, it was killed after it had removed all records to begin again at its leader's
+        // log start. The leader will send the records again. Without other replicas, the log must begin at the recovery
+        // point, so that no offset is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -114,7 +114,7 @@ impl Log {
         if let Some(first) = unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
-        // Close the files, since most logs are only opened to find out their offsets.
+        // Close the files, because most logs are only opened to find out their offsets, and open files are limited.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
         Ok(log.settled())
@@ -132,7 +132,7 @@ impl Log {
         if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
     }
 
-    /// Limits the log start and the recovery point to offsets that the log has.
+    /// Moves the log start and the recovery point into the range of offsets that the log has.
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
@@ -172,9 +172,9 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next one. In
-    /// that case, a file is missing, or was cut off after a batch. If segments have gaps inside, the log was compacted
-    /// in the past, and is accepted.
+    /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next segment.
+    /// A file is then missing, or was cut off after a batch. There is an exception: if any segment has gaps inside, the
+    /// log was compacted in the past, so the missing offsets are legal.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
@@ -206,9 +206,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Trusts a segment, and only rebuilds its indexes if they are missing or wrong. Returns false if the segment must
-    /// be recovered. This is so if its indexes cannot be rebuilt, or if it is the last one and ends with an incomplete
-    /// batch.
+    /// Trusts a segment, and rebuilds its indexes only if they are missing or wrong. Returns false if the segment must
+    /// be recovered: if its indexes cannot be rebuilt, or if it is the last one and ends with an incomplete batch.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -230,7 +229,7 @@ impl Log {
         }
         let last_offset = match (segment.last_offset(), next_base) {
             (Ok(last_offset), _) => last_offset,
-            // Assume that the segment ends where the next one begins. The damage is reported when the segment is read.
+            // Assume that the segment ends where the next one begins. A read of the segment will report the damage.
             (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
             (Err(ScanError::Bad { .. }), None) => return Ok(false),
             (Err(ScanError::Io(error)), _) => return Err(failed(error)),
@@ -243,9 +242,9 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, verifies the checksums from [`TORN_MAX`] bytes before the recovery point on, and rebuilds
-    /// its indexes. After a clean shutdown, only a segment that seems damaged is recovered, so all its checksums are
-    /// verified. Returns true if the segment has control batches. The caller must then rebuild the index of aborted
+    /// Reads a whole segment and rebuilds its indexes. Verifies the checksums from [`TORN_MAX`] bytes before the
+    /// recovery point on. After a clean shutdown, only a segment that seems damaged is recovered, so all its checksums
+    /// are verified. Returns true if the segment has control batches. The caller must then rebuild the index of aborted
     /// transactions too.
     fn recover_segment(
         &mut self,
@@ -286,9 +285,9 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log after the last good batch of the segment. If records follow the damage, or flushed records are
-    /// damaged, refuses the log instead, unless a power loss may be the cause. Records after damage by a power loss are
-    /// set aside.
+    /// Ends the log after the last good batch of the segment. If the damaged records were flushed, or if records follow
+    /// the damage, checks whether a power loss can explain the damage. If so, sets aside all bytes from the damage on,
+    /// with the later segments. Otherwise refuses the log.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -352,13 +351,13 @@ impl Log {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the leader epochs and the log start from the epoch file. The epoch file always belongs to this log. The
-    /// log start in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
+    /// Loads the leader epochs and the log start from the epoch file, which always belongs to this log. The log start
+    /// in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
-    /// If the epoch file cannot be used, the epochs come from the batches, and the log start from the checkpoint. The
-    /// same is done if the file's log start is above both the checkpoint's log start and the first segment's base
-    /// offset. In that case the file is damaged, or it has the log start of a DeleteRecords that was not answered. The
-    /// answer to a DeleteRecords waits until the checkpoint has its log start.
+    /// If the epoch file cannot be used, derives the epochs from the batches, and takes the log start from the
+    /// checkpoint. Does the same if the file's log start is above both the checkpoint's log start and the first
+    /// segment's base offset. The file is then damaged, or a DeleteRecords wrote this log start but was not answered.
+    /// DeleteRecords is answered only after the checkpoint has the new log start.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -385,7 +384,7 @@ impl Log {
     }
 
     /// Loads the producers from the newest snapshot, and then replays the batches after it. Each producer keeps the
-    /// window that it was granted, even if the topic now grants less.
+    /// window that it was granted, even if the topic's setting is smaller now.
     pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
@@ -408,8 +407,8 @@ impl Log {
             Ok(())
         })?;
         if !has_tails {
-            // The log was cut off before its first snapshot. Producers that were taken over from a deleted partition
-            // are in no batch, so keep those that are in memory.
+            // The log was cut off before its first snapshot. No batch contains the producers that were taken over from
+            // a deleted partition, so keep those that are in memory.
             producers.succeed_again(&self.producers);
         }
         (self.producers, self.after_snapshot) = (producers, after_snapshot);
@@ -460,9 +459,9 @@ struct Walk {
     end: u64,
     /// The first offset of the next segment; `None` in the last segment.
     next_base: Option<i64>,
-    /// The position up to which checksums are not verified.
+    /// The position before which no checksums are verified.
     unchecked: u64,
-    /// True if the last segment may have gaps in its offsets, as other segments may.
+    /// True if there may be gaps between the offsets of batches even in the last segment.
     may_have_gaps: bool,
     /// True if the segment has gaps between its batches, because compaction has removed some.
     has_gaps: bool,
@@ -471,9 +470,9 @@ struct Walk {
 }
 
 impl Walk {
-    /// Returns true if a batch's offsets may come next. No checksum covers them. Compaction may have removed batches
-    /// from any segment but the last. In the last one, gaps are possible only on a follower, whose leader had compacted
-    /// the batches before it sent them.
+    /// Returns true if the offsets of a batch can follow those before it, which no checksum verifies. In all segments
+    /// but the last, compaction may have left gaps. In the last one, gaps are possible only on a follower whose leader
+    /// had compacted the records before it sent them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -483,15 +482,15 @@ impl Walk {
     }
 
     /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since the unclean
-    /// shutdown, and all batches before the recovery point must be good. If this broker's compaction wrote the segment,
-    /// returns false, since such segments are flushed completely.
+    /// shutdown, and all batches before the recovery point must be good. Returns false for a segment that this broker's
+    /// compaction wrote, because compaction flushes such a segment completely.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// Returns a message if the segment ends before the next one begins, and a power loss may be the reason; `None`
-    /// otherwise. In a compacted topic, compaction may have removed the end.
+    /// Returns a message if batches are missing at the end of the segment, and a power loss may be the reason. Returns
+    /// `None` otherwise, and for a compacted topic, where compaction may have removed these batches.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;

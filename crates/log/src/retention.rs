@@ -1,12 +1,13 @@
 //! Deletes old records: by age, by size, or because the log start was moved.
 //!
 //! Only whole segments are deleted, the oldest first. Their files are renamed at once but removed later, so that a
-//! fetch that has just found a segment can still send it. On a full disk they are removed at once, before anything is
-//! written. If such a file is still being sent, the connection of that fetch ends, because the file's blocks are freed.
+//! fetch that has just found a segment can still send it. On a full disk, the files are removed at once, before
+//! anything is written. If a fetch is just sending such a file, its connection ends, because the file's blocks are
+//! freed.
 //!
 //! Invariant: the log start never moves back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
-//! be written, it keeps an older log start. The segments before the new log start are already gone, so a restarted
-//! broker begins at the first segment left. The next round of retention writes the file.
+//! be written, the file keeps an older log start. The segments before the new log start are already gone, so a
+//! restarted broker begins at the first segment that is left. The next round of retention writes the file again.
 
 use std::fs;
 use std::io;
@@ -31,8 +32,8 @@ pub struct Retired {
 }
 
 impl Log {
-    /// Retires all segments that are too old or too many for the topic's retention, or end before the log start. If
-    /// `at_once` is true, also removes their files.
+    /// Retires all segments that end before the log start or exceed the topic's retention time or size. If `at_once` is
+    /// true, also removes their files.
     pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
         self.forget_replicated_ends(high_watermark);
         match self.count_old(now_ms, high_watermark, config) {
@@ -58,7 +59,8 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // The snapshot before the removal may have failed for lack of space, which may be free now. Take it again.
+        // The snapshot before the removal may have failed on the full disk. The removal may have freed space, so take
+        // it again.
         let lacks_snapshot = is_all || (gone > 0 && self.snapshot_offset < self.segments[0].base_offset);
         let snapshot = if lacks_snapshot && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
@@ -68,8 +70,8 @@ impl Log {
     }
 
     /// Takes a producer snapshot if the newest one is before the end of the `count` oldest segments. These are about to
-    /// be retired, and a restarted broker cannot replay their batches. On a full disk, the segments are retired without
-    /// it.
+    /// be retired, so a restarted broker cannot replay their batches. If the snapshot does not fit on a full disk, the
+    /// segments are retired without it.
     fn keep_producers(&mut self, count: usize) -> io::Result<()> {
         if count == 0 || self.segments[count].base_offset <= self.snapshot_offset {
             return Ok(());
@@ -80,8 +82,8 @@ impl Log {
         }
     }
 
-    /// Creates a new segment, so that all existing ones can be retired. Works on a full disk, because the old indexes
-    /// are not written. If a step fails, the old segment stays active.
+    /// Creates a new segment, so that all existing ones can be retired. Works on a full disk, because it does not write
+    /// the old indexes. If a step fails, the old segment stays active.
     fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
         match self.take_snapshot() {
             Err(error) if !is_full(&error) => return Err(error),
@@ -91,8 +93,8 @@ impl Log {
         let sealed = Sealed::new(active, self.log_end)?;
         let next = Segment::create(&self.dir, self.log_end, now_ms)?;
         step();
-        // The next offset is known only from the name of the new file. The name must be on the disk before the old
-        // files are removed.
+        // Without records, only the name of the new file shows the next offset. The name must be on the disk before the
+        // old files are removed.
         if let Err(error) = sync_dir(&self.dir) {
             next.discard();
             return Err(error);
@@ -167,9 +169,9 @@ impl Log {
     }
 }
 
-/// Returns true if the directory of a partition that is not open may have records to delete. Looks only at the sizes
-/// and ages of the files, so that partitions are opened only when necessary. A record whose timestamp is older than its
-/// file is therefore deleted late: once the file is old enough, or the partition is open.
+/// Returns true if a partition whose log is not open may have records to delete. Looks only at the sizes and ages of
+/// its files, so that a log is opened only when necessary. A record that is older than its file is therefore deleted
+/// late: once the file is old enough, or the log is open.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let (retention_bytes, retention_ms) = config.retention();
     let mut oldest: Option<(i64, u64, PathBuf)> = None;

@@ -18,14 +18,14 @@ use crate::direct_io::{DirectReads, is_resident};
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// How many bytes a scan reads at a time. The headers of small batches are close together, and of a large batch only
-/// the header is needed.
+/// How many bytes a scan reads at a time. A read returns many headers of small batches. Of a large batch, it returns
+/// little more than the header, which is all that the scan needs.
 const WINDOW: usize = 4096;
 /// How many bytes are read at a time to check a checksum, or to search for a header.
 const CHUNK: usize = 256 * 1024;
 /// Maximum size of a control batch that is read. A marker has 78 bytes.
 const MARKER_MAX: u32 = 4096;
-/// The position in a batch at which the bytes begin that the checksum covers.
+/// The position in a batch of the first byte that the checksum covers.
 const CRC_END: usize = 21;
 
 /// The header of a batch in a file.
@@ -41,14 +41,15 @@ pub struct Header {
     pub max_timestamp: i64,
     pub is_control: bool,
     pub is_transactional: bool,
-    /// False if compaction has removed all records, and has left the batch only for its offsets and sequence numbers.
+    /// False if compaction has removed all records. It has then kept the batch only for its offsets and sequence
+    /// numbers.
     pub has_records: bool,
     /// The producer of the batch, and its sequence numbers.
     pub stamp: Stamp,
 }
 
 impl Header {
-    /// Returns the header that a scan will read for a stamped batch at `position`.
+    /// Returns the header of a stamped batch that is written at `position`, as a scan will read it.
     pub fn of(stamping: &Stamping, position: u64) -> Header {
         Header::parse(position, stamping.bytes()).expect("the batch was checked before it was stamped")
     }
@@ -252,8 +253,8 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
 }
 
 /// Returns the first batch that begins at byte `from` or later, and could continue a log whose next offset is
-/// `next_offset`; `None` if there is none. The batch must be complete, and its checksum correct. This distinguishes
-/// corruption from an incomplete write, after which no batch can follow.
+/// `next_offset`; `None` if there is none. The batch must be complete, and its checksum correct. After an incomplete
+/// write no batch can follow, so this batch proves that the bytes before it are corrupt.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,

@@ -34,7 +34,8 @@ pub fn open_files() -> usize {
     OPEN_FILES.load(Ordering::Relaxed)
 }
 
-/// An open log file, which is counted. A response that is being sent may keep the file open a little longer.
+/// An open log file, which counts in [`OPEN_FILES`] until this is dropped. A response that is being sent may keep the
+/// file open a little longer.
 #[derive(Debug)]
 struct OpenFile(Arc<File>);
 
@@ -54,7 +55,7 @@ impl Drop for OpenFile {
     }
 }
 
-/// The largest timestamp among some batches. `offset` is the last offset of the first batch that has it.
+/// The largest timestamp among some batches. `offset` is the last offset of the first batch with this timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Largest {
     pub timestamp: i64,
@@ -73,11 +74,11 @@ pub enum WriteError {
 /// How far a segment that compaction writes has got. The names of its files show the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The segment is still being written, or cannot be used.
+    /// Compaction is still writing the segment, or has failed to complete it.
     Cleaned,
     /// The segment is complete and on the disk, and will replace other segments.
     Swap,
-    /// The segment is in use, like any other.
+    /// The segment is in use, like a segment that was never compacted.
     Settled,
 }
 
@@ -98,14 +99,14 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// The transactions that were aborted by a marker in this segment. If there are none, there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// The lowest first offset in each chunk of the file of `aborted`, as far as lookups have read it. Set once the
-    /// file has a complete chunk.
+    /// The lowest first offset in each chunk of entries in the file of `aborted`. A lookup that reads a chunk adds its
+    /// value. Set once the file has a complete chunk.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// The largest timestamp. `None` if the segment is empty, or if the timestamp has not been looked up yet.
     largest: Option<Largest>,
-    /// The timestamp of the last entry in the time index; `i64::MIN` if it has no entries.
+    /// The timestamp of the last entry in the time index; `i64::MIN` if the index has no entries.
     last_indexed_timestamp: i64,
-    /// The largest timestamp of the first batch; `None` until it is looked up.
+    /// The largest timestamp in the first batch; `None` until a caller needs it.
     first_timestamp: Option<i64>,
     /// The number of bytes since the last index entry.
     unindexed_bytes: u64,
@@ -134,8 +135,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Renames the files for the next stage. The log file comes last, because its new name shows that the indexes have
-    /// their new names, too.
+    /// Renames the files for the next stage. Renames the log file last, so that its new name shows that the indexes
+    /// have their new names, too.
     pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
         for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
             if suffix != TXN_INDEX || self.aborted.len() > 0 {
@@ -160,8 +161,8 @@ impl Segment {
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. If compaction wrote the segment, some files may already have
-    /// the names of the stage [`Stage::Swap`], because a renaming may have failed halfway.
+    /// Removes the files of a segment that is not in use. If compaction wrote the segment, a failed renaming may have
+    /// given some of its files the names of the stage [`Stage::Swap`] already.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],
@@ -340,7 +341,7 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            // On a full disk, entries stay in memory together with those that follow.
+            // On a full disk, these entries stay in memory, and the next call tries to write them again.
             match self.spill_indexes() {
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => self.account(&batch, index_interval_bytes),
@@ -358,8 +359,8 @@ impl Segment {
 
     /// Returns true if the index files seem to belong to this log file. All of them must exist. The last offset entry
     /// must point at its batch, and its offset must be high enough for the number of entries. The last time entry must
-    /// match a batch, and no later batch may have a larger timestamp. Errors in the middle are found when those entries
-    /// are read.
+    /// match a batch, and no later batch may have a larger timestamp. Other entries are verified only when they are
+    /// read.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);
@@ -379,8 +380,8 @@ impl Segment {
         }
     }
 
-    /// Returns true if the last time entry matches a batch, and none of `last_batches` has a larger timestamp.
-    /// Retention depends on that entry. If there is no entry, returns true if the segment has no records.
+    /// Returns true if the last time entry, on which retention depends, matches a batch. None of `last_batches` may
+    /// have a larger timestamp. If there is no entry, returns true if the segment has no records.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
         while let Ok(Some(batch)) = last_batches.next() {
@@ -403,8 +404,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins after `position`. The offset index may be empty only if no batch begins after the
-    /// first index interval.
+    /// Returns true if a batch begins after `position`. If no batch begins after the first index interval, an empty
+    /// offset index is correct.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -446,8 +447,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// Returns an offset, relative to the base offset, from which a scan finds the first batch whose largest timestamp
-    /// is at least `timestamp`. Takes the offset from the time index, or returns 0 if the index does not help.
+    /// Returns an offset, relative to the base offset. A scan from there finds the first batch whose largest timestamp
+    /// is at least `timestamp`. Takes the offset from the time index, or returns 0 if the index has no usable entry.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -477,7 +478,8 @@ impl Segment {
         self.base_offset + i64::from(relative_offset)
     }
 
-    /// Returns the log file for a short read. A file that is opened for this read is closed after it.
+    /// Returns the log file for a short read. If the segment has not opened the file, the caller gets a file of its
+    /// own, which is closed after the read.
     fn file_to_look_at(&self) -> io::Result<Arc<File>> {
         match &self.file {
             Some(open) => Ok(open.0.clone()),
@@ -507,7 +509,7 @@ impl Segment {
     }
 
     /// Returns the largest timestamp; `None` if there are no batches. If no record has a timestamp, or the time index
-    /// is empty, uses the time of the file, as Kafka's `LogSegment.largestTimestamp` does.
+    /// is empty, returns the modification time of the file, as Kafka's `LogSegment.largestTimestamp` does.
     pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
             Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
@@ -516,7 +518,8 @@ impl Segment {
         }
     }
 
-    /// Returns the largest timestamp of a record, as the time index has it; `None` if there are no records.
+    /// Returns the largest timestamp of a record, from the last entry of the time index; `None` if there are no
+    /// records.
     pub fn largest_record(&mut self) -> io::Result<Option<Largest>> {
         if self.largest.is_none() && self.size > 0 {
             let entry = self.times.last(&self.path(TIME_INDEX))?;
@@ -553,7 +556,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // The log file is already gone, so the broker's next start will remove the index files.
+                // The log file was removed first, so the broker's next start will remove the index files.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }

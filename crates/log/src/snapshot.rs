@@ -19,7 +19,7 @@ const VERSION: i16 = 1;
 /// The size of the version and the checksum, in bytes.
 const HEAD: usize = 6;
 const ENTRY: usize = 46;
-/// Minimum number of snapshots to keep: the newest one, and one in reserve.
+/// Minimum number of snapshots to keep: the newest one, and another one in case the newest is damaged.
 const KEPT: usize = 2;
 
 /// The offset of a snapshot, and its entries.
@@ -38,9 +38,9 @@ pub fn len_of(entries: usize) -> u64 {
     (HEAD + 4 + entries * ENTRY) as u64
 }
 
-/// Returns the newest readable snapshot at or before `log_end`, and its offset; `None` if there is none. Snapshots
-/// after `log_end` are removed, because their batches are no longer in the log. Damaged snapshots are removed as well,
-/// because a replay of the log replaces them.
+/// Returns the newest readable snapshot at or before `log_end`, and its offset; `None` if there is none. Removes
+/// snapshots after `log_end`, because their batches are no longer in the log. Also removes damaged snapshots, because a
+/// replay of the log replaces them.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -75,9 +75,9 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes old snapshots, but keeps the newest [`KEPT`]. Also keeps the last one at or before `recovery_point` and all
-/// after it, because a broker that restarts after a crash needs them to find the aborted transactions. If a removal
-/// fails, the next call tries it again.
+/// Removes old snapshots, but keeps the newest [`KEPT`]. Also keeps the last snapshot at or before `recovery_point` and
+/// all later ones, because a broker that restarts after a crash needs them to find the aborted transactions. If a
+/// removal fails, the next call tries again.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -5,8 +5,8 @@
 //!
 //! Invariant: an answer is a record between the log start and the high watermark, with its own timestamp. If compressed
 //! records cannot be read, the answer is the batch's first offset with the timestamp of its header. This can happen
-//! because the records may have been stored without a check. They may be corrupt, or a few bytes may decompress to
-//! gigabytes. The same answer is given for a batch beyond a search's [`DecompressionAllowance`].
+//! because some topics store compressed records without a check. The records may be corrupt, or a few bytes may
+//! decompress to gigabytes. The same answer is given for a batch beyond a search's [`DecompressionAllowance`].
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -20,20 +20,20 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Maximum size of a batch after decompression, as a multiple of the topic's max.message.bytes. For a larger batch, the
-/// timestamp in its header is used.
+/// Maximum size of a batch after decompression, as a multiple of the topic's max.message.bytes. A larger batch is not
+/// decompressed. The search then uses the timestamp in its header.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 /// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// How many bytes of records one search decompresses before it trusts the headers of further batches. A later batch is
-/// only decompressed if the headers of all batches before it have claimed a timestamp that no record has.
+/// How many bytes one search decompresses. After that, the search trusts the headers of further batches. A search needs
+/// more than one batch only if a header claims a timestamp that none of the batch's records has.
 const ALLOWANCE_MAX: usize = 64 << 20;
-/// A decompressed batch counts as at least this many bytes, because even a small batch takes time to read and scan.
+/// Minimum size with which a decompressed batch counts, because even a small batch takes time to read and scan.
 const COUNTED_MIN: usize = 64 << 10;
 
-/// How much a search may still decompress. Some topics do not check the timestamps in headers, so that without this
-/// limit a client could make a search decompress a whole log.
+/// How much a search may still decompress. Some topics do not check the timestamps in headers. Without this limit, a
+/// client could send headers with wrong timestamps and make a search decompress a whole log.
 pub struct DecompressionAllowance {
     left: usize,
 }
@@ -49,7 +49,7 @@ pub struct TimePlan {
     plan: OffsetLookup,
     /// The first offset of the next segment.
     end_offset: i64,
-    /// Records before this offset are ignored.
+    /// The smallest offset of a record that the search may return.
     floor: i64,
     high_watermark: i64,
     /// Maximum size of a batch after decompression, in bytes.
@@ -60,9 +60,10 @@ pub struct TimePlan {
 pub struct LargestPlan {
     /// The log start.
     pub floor: i64,
-    /// The largest timestamp, in ms, in those segments that begin at the log start or later.
+    /// The largest timestamp, in ms, in all segments that begin at the log start or later, from their time indexes.
     pub indexed: Option<i64>,
-    /// The segment that contains the log start. Its time index also covers deleted records, so it must be searched.
+    /// A search in the segment that begins before the log start and contains it. Its time index also covers deleted
+    /// records, so its batches must be searched.
     pub divided: Option<TimePlan>,
 }
 
@@ -93,8 +94,9 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp in the time indexes, in ms, from the segment with the log start on. Returns `None`
-    /// if there are no records. The timestamp may belong to a deleted record.
+    /// Returns the largest timestamp in the time indexes, in ms, beginning with the segment that contains the log
+    /// start. Returns `None` if there are no records. The timestamp may belong to a deleted record of that first
+    /// segment.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
     }
@@ -137,7 +139,8 @@ impl TimePlan {
         self.end_offset
     }
 
-    /// Returns the first record with `timestamp` or later. Returns `None` if this segment does not have one after all.
+    /// Returns the first record with `timestamp` or later. Returns `None` if this segment has no such record, although
+    /// its time index claims one.
     pub fn find(
         &self,
         timestamp: i64,
@@ -146,7 +149,8 @@ impl TimePlan {
     ) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp, cold, allowance)? {
-                // `Ok(None)` means that none of the records has the timestamp that the header claims.
+                // If this is `Ok(None)`, none of the records has the timestamp that the header claims, so the search
+                // goes on.
                 Ok(record) => record,
                 Err(error) => {
                     tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the search for a time uses the timestamps of the batch header");
@@ -159,9 +163,9 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the first record in the batch whose offset is at least `self.floor` and whose
-    /// timestamp is at least `timestamp`; `None` if there is none. Once the search may decompress no more, returns the
-    /// values in the batch's header instead.
+    /// Returns offset and timestamp of the first record in the batch that has at least the offset `self.floor` and at
+    /// least the timestamp `timestamp`; `None` if there is none. Once the search may not decompress any more, returns
+    /// the values in the batch's header instead.
     fn first_record(
         &self,
         header: &Header,

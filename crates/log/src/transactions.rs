@@ -1,4 +1,4 @@
-//! The log's part in transactions: markers, the last stable offset, and aborted transactions.
+//! Transactions in a log: markers, the last stable offset, and aborted transactions.
 //!
 //! The rules for markers and open transactions are in [`fullbore_rules::sequence`]. The transaction coordinator decides
 //! to commit or abort.
@@ -60,14 +60,14 @@ impl Log {
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
-    /// Forgets ended transactions whose markers are below `high_watermark`, and so are replicated. Otherwise a
-    /// partition that is never read with read_committed would keep them all.
+    /// Forgets ended transactions whose markers are below `high_watermark`, because these markers are replicated. Reads
+    /// with read_committed do this too, but a partition without such reads would keep all its ended transactions.
     pub fn forget_replicated_ends(&mut self, high_watermark: i64) {
         self.producers.first_unstable(high_watermark);
     }
 
-    /// Returns the last stable offset, which is at most `high_watermark` (KIP-98). All transactions before it have
-    /// ended on all in-sync replicas.
+    /// Returns the last stable offset, which is at most `high_watermark` (KIP-98). Each transaction that begins before
+    /// it has ended, and its marker is on all in-sync replicas.
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);
         // After DeleteRecords, an open transaction may begin before the log start.
@@ -99,7 +99,8 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
-                // If compaction has emptied a marker, none of its transaction's records are left, so it ends nothing.
+                // Compaction empties a marker only if none of its transaction's records are left. Such a marker ends
+                // nothing here.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));

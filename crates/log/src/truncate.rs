@@ -25,9 +25,9 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, leader epochs and timestamps that their leader gave them. May append only some
-    /// of them, because all must have the same leader epoch and fit into one segment. Returns how many it has appended.
-    /// `bytes` has all batches in a row, and the caller must have verified their checksums.
+    /// Appends batches with the offsets, leader epochs and timestamps that their leader gave them. All appended batches
+    /// must have the same leader epoch and fit into one segment, so a call may append only the first of them. Returns
+    /// how many it has appended. `bytes` has all batches in a row, and the caller must have verified their checksums.
     ///
     /// # Errors
     /// Fails with [`InvalidBatch::Header`] if the first batch has an invalid header, an offset before the log end, or a
@@ -96,7 +96,8 @@ impl Log {
             let (batch, later) = rest.split_at(header.size as usize);
             rest = later;
             if header.base_offset > self.log_end {
-                // The remembered positions must not have gaps, so forget them.
+                // The log has a gap before this batch. The list of remembered positions must not have gaps, so begin a
+                // new list.
                 self.recent.clear();
             }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
@@ -137,10 +138,10 @@ impl Log {
     /// at `offset`.
     ///
     /// # Errors
-    /// Returns the system's error. The log may already be cut off, and cannot be used until it is opened again.
+    /// Returns the system's error. The log may already be cut off, and must be opened again before it can be used.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
-            // A failed append may have left its epoch behind, although the epoch has no records.
+            // A failed append may have recorded its leader epoch, although the log has no records of this epoch.
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
@@ -150,7 +151,7 @@ impl Log {
         let base_offset = self.segments[index].base_offset;
         let cut = self.cut_within(index, offset, now_ms, config);
         if cut.is_err() {
-            // Only the records before this segment are certain to be on the disk.
+            // The cut may have stopped halfway. Only the records before this segment are certain to be on the disk.
             self.flushes.lower(base_offset);
         }
         cut
@@ -179,7 +180,7 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // No records are left. The first epoch may begin before the cut, so remove it as well.
+            // No records are left. The first epoch may begin before the cut, so it must be removed separately.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
@@ -202,7 +203,7 @@ impl Log {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }
-        // Keep the old segments in the list until there is a new one, because the list must never be empty.
+        // Replace the list only when there is a new segment, because the list must never be empty.
         self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
         self.log_start = offset;
         self.ends_at(offset)?;
@@ -405,9 +406,9 @@ mod tests {
         Log::open(&directory.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// The first batch can be after the log start on a follower that began again in a compacted topic, or on a leader
-    /// after a power loss. If the log start moved to that batch, groups with an earlier committed offset would be
-    /// reset.
+    /// The first batch can be after the log start: on a follower that began again in a compacted topic, or on a leader
+    /// after a power loss. If a restart moved the log start to that batch, groups with an earlier committed offset
+    /// would be reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let directory = tempfile::tempdir().expect("temporary directory");
@@ -437,8 +438,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The follower was killed while it began again, and the recovery point still belongs to its earlier log. If the
-    /// follower began there, it would join the ISR without the records before that offset.
+    /// The follower was killed after it had removed its log to begin again, so the recovery point still belongs to the
+    /// old log. If the new log began at this point, the follower would join the ISR without the records before it.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let directory = tempfile::tempdir().expect("temporary directory");
@@ -463,7 +464,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(60), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
-        // A caller that waits for a record that is still in the log must get the result of the next flush.
+        // The truncation keeps offset 0. A caller that waits for this record must get the result of the next flush.
         let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());

@@ -4,7 +4,7 @@
 //! reader with read_committed needs the entries that overlap its offsets, and finds the first one by a binary search.
 //! The reader stops at an entry whose last stable offset is after its range, because all later transactions begin at or
 //! after that offset. While a long transaction is open, the last stable offset does not move, so that no entry stops
-//! the read. In that case the reader skips chunks of entries with the help of [`ChunkBegins`].
+//! the reader. In that case the reader skips chunks of entries with the help of [`ChunkBegins`].
 //!
 //! The format is that of Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (of the marker)
 //! and last stable offset, each i64.
@@ -46,7 +46,7 @@ impl Entry for AbortedTransaction {
     }
 }
 
-/// The entries of one segment, which can be read without the lock of the log.
+/// The index entries of one segment. Reading them does not need the lock of the log.
 #[derive(Debug)]
 pub struct SegmentEntries {
     /// The first offset of the next segment, or the end of the log.
@@ -59,14 +59,14 @@ pub struct SegmentEntries {
     pub in_memory: Vec<AbortedTransaction>,
 }
 
-/// Remembers the lowest first offset in each complete chunk of [`CHUNK`] entries, once a lookup has read the chunk.
-/// Takes 16 bytes for each chunk. Stays valid while the file's entries do not change.
+/// The lowest first offset in each complete chunk of [`CHUNK`] entries that a lookup has read. Each chunk takes 16
+/// bytes. The values stay valid while the file's entries do not change.
 #[derive(Debug, Default)]
 pub struct ChunkBegins(Mutex<Vec<Option<i64>>>);
 
 impl ChunkBegins {
-    /// Returns the first chunk in `chunk..end` that may have transactions that begin before `upto`; `end` if there is
-    /// none.
+    /// Returns the first chunk in `chunk..end` that may contain a transaction that begins before `upto`; `end` if all
+    /// chunks are known to contain only later ones.
     fn next_before(&self, upto: i64, chunk: u32, end: u32) -> u32 {
         let begins = self.0.lock();
         let is_later = |chunk: u32| begins.get(chunk as usize).copied().flatten().is_some_and(|begin| begin >= upto);
@@ -122,7 +122,8 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Transactions that end later began at or after this entry's last stable offset.
+            // Stop at an entry whose last stable offset is not before `upto`, because all later transactions begin at
+            // or after it.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);
@@ -137,7 +138,7 @@ impl AbortedLookup {
 
 impl SegmentEntries {
     /// Calls `visit` for the entries whose markers are not before `part`. Stops and returns false as soon as `visit`
-    /// returns false. Chunks whose transactions all begin after the part are skipped.
+    /// returns false. Skips chunks of which a lookup has found that all their transactions begin after the part.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;
         if self.on_disk.entries > 0 {

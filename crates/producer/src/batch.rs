@@ -1,5 +1,5 @@
-//! A batch, from its first record to its result. Records join the batch while it is open. Then it is closed, and later
-//! sealed into the bytes that every attempt sends.
+//! A batch, from its first record to its result. Records are added while the batch is open. Then it is closed, and
+//! later sealed into the bytes that every attempt sends.
 //!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another [`Stamp`].
 
@@ -24,7 +24,7 @@ pub(crate) struct OpenBatch {
 }
 
 impl OpenBatch {
-    /// Opens a batch and takes memory for a first record of `size` bytes.
+    /// Opens a batch and takes memory from the pool for a first record of `size` bytes.
     ///
     /// # Errors
     /// Returns [`Shortage`] if the pool or the partition's share of it lacks memory.
@@ -49,12 +49,12 @@ impl OpenBatch {
         self.builder.size()
     }
 
-    /// Returns how many more bytes fit without taking another chunk.
+    /// Returns how many more bytes fit into the chunks of the batch.
     pub(crate) fn room(&self) -> usize {
         self.builder.room()
     }
 
-    /// Takes the memory that a record of `size` bytes needs beyond the present chunks.
+    /// Takes the chunks from the pool that a record of `size` bytes needs in addition to the present ones.
     ///
     /// # Errors
     /// Returns [`Shortage`] if the pool or the partition's share of it lacks memory.
@@ -90,31 +90,32 @@ impl OpenBatch {
     }
 }
 
-/// A closed batch, which waits to be sent or to be sent again.
+/// A closed batch, which waits for its first attempt or for a retry.
 pub(crate) struct ProducerBatch {
     /// The records. `None` only after the codec has failed.
     body: Option<Body>,
-    /// The size before compression. Once the batch is sealed, the size on the wire.
+    /// The size in bytes: before compression until the batch is sealed, and then on the wire.
     size: usize,
     /// The size before compression, in bytes.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// The index in `outcome` of this batch's first record. It is above 0 for the second and later parts of a split
-    /// batch.
+    /// The index in `outcome` of this batch's first record. If a batch was split, its parts share `outcome`, and all
+    /// but the first part have an index above 0.
     first: u32,
     pub(crate) attempts: u32,
     /// True if an earlier attempt may have been written to the log.
     pub(crate) ambiguous: bool,
-    /// The guard that marks the batch as possibly written, while an attempt is in flight or may be in the log.
+    /// The guard that marks the batch as possibly written. It exists while an attempt is in flight or may be in the
+    /// log.
     doubt: Option<Doubt>,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
 /// The result of splitting a batch.
 pub(crate) struct Parts {
-    /// The smaller batches, in order. Each has its own share of the records.
+    /// The smaller batches, in the order of the records.
     pub(crate) batches: Vec<ProducerBatch>,
-    /// The size that the largest record would have as a batch of its own, in bytes before compression.
+    /// The size of a batch with only the largest record, in bytes before compression.
     pub(crate) largest_record: usize,
 }
 
@@ -123,7 +124,7 @@ enum Body {
     Sealed { pieces: Vec<Bytes>, stamp: Stamp },
 }
 
-/// The chunks of a sealed batch. They return to the pool after the last attempt.
+/// The chunks of a sealed batch. They return to the pool when no attempt needs them any more.
 struct Leased {
     chunks: Vec<BytesMut>,
     lease: Option<Lease>,
@@ -150,9 +151,8 @@ impl Drop for Leased {
 }
 
 impl Leased {
-    /// Turns the chunks of a sealed batch into pieces of a request. Chunks without data return to the pool at once. If
-    /// the codec wrote into memory of its own, the lease counts that memory against buffer.memory instead of the
-    /// chunks.
+    /// Turns the chunks of a sealed batch into pieces of a request. Returns chunks without data to the pool. If the
+    /// codec has written to memory of its own, that memory counts against buffer.memory instead of the chunks.
     fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
         if sealed.is_compressed {
             lease.exchange(sealed.spare, sealed.pieces.iter().map(BytesMut::len).sum());
@@ -210,15 +210,15 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Notes that an attempt begins. From now on the batch may be in the log, even if the caller gives up before the
-    /// response.
+    /// Notes that an attempt begins. From now on the batch counts as possibly written, even if it is given up before
+    /// the response.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Notes whether the attempt that has just ended may be in the log. If the caller gives the batch up, this decides
-    /// which error its records get.
+    /// Notes whether the attempt that has just ended may be in the log. If the batch fails later, its error reports
+    /// this to the application.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {
@@ -261,8 +261,8 @@ impl ProducerBatch {
         Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
-    /// Makes a part of this batch from `builder`, or returns `None` if the codec fails. The memory of the part does not
-    /// count against the pool, because few batches are split.
+    /// Makes a part of this batch from `builder`, or returns `None` if the codec fails. The memory of the part is not
+    /// taken from the pool, because few batches are split.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

@@ -1,6 +1,7 @@
-//! The state of a broker that other tasks can see: its grants, the load of its connections, and the worklist.
+//! The state of a broker that its task shares with other tasks: the grants, the load of the connections, and the
+//! worklist.
 //!
-//! The broker's task itself is in `sender`.
+//! The task itself is in `sender`.
 
 use crate::grant::Grants;
 use crate::partition::Listing;
@@ -16,15 +17,15 @@ pub(crate) struct Broker {
     pub(crate) id: i32,
     /// The partitions that have batches for this broker.
     pub(crate) work: Arc<Worklist<Listing>>,
-    /// The limits that the broker has granted. Responses update them and the task reads them.
+    /// The limits that the broker has granted. The handlers of responses update them, and the task reads them.
     pub(crate) grants: Mutex<Grants>,
     /// The state of the open connections. Only [`Broker::status`] reads it.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
-    /// How many passes the task has made over its work.
+    /// The number of passes that the task has made over its worklist.
     pub(crate) turns: AtomicU64,
     /// Totals of all responses to produce requests since the start.
     answered: Mutex<Answered>,
-    /// How long full batches have waited for the window and for nothing else. The task updates it.
+    /// Total time in which full batches waited only for the window. The task updates this value.
     pub(crate) window_full: Mutex<Duration>,
 }
 
@@ -82,20 +83,22 @@ impl Broker {
 pub struct BrokerStatus {
     /// The broker's id.
     pub id: i32,
-    /// How many batches the broker retains per producer and partition, unless the topic has its own value. The value is
-    /// 5 until the broker reports another one.
+    /// How many batches the broker retains per producer and partition, unless the topic has its own value. 5 until the
+    /// broker reports a value.
     pub batches_to_retain: usize,
-    /// Maximum number of batches per partition that the broker puts back in order. 0 if the broker does not reorder.
+    /// Maximum number of out-of-order batches per partition that the broker parks. 0 if the broker does not park
+    /// batches.
     pub reorder_batches: usize,
     /// Open connections to the broker.
     pub lanes: Vec<LaneStatus>,
-    /// How many passes the broker's task has made over its work.
+    /// The number of passes that the broker's task has made over its worklist.
     pub turns: u64,
     /// Totals of all responses since the start.
     pub answered: Answered,
-    /// How many unacknowledged batches a partition of any topic may have at most, if the producer is idempotent.
+    /// The largest window in force: how many unacknowledged batches a partition may have. Topics may have different
+    /// windows. The value applies only to idempotent producers.
     pub window: usize,
-    /// How long full batches have waited for the window and for nothing else. Only counted on a long path.
+    /// Total time in which full batches waited only for the window. Only counted on a long path.
     pub window_full: Duration,
 }
 

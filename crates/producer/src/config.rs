@@ -1,6 +1,6 @@
-//! The producer's settings, with Kafka's names and defaults. They are checked as a whole before anything starts.
+//! The producer's settings, with Kafka's names and defaults. They are checked as a whole before the producer starts.
 //!
-//! The table of keys is in `keys`. The parser and the documentation are made from it. Invariant: the settings of a
+//! The table of keys is in `keys`. The parser and the documentation are generated from it. Invariant: the settings of a
 //! [`ProducerConfig`] that passed [`ProducerConfig::check`] do not contradict each other.
 
 mod keys;
@@ -44,7 +44,7 @@ impl ProducerConfig {
                 levels.push((name, value));
             }
         }
-        // Only the level of the codec in use counts, in whatever order the keys come.
+        // Only the level of the codec in use is applied, so the order of the keys does not matter.
         config.compression_level = levels
             .into_iter()
             .find(|(name, _)| *name == format!("compression.{}.level", keys::codec_name(config.compression)))
@@ -70,9 +70,9 @@ mod tests {
 # Producer configuration
 
 Settings of the producer library, `fullbore produce` (`-X`), `perf produce` (`--command-property`, `--command-config`)
-and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's. If a default differs, its line also has Kafka's.
-The keys of connections (`bootstrap.servers`, `client.id`, `security.protocol`, `ssl.*`) are those of every command that
-connects to a cluster.
+and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's. If a default differs, its line also shows Kafka's
+default. Every command that connects to a cluster has the keys of connections (`bootstrap.servers`, `client.id`,
+`security.protocol`, `ssl.*`).
 
 Generated from the tables in `crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test
 compares this page with them. To write it again: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.

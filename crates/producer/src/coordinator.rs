@@ -1,13 +1,14 @@
 //! The task that runs a producer's transactions. It gets the producer id, adds partitions and offsets to the
 //! transaction, and ends one transaction after another.
 //!
-//! Batches are sent by the senders, once the ledger permits it. Invariant: at most one request to a coordinator is in
-//! flight. A transaction ends only when none of its batches is in flight, or when its abort fences these batches.
+//! The senders send the batches, once the ledger permits it. Invariant: at most one request to a coordinator is in
+//! flight. A transaction ends only when none of its batches is in flight, or with an abort whose new epoch fences these
+//! batches.
 //!
-//! With `transaction.version` 2 (KIP-890) Produce adds partitions, and the response to EndTxn has the identity of the
-//! next transaction. Before that version, AddPartitionsToTxn precedes the first batch of each partition, and the
-//! identity stays the same. If an aborted transaction left a gap in the sequences of a partition, InitProducerId raises
-//! the epoch (KIP-360).
+//! With `transaction.version` 2 (KIP-890), Produce adds partitions to the transaction, and the response to EndTxn
+//! contains the producer id and epoch of the next transaction. Before that version, AddPartitionsToTxn precedes the
+//! first batch of each partition, and the producer id and epoch stay the same. If an aborted transaction left a gap in
+//! a partition's sequences, this task raises the epoch with InitProducerId (KIP-360).
 
 mod call;
 mod offsets;
@@ -27,15 +28,15 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The identity that a producer sends in InitProducerId if it has none yet.
+/// The identity that a producer sends in InitProducerId as long as it has none.
 const NO_IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
-/// The newest version of AddPartitionsToTxn that clients may send. Later versions are for brokers.
+/// The newest version of AddPartitionsToTxn that clients may send. Only brokers may send later versions.
 const ADD_PARTITIONS_MAX: i16 = 3;
 /// The newest version of InitProducerId without two-phase commit.
 const INIT_MAX: i16 = 5;
-/// The newest version of EndTxn whose response does not contain a new identity.
+/// The newest version of EndTxn whose response does not contain a producer id and epoch.
 const END_KEEPS_IDENTITY_MAX: i16 = 4;
-/// The newest version of EndTxn that is used.
+/// The newest version of EndTxn that this producer sends.
 const END_MAX: i16 = 5;
 
 /// The task that runs a producer's transactions.
@@ -48,7 +49,8 @@ struct TransactionTask {
     identity: ProducerIdAndEpoch,
     /// True if Produce adds partitions to the transaction (`transaction.version` 2).
     adds_partitions: bool,
-    /// True if a response was lost, so that the coordinator may have added something to the present transaction.
+    /// True if the response to a request was lost. The coordinator may then have added a partition or offsets to the
+    /// present transaction.
     is_uncertain: bool,
 }
 
@@ -106,7 +108,7 @@ impl TransactionTask {
         self.abandon(u64::MAX);
     }
 
-    /// Gets the first producer id. Makes one attempt each time the application requests the id.
+    /// Gets the first producer id. Makes one attempt each time that the application requests the id.
     async fn initialise(&mut self) {
         loop {
             match self.ledger.phase() {
@@ -124,7 +126,8 @@ impl TransactionTask {
         }
     }
 
-    /// Serves an open transaction until it can end. Returns how it should end: by a commit or by an abort.
+    /// Carries out the requests of an open transaction until it can end. Returns how to end it: with a commit or with
+    /// an abort.
     ///
     /// # Errors
     /// Returns [`TransactionError`] if an error ends the producer.
@@ -148,12 +151,11 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight, so it does not wait for them. These batches
-                // may wait at the broker for a batch that never comes.
+                // An abort that raises the epoch fences the batches in flight, so it need not wait for them. It must
+                // not wait either, because a broker may hold them for an earlier batch that never arrives.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
-                    // A record may have failed since `is_over` was determined, and the transaction must then be
-                    // aborted.
+                    // A record may have failed since `is_over` was computed. The transaction must then be aborted.
                     let is_over = is_over || scope.has_failed();
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
                 }
@@ -162,7 +164,7 @@ impl TransactionTask {
         }
     }
 
-    /// Carries out one of the requests that wait for the coordinator. Returns false if there was none.
+    /// Carries out the next queued request to a coordinator. Returns false if none is queued.
     async fn serve_requests(&mut self, scope: &Arc<TransactionScope>) -> bool {
         let joining = self.ledger.take_joining();
         if !joining.is_empty() {
@@ -178,7 +180,7 @@ impl TransactionTask {
         true
     }
 
-    /// Marks the transaction as failed because the coordinator refused a request, and returns the error.
+    /// Marks the transaction as failed because a coordinator refused a request. Returns the error of the transaction.
     fn note_refusal(&mut self, scope: &TransactionScope, action: &'static str, refusal: Refusal) -> TransactionError {
         self.is_uncertain |= refusal.is_lost;
         let error = refusal.into_error(action, false);
@@ -244,8 +246,8 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // The cluster's `transaction.version` has changed. A new epoch begins, because the two protocols must not
-            // share one.
+            // The cluster's `transaction.version` has changed. The old and the new protocol must not share an epoch, so
+            // a new epoch begins.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }
@@ -259,8 +261,8 @@ impl TransactionTask {
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // InitProducerId aborts the transaction even if the coordinator added nothing to it. EndTxn would be
-            // refused in this case.
+            // If the coordinator has added nothing to the transaction, it refuses EndTxn. InitProducerId aborts the
+            // transaction in either case.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {
@@ -291,8 +293,8 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Gets a producer id and epoch, which also aborts an open transaction. With `present`, the producer keeps its id
-    /// and gets the next epoch.
+    /// Gets a producer id and epoch with InitProducerId, which also aborts an open transaction. With `present`, the
+    /// producer keeps this id and gets the next epoch.
     async fn init(&mut self, present: Option<ProducerIdAndEpoch>) -> Result<(), TransactionError> {
         let present = present.unwrap_or(NO_IDENTITY);
         let timeout = self.core.config.transaction_timeout.as_millis();

@@ -1,5 +1,5 @@
-//! The state that the producer's tasks share, such as topics, brokers and memory, and the task that keeps it up to
-//! date.
+//! The state that the producer's tasks share, such as topics, brokers and memory, and the tasks that keep this state up
+//! to date.
 //!
 //! Invariant: a topic and its partitions stay known while the producer lives, even if metadata omits them for a while,
 //! because their sequence numbers must continue.
@@ -39,30 +39,30 @@ pub(crate) struct Topic {
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
-    /// The topic's previous id, and when it was replaced.
+    /// The topic's previous id, and the time at which the present id replaced it.
     replaced: Option<(Uuid, Instant)>,
     /// True if a leader of the topic has refused the present id.
     is_doubted: bool,
-    /// The partitions by index. None is ever removed.
+    /// The partitions by index. Partitions are never removed.
     partitions: Vec<Arc<Partition>>,
     /// The present number of partitions, which may be smaller than before if the topic was recreated.
     count: usize,
-    /// The partitions with a leader, or all partitions if none has a leader.
+    /// The partitions with a leader. All partitions if none has a leader.
     pub(crate) available: Vec<Arc<Partition>>,
-    /// An error that makes the topic unusable.
+    /// The metadata's error for the topic, if no retry can help. The topic cannot be used.
     error: Option<ErrorCode>,
-    /// An error that may pass.
+    /// The metadata's error for the topic, if it is retriable.
     doubt: Option<ErrorCode>,
 }
 
 impl TopicState {
-    /// Returns the partitions that the topic has at present.
+    /// Returns the present partitions, without those that a former topic of this name had in addition.
     pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if `id` is the topic's previous id, replaced a moment ago, and no leader has refused the new id.
-    /// Metadata with `id` then comes from a broker that is behind.
+    /// Returns true if `id` is the topic's previous id, which was replaced less than [`BEHIND_MAX`] ago, and no leader
+    /// has refused the new id. Metadata with `id` is then stale.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
@@ -79,7 +79,8 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
-    /// The first topic that was used. Most producers have only one topic, which is then found without a lock or a hash.
+    /// The first topic that was used. Most producers have only one topic, which they thus find without a lock and a
+    /// hash look-up.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<ProducerIdAndEpoch>>,
@@ -87,36 +88,37 @@ pub(crate) struct Core {
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
     metadata_wanted: Notify,
-    /// How many requests for metadata have begun. `topics_changed` notifies of their responses.
+    /// The number of requests for metadata that have begun. `topics_changed` notifies of their responses.
     metadata_begun: AtomicU64,
     /// The number of the newest request that got its response.
     metadata_answered: AtomicU64,
     topics_changed: Notify,
     flushes: AtomicUsize,
     refusing: AtomicBool,
-    /// The reason why metadata could not be fetched the last time.
+    /// The reason why the last fetch of metadata failed.
     metadata_error: Mutex<Option<String>>,
-    /// The reason why records have been waiting for a while.
+    /// The reason why records have been waiting for at least [`TROUBLE_AFTER`].
     trouble: watch::Sender<Option<String>>,
     pub(crate) notices: Notices,
     stop: watch::Sender<bool>,
 }
 
-/// The function that starts the task of a broker. The type avoids a dependency of this file on `sender`.
+/// The function that starts the task of a broker. A function type is used so that this module does not depend on
+/// `sender`.
 pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
 /// How long records must have waited before the reason is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
-/// ends early if a leader refuses the new id. Afterwards the previous id is taken for the topic's id again. By then its
-/// return has another reason: the new id came from a broker that was behind, or an older copy of the cluster's metadata
-/// was restored.
+/// How long the producer ignores metadata with a topic's previous id, because it may come from a broker with stale
+/// metadata. The time ends early if a leader refuses the new id. After this time the previous id is accepted as the
+/// topic's id again. Its return then means that the new id was the stale one, or that an older copy of the cluster's
+/// metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
-/// Maximum pause between checks of state that changes without a notification.
+/// Maximum interval between checks of conditions that change without a notification, such as the age of a batch.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// The size of a chunk of buffer.memory. Chunks are small because a producer may spread records over a thousand
-/// partitions. Each partition then has few records and wastes the rest of its last chunk.
+/// The size of a chunk of buffer.memory. If a producer writes to a thousand partitions, each has few records and wastes
+/// the rest of its last chunk. Chunks are therefore small.
 const CHUNK: usize = 4 << 10;
 /// The size of a chunk if each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
@@ -168,7 +170,7 @@ impl Core {
         })
     }
 
-    /// Calls `f` with a topic if its metadata is known and it can be used.
+    /// Calls `f` with a topic if its metadata is known and the topic can be used.
     #[inline]
     pub(crate) fn with_topic<T>(
         &self,
@@ -198,12 +200,13 @@ impl Core {
         found.unwrap_or_else(|| self.add_topic(name))
     }
 
-    /// Requests the metadata and identity that are missing. Returns the error for the caller.
+    /// Requests the metadata of a topic, and a producer id if none is known. Returns the error for the caller.
     #[cold]
     fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
-            // Both are requested together, so that the first batch waits for one round trip instead of two.
+            // The producer id is requested together with the metadata, so that the first batch waits for one round trip
+            // instead of two.
             self.identity(None);
         }
         match state.error {
@@ -229,7 +232,7 @@ impl Core {
         topic
     }
 
-    /// Notes that a broker does not know the topic's id, or its name if the request had no id.
+    /// Notes that a leader has refused the topic's id, or its name if the request had no id.
     pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
         if let Some(topic) = self.topics.read().get(name) {
             let mut state = topic.state.write();
@@ -249,10 +252,11 @@ impl Core {
         broker
     }
 
-    /// Returns a producer id other than `spent`. If there is none yet, requests one and returns `None`.
+    /// Returns a producer id and epoch whose id is not `spent`. If there is none yet, requests one and returns `None`.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         if self.ledger.is_some() {
-            // With transactions, partitions get their identity from the ledger, with the permission to send.
+            // With transactions, a partition gets its producer id and epoch from the ledger, together with the
+            // permission to send.
             return None;
         }
         let mut identity = self.identity.lock();
@@ -273,8 +277,8 @@ impl Core {
         }
     }
 
-    /// Requests metadata that is newer than this call. The caller has it once [`Core::metadata_answered`] reaches the
-    /// returned number.
+    /// Requests metadata from a fetch that begins after this call. That metadata has arrived when
+    /// [`Core::metadata_answered`] reaches the returned number.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
@@ -291,17 +295,17 @@ impl Core {
         self.topics_changed.notified()
     }
 
-    /// Returns true if batches should leave at once, whatever their size.
+    /// Returns true if batches should be sent without lingering, because a caller waits for a flush or for memory.
     pub(crate) fn is_hurried(&self) -> bool {
         self.is_flushing() || self.pool.is_wanted()
     }
 
-    /// Returns true if a caller waits until everything is sent.
+    /// Returns true if a caller waits for a flush.
     pub(crate) fn is_flushing(&self) -> bool {
         self.flushes.load(Ordering::Acquire) > 0
     }
 
-    /// Makes batches leave without lingering until the guard is dropped.
+    /// Sends batches without lingering until the guard is dropped.
     pub(crate) fn flushing(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
@@ -329,8 +333,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the reason why records, or a wanted topic, have waited for longer than `patience`. Returns `None` if
-    /// nothing waits or no reason is known.
+    /// Returns the reason why a record has been waiting, or the metadata of a topic has been missing, for longer than
+    /// `patience`. Returns `None` if there is no such delay or its reason is not known.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
@@ -346,7 +350,7 @@ impl Core {
         metadata_error.or_else(|| state.doubt.map(|code| format!("topic {}: {}", topic.name, answer(code, ""))))
     }
 
-    /// Returns a receiver of the problem that [`Core::trouble`] reports after one second.
+    /// Returns a receiver of the reason why records have been waiting for more than a second.
     pub(crate) fn troubles(&self) -> watch::Receiver<Option<String>> {
         self.trouble.subscribe()
     }
@@ -363,7 +367,7 @@ impl Core {
         });
     }
 
-    /// Refuses records from now on.
+    /// Makes the producer refuse further records.
     pub(crate) fn refuse_records(&self) {
         self.refusing.store(true, Ordering::Release);
     }
@@ -389,12 +393,12 @@ impl Core {
     /// Resolves when the producer stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // The wait cannot fail: it would fail only if the core, which has the sender, were dropped.
+        // The wait would fail only if the sender were dropped, but the core owns the sender.
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
-    /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. These tasks
-    /// do not wait for each other. Records thus get their results even if the cluster sends no responses.
+    /// Fetches metadata and producer ids, and fails batches after delivery.timeout.ms, until the producer stops. These
+    /// activities do not wait for each other. Batches therefore fail in time even if the cluster sends no responses.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}
@@ -402,8 +406,8 @@ impl Core {
             () = self.keep_time() => {}
             () = self.stopped() => {}
         }
-        // Ends the requests in flight. Their handlers hold the core, and the core holds the connections. In a shared
-        // runtime, core and connections would otherwise stay in memory until the last response.
+        // Ends the requests in flight. Their handlers refer to the core, and the core to the connections. In the
+        // caller's runtime, core and connections would otherwise stay in memory until the last response.
         self.cluster.close();
     }
 }
@@ -417,7 +421,7 @@ impl Drop for Flushing<'_> {
     }
 }
 
-/// When the next attempt is due, and how many have failed in a row.
+/// The time of the next attempt, and how many attempts in a row have failed.
 struct Attempts {
     at: Instant,
     failures: u32,
@@ -428,8 +432,8 @@ impl Attempts {
         Attempts { at: Instant::now(), failures: 0 }
     }
 
-    /// Notes the result of an attempt. A success is followed by a pause too. Otherwise a partition without a leader,
-    /// which wants metadata again at once, would cause endless fetches.
+    /// Notes the result of an attempt. There is a pause even after a success. A partition without a leader requests
+    /// metadata again at once, and would otherwise cause fetches without a pause.
     fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
         self.failures = if succeeded { 0 } else { self.failures + 1 };
         self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);
@@ -437,7 +441,7 @@ impl Attempts {
 }
 
 impl Core {
-    /// Fails batches that take too long, and reports why records are delayed.
+    /// Fails batches after delivery.timeout.ms, and reports why records are delayed.
     async fn keep_time(&self) {
         let tick = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), TICK_MAX);
         loop {
@@ -484,8 +488,8 @@ impl Core {
 
     /// Fetches the metadata of every topic in use. Returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // `wants_metadata` is cleared before `metadata_begun` rises. A caller of [`Core::want_newer_metadata`] that
-        // sees the new number thus sets `wants_metadata` again, and gets a fetch that begins after its call.
+        // `wants_metadata` is cleared before `metadata_begun` is incremented. A caller of [`Core::want_newer_metadata`]
+        // that reads the incremented number thus sets `wants_metadata` again, and causes another fetch.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
@@ -506,7 +510,7 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // This wakes all callers that wait. Those whose topic is still unknown request metadata again.
+        // Wakes all callers that wait for metadata. A caller whose topic is still unknown requests metadata again.
         self.topics_changed.notify_waiters();
         true
     }
@@ -514,7 +518,7 @@ impl Core {
     /// Applies metadata of a topic.
     fn learn(self: &Arc<Self>, topic: &Topic, info: &TopicInfo) {
         if info.error.is_err() {
-            // The partitions stay. Brokers often report a topic as unknown while it is only moving.
+            // The partitions are kept, because brokers often report a topic as unknown while its leaders move.
             let (error, retriable) = (Some(info.error), info.error.is_retriable());
             let mut state = topic.state.write();
             (state.error, state.doubt) = if retriable { (None, error) } else { (error, None) };
@@ -522,7 +526,7 @@ impl Core {
         }
         let mut state = topic.state.write();
         if state.was_replaced(info.id) {
-            // The metadata is from a broker that is behind. The next request goes to another broker.
+            // The metadata is stale. It is requested again, and that request goes to another broker.
             return self.want_metadata();
         }
         (state.error, state.doubt) = (None, None);
@@ -532,7 +536,7 @@ impl Core {
             topic.limit.reset();
         }
         state.id = info.id;
-        // Metadata with fewer partitions of the same topic is from a broker that is behind.
+        // A topic never loses partitions, so metadata with fewer partitions of the same topic is stale.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
             let (limits, limit) = (self.limits.clone(), topic.limit.clone());

@@ -1,6 +1,7 @@
-//! The result of a record: a future that costs one reference to the shared outcome of its batch.
+//! The result of a record. It is a future that needs no memory of its own, only a reference to the outcome of its
+//! batch.
 //!
-//! Invariant: each record of a batch gets exactly one result, and the first one stays.
+//! Invariant: each record of a batch gets exactly one result. A later result never replaces it.
 
 use crate::error::ProduceError;
 use crate::scope::TransactionScope;
@@ -17,15 +18,14 @@ use std::time::Instant;
 pub struct RecordMetadata {
     /// The partition.
     pub partition: i32,
-    /// The offset of the record, or -1 if the broker did not return it. The offset is missing with acks=0, and if the
-    /// broker no longer knows the offset of a batch that was sent again.
+    /// The offset of the record, or -1 if the broker did not return it. This is the case with acks=0, and if the broker
+    /// recognised a retry but no longer knew the offset of the batch.
     pub offset: i64,
-    /// The timestamp in milliseconds since 1970. This is the record's own, or the broker's if the topic uses
-    /// LogAppendTime.
+    /// The timestamp in milliseconds since 1970: the record's own, or the broker's if the topic uses LogAppendTime.
     pub timestamp: i64,
 }
 
-/// The common result of consecutive records of a batch.
+/// The result that consecutive records of a batch have in common.
 #[derive(Clone, Debug)]
 struct ResultRun {
     first: u32,
@@ -65,7 +65,7 @@ pub(crate) struct BatchOutcome {
     pub(crate) opened_at: Instant,
     /// The transaction of the records.
     transaction: Option<Arc<TransactionScope>>,
-    /// How many parts of the batch have an attempt that may be in the log.
+    /// How many parts of the batch may be in the log without a result. A batch that was not split is one part.
     doubts: AtomicUsize,
     finished: AtomicBool,
     state: Mutex<BatchResults>,
@@ -124,7 +124,7 @@ impl BatchOutcome {
         self.state.lock().records = Some(records);
     }
 
-    /// Gives `records` records their result, beginning with the record at index `first`. Does nothing if every record
+    /// Sets the result of `records` records, beginning with the record at index `first`. Does nothing if every record
     /// of the batch already has a result.
     pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
         let mut state = self.state.lock();
@@ -139,14 +139,14 @@ impl BatchOutcome {
         self.settle(state, now);
     }
 
-    /// Gives this error to every record without a result.
+    /// Sets this error as the result of every record without a result.
     pub(crate) fn fail_rest(&self, error: ProduceError, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
             return;
         }
         self.note_failure(&error);
-        // Lookups search in order, so this entry applies only to records without an earlier entry.
+        // A look-up returns the first matching entry, so this entry applies only to records without an earlier one.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
@@ -202,15 +202,14 @@ impl Delivery {
         self.outcome.partition
     }
 
-    /// Returns true if both records are in the same batch. They then get their results from the same response, unless
-    /// the batch is split. A tool that measures millions of records a second only has to check one delivery per batch
-    /// and its [`Delivery::failures`].
+    /// Returns true if both records are in the same batch. They then get their results at the same time, unless the
+    /// batch is split. A tool that measures millions of records a second can thus check one delivery per batch, with
+    /// [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
 
-    /// Returns when the last record of the batch got its result, or `None` if some have none. The clock is read once
-    /// per response.
+    /// Returns when the last record of the batch got its result, or `None` if some records have none.
     pub fn completed_at(&self) -> Option<Instant> {
         self.outcome.state.lock().completed_at
     }
@@ -220,9 +219,9 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Checks `records` records of the batch, the first of them `skip` after this one. Returns how many have failed,
-    /// and the first error. A record without a result has not failed. If the batch was split, its records may have
-    /// different results.
+    /// Checks `records` consecutive records of the batch, beginning `skip` records after this one. Returns how many
+    /// have failed, and the first error. A record without a result has not failed. If the batch was split, its records
+    /// may have different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;

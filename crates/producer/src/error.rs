@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The reason why a record was refused. A refused record was certainly not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// buffer.memory is full. Only `try_send` returns this error, since `send` waits for memory.
+    /// There is no memory for the record (buffer.memory, or the partition's share of it). Only `try_send` returns this
+    /// error, since `send` waits for memory.
     #[error("buffer.memory is full")]
     Full,
     /// The topic is not known yet. Only `try_send` returns this error, since `send` waits for metadata.
@@ -28,10 +29,10 @@ pub enum SendError {
         /// The reason for the wait, or empty.
         why: String,
     },
-    /// The record does not fit into the largest request or batch.
+    /// The record alone is larger than the largest request or batch.
     #[error("the record takes {size} bytes with the header of its batch, more than max.request.size={max}")]
     RecordTooLarge {
-        /// The size of the record in a batch of its own.
+        /// The size of a batch with only this record, in bytes.
         size: usize,
         /// max.request.size.
         max: usize,
@@ -44,7 +45,7 @@ pub enum SendError {
         /// The requested partition.
         partition: i32,
     },
-    /// The broker does not let this client use the topic.
+    /// The metadata has an error for the topic that no retry can repair, such as a missing authorization.
     #[error("topic {topic}: {}", answer(*code, ""))]
     Topic {
         /// The topic.
@@ -96,12 +97,13 @@ pub enum ProduceError {
     Timeout {
         /// The time since `send`.
         waited: Duration,
-        /// The last error of the batch, or the reason why its partition could not send.
+        /// The last error of the batch, or the reason why its partition could not send it.
         last: String,
         /// True if an attempt may have been written.
         possibly_written: bool,
     },
-    /// The response was lost, and the broker no longer knows the sequence. The batch may or may not be in the log.
+    /// The response was lost, and the broker can no longer recognise a retry of the batch. The batch may or may not be
+    /// in the log.
     #[error(
         "the response was lost, and the broker no longer knows the batch's sequence number, so the record may or may \
          not be written: {0}"
@@ -111,7 +113,7 @@ pub enum ProduceError {
     /// the record.
     #[error("the transaction of the record was aborted")]
     Aborted {
-        /// True if an attempt may be in the log, as a record of the aborted transaction.
+        /// True if the record may be in the log, where only readers with read_uncommitted see it.
         possibly_written: bool,
     },
     /// The producer was closed before the record was acknowledged.
@@ -140,8 +142,8 @@ pub(crate) fn shown(time: Duration) -> String {
 }
 
 impl ProduceError {
-    /// Returns true if the application may succeed by sending the record again, as a new record. The record may then be
-    /// in the log twice if [`ProduceError::may_have_been_written`] returns true.
+    /// Returns true if the application may succeed by sending the record again, as a new record. If
+    /// [`ProduceError::may_have_been_written`] returns true, the log may then have the record twice.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Broker { code, .. } => code.is_retriable(),

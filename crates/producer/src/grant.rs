@@ -1,5 +1,5 @@
-//! The limits that a broker grants: how many unacknowledged batches it allows (KIP-1269), and how many it puts back in
-//! order.
+//! The limits that a broker grants: the number of unacknowledged batches (KIP-1269), and the number of out-of-order
+//! batches that it parks.
 //!
 //! This module has no I/O. Invariant: Kafka's default applies until the broker has sent a value on the connection in
 //! use. A later value replaces an earlier one, whether larger or smaller.
@@ -15,12 +15,12 @@ pub(crate) struct Grants {
     /// How many batches the broker retains per producer and partition, unless the topic has its own value.
     node: usize,
     topics: HashMap<Text, usize>,
-    /// Maximum number of batches per producer and partition that the broker holds back until the missing ones arrive. 0
-    /// if the broker does not reorder.
+    /// Maximum number of out-of-order batches per producer and partition that the broker parks until the missing ones
+    /// arrive. 0 if the broker does not park batches.
     pub(crate) reorder: usize,
-    /// True if the broker has acknowledged a batch. Until then the broker gets one request at a time.
+    /// True if the broker has acknowledged a batch. Until then the sender has at most one request to it in flight.
     pub(crate) proven: bool,
-    /// True once a value out of bounds was reported. Later ones are not reported.
+    /// True once a value out of bounds was reported. Further ones are not reported.
     reported: bool,
 }
 
@@ -42,7 +42,7 @@ impl Grants {
         self.topics.get(topic).copied().unwrap_or(self.node)
     }
 
-    /// Returns the window of topics that have no value of their own.
+    /// Returns the window of topics for which the broker has sent no value of their own.
     pub(crate) fn of_node(&self) -> usize {
         self.node
     }
@@ -54,8 +54,8 @@ impl Grants {
         if striped && self.reorder > 0 { granted.min(self.reorder + 1) } else { granted }
     }
 
-    /// Applies the broker-wide values of a response. A missing value means the default. Returns true for the first
-    /// value that is out of bounds.
+    /// Applies the broker-wide values of a response. A missing value means the default. Returns true only for the first
+    /// value of this broker that is out of bounds.
     #[must_use]
     pub(crate) fn learn(&mut self, response: &ProduceResponse) -> bool {
         self.reorder = usize::try_from(response.reorder_batches).unwrap_or(0).min(WINDOW_MAX);
@@ -64,8 +64,8 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Applies the value of a response for one topic. Like [`Grants::learn`], returns true for the first value of the
-    /// broker that is out of bounds.
+    /// Applies the value of a response for one topic. Returns true, like [`Grants::learn`], only for the first value of
+    /// this broker that is out of bounds.
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {

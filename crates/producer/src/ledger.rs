@@ -1,8 +1,8 @@
-//! The transactions of a producer, as its threads share them: which ones are open or ending, and which one may send
-//! batches.
+//! The state of a producer's transactions that its threads share: the open transaction, those that are ending, and the
+//! one whose batches may be sent.
 //!
 //! Requests to the coordinator are in `coordinator`. Invariant: at most two transactions have no outcome. The second
-//! gathers records while the first ends, and only batches of the first may leave.
+//! one gathers records while the first one ends, and only batches of the first one may be sent.
 
 use crate::error::TransactionError;
 use crate::partition::Partition;
@@ -35,7 +35,7 @@ pub struct GroupMetadata {
 }
 
 impl GroupMetadata {
-    /// Names a group without a member. The group then accepts the commits in any generation.
+    /// Creates the metadata of a group without a member. The coordinator then accepts the commit in any generation.
     pub fn new(group_id: &str) -> Self {
         let (group_id, generation_id) = (group_id.to_owned(), -1);
         GroupMetadata { group_id, generation_id, member_id: String::new(), group_instance_id: None }
@@ -66,14 +66,14 @@ pub(crate) struct OffsetsRequest {
     pub(crate) answer: oneshot::Sender<Result<(), TransactionError>>,
 }
 
-/// The state of the producer: before its first transaction, ready, or ended.
+/// The phase of a transactional producer.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// The producer has no id yet. Contains the error of the last attempt.
+    /// The producer has no producer id yet. The value is the error of the last attempt to get one.
     New(Option<TransactionError>),
-    /// The producer waits for its id.
+    /// The producer has requested its producer id.
     Initialising,
-    /// The producer has its id.
+    /// The producer has its producer id, and transactions may begin.
     Ready,
     /// A fatal error has ended the producer.
     Fatal(TransactionError),
@@ -84,14 +84,14 @@ struct LedgerState {
     begun: u64,
     /// The transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction whose commit failed.
+    /// The last transaction whose commit failed. New transactions fail until the application has seen its error.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
     /// Requests to commit offsets that wait for the coordinator, at most [`OFFSETS_MAX`].
     offsets: VecDeque<OffsetsRequest>,
-    /// The last problem of the coordinator's requests.
+    /// The last problem of requests to a coordinator, or empty.
     trouble: String,
 }
 
@@ -122,7 +122,7 @@ impl TransactionLedger {
         Arc::new(TransactionLedger { id, wake: Arc::default(), changed: Notify::new(), state: Mutex::new(state) })
     }
 
-    /// Resolves when the phase, an outcome or the queue of offsets changes after the call.
+    /// Returns a future that resolves at the next change of the phase, of an outcome or of the queue of offsets.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -191,7 +191,7 @@ impl TransactionLedger {
         self.state.lock().unended.is_empty()
     }
 
-    /// Sets the transaction whose batches may leave. With `None`, no batch may leave.
+    /// Sets the transaction whose batches may be sent. With `None`, no batch may be sent.
     pub(crate) fn set_pass(&self, pass: Option<TransactionPass>) {
         let mut state = self.state.lock();
         state.pass = pass;
@@ -202,9 +202,9 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. `takes_next` is true if the application wanted to commit that
-    /// transaction. If this commit failed, later transactions fail as well, until the application has seen the error.
-    /// Otherwise their offsets would skip the records of the failed transaction.
+    /// Sets the outcome of the oldest transaction. `takes_next` is true if the application wanted to commit it. If that
+    /// commit failed, later transactions fail as well until the application has seen the error. Otherwise a later
+    /// transaction would commit offsets past the records of the failed one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -222,8 +222,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true for a
-    /// transaction that may already be committed.
+    /// Ends the producer and fails every transaction and call. The error is the result of `error`. Its argument is true
+    /// for a transaction that may already be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {
@@ -244,13 +244,13 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Queues a partition whose batches wait until the coordinator has added it to the transaction.
+    /// Queues a partition that the coordinator must add to the transaction before its batches can be sent.
     pub(crate) fn join(&self, partition: Arc<Partition>) {
         self.state.lock().joining.push(partition);
         self.wake.notify_one();
     }
 
-    /// Takes the partitions that [`TransactionLedger::join`] queued.
+    /// Removes and returns the partitions that [`TransactionLedger::join`] queued.
     pub(crate) fn take_joining(&self) -> Vec<Arc<Partition>> {
         std::mem::take(&mut self.state.lock().joining)
     }
@@ -269,14 +269,14 @@ impl TransactionLedger {
         Ok(())
     }
 
-    /// Takes the next queued offsets of transaction `number`, if there are any.
+    /// Removes and returns the next queued offsets, if they belong to transaction `number`.
     pub(crate) fn take_offsets(&self, number: u64) -> Option<OffsetsRequest> {
         let request = self.state.lock().offsets.pop_front_if(|request| request.number == number)?;
         self.notify();
         Some(request)
     }
 
-    /// Sets the last problem of the coordinator's requests. An empty text means that there is none.
+    /// Sets the last problem of requests to a coordinator. An empty text means that there is none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

@@ -2,15 +2,15 @@
 //!
 //! This is how a record travels. [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies
 //! the record into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's `sender` takes the
-//! batch when it is worth sending and the partition's `window` permits it. It seals the batch (`batch`) and writes it
-//! to the [connection](fullbore_client::tokio::Connection). The response resolves every [`Delivery`] of the batch, or
-//! returns the batch to the window for another attempt.
+//! batch when it is ready and the partition's `window` permits it. It seals the batch (`batch`) and writes it to the
+//! [connection](fullbore_client::tokio::Connection). The response resolves every [`Delivery`] of the batch, or returns
+//! the batch to the window for another attempt.
 //!
 //! With a `transactional.id` every record belongs to a [`Transaction`], which has an example. The `ledger` keeps the
 //! open and ending transactions, and the task of `coordinator` sends requests to the transaction coordinator.
 //!
-//! Records leave while the application goes on. Each [`Delivery`] returns the position of its record or an error, and
-//! every error answers two questions:
+//! Records are sent while the application continues. Each [`Delivery`] returns the position of its record or an error,
+//! and every error answers two questions:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,13 +1,13 @@
 //! Limits the size of a topic's batches. The limit is max.request.size, until a broker refuses a batch as too large
 //! (max.message.bytes).
 //!
-//! A broker's refusal does not include its limit, but the topic's configuration does. Until the configuration is known,
-//! the limit is searched by bisection between the largest accepted batch and the smallest refused one. Sizes are first
-//! those on the wire. A refused batch that is no larger than an accepted one shows that the broker stores batches with
-//! another codec. From then on, sizes are those before compression.
+//! A broker's refusal does not contain the limit, but the topic's configuration does. Until the configuration is known,
+//! the limit is found by bisection between the largest accepted batch and the smallest refused one. At first the limit
+//! applies to sizes on the wire. If a refused batch is no larger than an accepted one, the broker stores batches with
+//! another codec. From then on, the limit applies to sizes before compression.
 //!
-//! Invariant: a refusal lowers the limit below the refused batch. If the refused batch is already above the limit,
-//! nothing changes, because it left before an earlier refusal lowered the limit.
+//! Invariant: a refusal lowers the limit below the refused batch. A refused batch above the limit changes nothing,
+//! because it was sent before an earlier refusal lowered the limit.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The maximum batch size of a topic, which all its partitions share.
 #[derive(Debug)]
 pub(crate) struct BatchLimit {
-    /// max.request.size, which the limit never exceeds.
+    /// max.request.size, the upper bound of the limit.
     most: usize,
     bytes: AtomicUsize,
     /// True if the limit applies to sizes before compression.
@@ -24,7 +24,7 @@ pub(crate) struct BatchLimit {
     taken: AtomicUsize,
     /// The smallest batch that a broker refused, by the size that the limit applies to.
     refused: Mutex<Option<usize>>,
-    /// True once the user was notified of the topic's limit.
+    /// True once a refusal has been handled: the topic's limit was requested and the user notified.
     is_reported: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl BatchLimit {
         }
     }
 
-    /// Returns true only at the first call for a topic, so that the topic's limit is handled once.
+    /// Returns true only at the first call for a topic, so that its limit is requested and reported once.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
@@ -60,25 +60,25 @@ impl BatchLimit {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the limit applies to sizes before compression. Batches must then not grow by their compression
-    /// ratio.
+    /// Returns true if the limit applies to sizes before compression. The compression ratio of batches must then be
+    /// ignored.
     #[inline]
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a broker may accept a batch of `before` bytes that was compressed to `after`. A batch that
-    /// exceeds the limit only because the codec made it larger is allowed too, and the broker decides.
+    /// Returns true if a broker may accept a batch of `before` bytes that was compressed to `after`. Also allows a
+    /// batch that exceeds the limit only because the codec made it larger. The broker then decides.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
     }
 
-    /// Returns how large the parts of a refused batch may be before compression. The result is at most half of the
-    /// batch, which had `before` bytes and was compressed to `after`.
+    /// Returns the maximum size of the parts of a refused batch, in bytes before compression. The batch had `before`
+    /// bytes and was compressed to `after`. The result is at most half of `before`.
     pub(crate) fn part(&self, before: usize, after: usize) -> usize {
         let bytes = self.bytes();
         let part = match self.counted(before, after) {
-            // Some margin remains, because the parts do not all compress alike.
+            // The factor of 8/9 is a margin, because the parts do not all compress alike.
             counted if counted != before => (before as f64 * bytes as f64 / counted.max(1) as f64 * 8.0 / 9.0) as usize,
             _ => bytes,
         };
@@ -98,8 +98,8 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // If the accepted batch is at least as large as the refused one, the topic now accepts more. The refusal is
-        // then forgotten.
+        // If an accepted batch is at least as large as the smallest refused one, the topic's limit was raised. The
+        // refusal is then forgotten.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)
@@ -121,7 +121,7 @@ impl BatchLimit {
         }
         let (counted, bytes) = (self.counted(before, after), self.bytes());
         let taken = match self.taken.load(Ordering::Relaxed) {
-            // The topic now accepts less than before, so the accepted sizes are forgotten.
+            // The topic's limit was lowered, so the accepted size is forgotten.
             taken if taken >= counted => 0,
             taken => taken,
         };
@@ -135,8 +135,8 @@ impl BatchLimit {
         }
     }
 
-    /// Applies the limit from the topic's configuration. Ignores a limit that does not explain the earlier refusals. In
-    /// that case the broker stores batches with another codec, or the topic was recreated in the meantime.
+    /// Applies the limit from the topic's configuration. Ignores a limit that is not below the refused size. The broker
+    /// then stores batches with another codec, or the topic was recreated in the meantime.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
@@ -150,7 +150,7 @@ impl BatchLimit {
     }
 }
 
-/// Returns true if the accepted and the refused size are far enough apart to search between them.
+/// Returns true if the accepted and the refused size are far enough apart to continue the bisection.
 fn is_far(taken: usize, refused: usize) -> bool {
     refused - taken > taken / 2
 }

@@ -1,4 +1,5 @@
-//! Notices to the producer's user about settings that do not fit those of topics and brokers. Each notice is sent once.
+//! Notices to the producer's user about settings that do not fit the settings of topics and brokers. Each notice is
+//! sent once.
 //!
 //! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 
@@ -27,7 +28,7 @@ impl Notices {
         });
     }
 
-    /// Calls `report` with each notice, beginning with the earlier ones, until the producer is gone.
+    /// Calls `report` with each notice, including earlier ones, until the producer is dropped.
     pub(crate) fn each(
         &self,
         mut report: impl FnMut(&str) + Send + 'static,

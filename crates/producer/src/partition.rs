@@ -1,9 +1,9 @@
 //! The unfinished records of a partition: the open batch, the queue of closed batches, and the window of those sent.
 //!
-//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it. While the
-//! path or the window is full, batches grow up to max.request.size. On a long path batches leave evenly spaced over the
-//! round trip once half of the window is in use (`take`). There are no sockets here, and time is an argument.
-//! Invariant: batches leave in the order of `append`, and those of a partition are in flight to one broker only.
+//! A batch is ready at batch.size or after linger.ms, but grows until the sender takes it. While the path or the window
+//! is full, batches grow up to max.request.size. On a long path, batches are sent evenly spaced over the round trip
+//! once half of the window is in use (`take`). This module uses no sockets, and time is an argument. Invariant: batches
+//! are sent in the order of `append`. At any time, a partition has batches in flight to only one broker.
 
 mod parting;
 mod ratio;
@@ -61,7 +61,7 @@ pub(crate) struct Partition {
     /// A number that selects the partition's home connection. It spreads a topic's partitions over the connections.
     spread: usize,
     limits: Arc<ProducerLimits>,
-    /// The maximum size of a batch on the wire.
+    /// The maximum size of a batch, which the partitions of a topic share.
     limit: Arc<BatchLimit>,
     share: Arc<PartitionShare>,
     prospect: Prospect,
@@ -70,11 +70,11 @@ pub(crate) struct Partition {
 
 struct PartitionQueue {
     open: Option<OpenBatch>,
-    /// True if the open batch could not grow because there was no memory.
+    /// True if there was no memory to let the open batch grow.
     is_starved: bool,
-    /// How many partitions the first record of the open batch could have joined.
+    /// The number of partitions among which the first record of the open batch could choose.
     peers: usize,
-    /// Closed batches that were never sent, oldest first. The queue is bounded by buffer.memory.
+    /// Closed batches without an attempt, oldest first. The queue is bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
     /// The size of `queue`, in bytes.
     queued_bytes: usize,
@@ -85,42 +85,42 @@ struct PartitionQueue {
     /// The worklist of the leader.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
-    /// The broker that has the partition in its worklist, with the serial number of the listing that counts.
+    /// The broker in whose worklist the partition is, and the serial number of its valid entry there.
     listed: Option<(i32, u64)>,
     listings: u64,
-    /// The broker and the connection of the batches in flight. The connection is `None` if the batches went over
-    /// several.
+    /// The broker to which the batches in flight were sent, and the connection. The connection is `None` if they were
+    /// sent over several.
     sent_to: i32,
     sent_over: Option<u64>,
     retry_at: Option<Instant>,
-    /// How many failures there were since the last success. Determines the backoff.
+    /// The number of failures since the last success. It determines the pause before a retry.
     failures: u32,
     /// The last error since the last success.
     last_error: Option<String>,
     acked_at: Option<Instant>,
-    /// When the last new batch left, and the round trip of its path at that time.
+    /// When the last new batch was sent, and the round trip of its connection at that time.
     left: Option<(Instant, Duration)>,
     ratio: CompressionRatio,
-    /// True after a broker refused a batch for its size, until a batch is sent again. Meanwhile later batches are out
-    /// of order only because of that refusal.
+    /// True from a refusal for a batch's size until the next retry. The broker refuses the batches in flight behind
+    /// that batch as out of order, and these refusals do not count as failures.
     is_parted: bool,
     closed: bool,
 }
 
-/// An entry for a partition in a broker's worklist. The leader may change, and change back before the first leader's
-/// task reads the list. The list then has several entries for the partition, and only the newest counts.
+/// An entry for a partition in a broker's worklist. A list has several entries for a partition if another broker became
+/// the leader for a moment, before this broker's task read the list. Only the newest entry is valid.
 pub(crate) struct Listing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) serial: u64,
 }
 
 impl Listing {
-    /// See [`Partition::take`].
+    /// Calls [`Partition::take`] with this entry.
     pub(crate) fn take(&self, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
         self.partition.take(broker, self.serial, round)
     }
 
-    /// See [`Partition::leaves`].
+    /// Calls [`Partition::leaves`] with this entry.
     pub(crate) fn leaves(&self, broker: &Arc<Worklist<Listing>>) -> bool {
         self.partition.leaves(broker, self.serial)
     }
@@ -131,32 +131,34 @@ impl Listing {
 pub(crate) enum Take {
     /// A batch to send.
     Batch(Outgoing),
-    /// There is no batch before this time. `None` if an event will wake the sender.
+    /// No batch may be sent before this time. `None` if an event will wake the sender.
     NotYet(Option<Instant>),
     /// A full batch waits only for the window.
     Window,
     /// The batch does not fit into the rest of the request.
     NoRoom,
-    /// The batch needs a producer id. If this variant has an id, that id is used up, and another one is needed.
+    /// The partition needs a producer id. If the value is `Some`, the new id must differ from this one, which must not
+    /// be used again.
     Identity(Option<i64>),
-    /// The transaction coordinator must add the partition first.
+    /// The transaction coordinator must first add the partition to the transaction.
     Join,
-    /// The partition leaves the worklist, because another broker leads it or there is nothing to send.
+    /// The entry must be removed from the worklist, because another broker leads the partition or the partition has
+    /// nothing to send.
     Gone,
 }
 
-/// A batch that is on its way to the broker and back.
+/// A batch in a request, until the response is handled.
 pub(crate) struct Outgoing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
     pub(crate) batch: ProducerBatch,
-    /// The id of the topic that the batch is for. Zero if topics have no ids.
+    /// The id of the topic to which the batch must be written. Zero if topics have no ids.
     pub(crate) topic_id: Uuid,
     /// True if the request names the topic without an id, as before Produce 13. Another topic with the same name may
     /// then accept the batch.
     pub(crate) by_name: bool,
-    /// True if the broker should hold the batch back when it arrives out of order.
+    /// True if the broker may park the batch when it arrives out of order.
     pub(crate) reorder: bool,
     /// True for the last batch of a transaction that is being committed.
     pub(crate) ends_transaction: bool,
@@ -165,7 +167,7 @@ pub(crate) struct Outgoing {
 /// The reason why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AppendRefusal {
-    /// There is no memory, or the partition has used its share of it.
+    /// There is no memory, or the partition has used up its share.
     Full(Shortage),
     Closed,
 }
@@ -210,7 +212,7 @@ impl Partition {
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one. `peers` is the number of partitions
-    /// that the record could have joined.
+    /// among which the record could choose.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
@@ -230,8 +232,8 @@ impl Partition {
                 if open.room() < size
                     && let Err(lack) = open.grow(size)
                 {
-                    // The batch leaves as it is. The memory that it lacks may be held by other batches that wait to
-                    // leave.
+                    // The batch is sent without the record. Otherwise there could be a deadlock, because the missing
+                    // memory may be in other batches that wait to be sent.
                     state.is_starved = true;
                     self.announce(state, true);
                     return Err(AppendRefusal::Full(lack));
@@ -239,7 +241,7 @@ impl Partition {
                 open
             }
             full => {
-                // A batch that cannot grow any more is ready to leave, even below batch.size.
+                // A batch that cannot grow any more is ready, even below batch.size.
                 ready = full.is_some() && !self.limits.one_record;
                 self.open_batch(state, size, peers, transaction)?
             }
@@ -255,7 +257,7 @@ impl Partition {
         Ok(delivery)
     }
 
-    /// Closes the open batch and opens a new one with memory for a record of `size` bytes.
+    /// Closes the open batch, if any, and opens one with memory for a record of `size` bytes.
     fn open_batch<'a>(
         &self,
         state: &'a mut PartitionQueue,
@@ -275,13 +277,13 @@ impl Partition {
         Ok(state.open.insert(batch))
     }
 
-    /// Returns the hint that helps to choose a partition for a record without a key.
+    /// Returns the hint about how soon a record without a key would be sent from this partition.
     pub(crate) fn prospect(&self) -> &Prospect {
         &self.prospect
     }
 
     /// Puts the partition on its leader's worklist. If the partition is already there, wakes the sender only if the
-    /// window is open and the batch may leave. The batch may leave if it is `ready`, or if linger.ms is 0.
+    /// window is open and the batch is `ready` or linger.ms is 0.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -291,7 +293,7 @@ impl Partition {
         }
     }
 
-    /// Remembers why the records here cannot be sent.
+    /// Remembers why the records of this partition cannot be sent.
     pub(crate) fn hindered(&self, why: &str) {
         let mut state = self.state.lock();
         if state.has_work() {
@@ -299,14 +301,14 @@ impl Partition {
         }
     }
 
-    /// Returns true if records here wait for a producer id.
+    /// Returns true if records of this partition wait for a producer id.
     pub(crate) fn lacks_identity(&self) -> bool {
         let state = self.state.lock();
         state.has_work() && state.window.wants_identity().is_some()
     }
 
-    /// Returns why a record that has waited since before `since` cannot be sent. Returns `None` if no record has waited
-    /// for that long or no reason is known.
+    /// Returns the reason why a record from before `since` is still waiting. Returns `None` if there is no such record
+    /// or no known reason.
     pub(crate) fn trouble(&self, since: Instant) -> Option<String> {
         let state = self.state.lock();
         let waits = state.unfinished.front().is_some_and(|oldest| oldest.opened_at <= since);
@@ -315,15 +317,15 @@ impl Partition {
         if waits { hindrance() } else { None }
     }
 
-    /// Returns true if records here wait for a leader.
+    /// Returns true if records of this partition wait for a leader.
     pub(crate) fn lacks_leader(&self) -> bool {
         let state = self.state.lock();
         state.leader.is_none() && state.has_work()
     }
 
-    /// Sets the leader from metadata of the topic `topic_id`, or `None` if the partition has none. Ignores metadata of
-    /// another topic or of an older epoch. Returns true if the partition belongs to this topic, and its leader is not
-    /// the broker that last got batches.
+    /// Sets the leader from metadata of the topic `topic_id`. `None` means that the partition has no leader. Ignores
+    /// metadata of another topic or of an older leader epoch. Returns true if the partition belongs to this topic and
+    /// its leader is another broker than the one that last got batches.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -376,7 +378,7 @@ impl Partition {
         }
     }
 
-    /// Puts the partition on its leader's list, which makes an older entry invalid.
+    /// Adds an entry for the partition to its leader's worklist. Older entries become invalid.
     fn list(self: &Arc<Self>, state: &mut PartitionQueue) {
         let Some(leader) = &state.leader else { return };
         state.listings += 1;
@@ -384,7 +386,7 @@ impl Partition {
         leader.list(Listing { partition: self.clone(), serial: state.listings });
     }
 
-    /// Gives the window a producer id if it needs one.
+    /// Passes a producer id and epoch to the window if it needs them.
     pub(crate) fn adopt(&self, identity: ProducerIdAndEpoch) {
         let mut state = self.state.lock();
         if state.window.wants_identity().is_some() {
@@ -419,7 +421,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Takes a batch back for another attempt. The pause before the attempt grows with each failure in a row.
+    /// Takes a batch back for another attempt. The pause before that attempt grows with each failure in a row.
     pub(crate) fn set_back(
         self: &Arc<Self>,
         outgoing: Outgoing,
@@ -433,14 +435,14 @@ impl Partition {
         if by_name {
             state.window.went_by_name(ticket);
         }
-        // Batches behind a failed one are only out of order because of it, so the error of the failed batch is
-        // reported.
+        // If a batch failed, those in flight behind it are refused as out of order. The reported error is therefore
+        // that of the failed batch.
         if setback != Setback::OutOfOrder || state.last_error.is_none() {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it. All of them count as one failure, or as none if the
-        // failed batch is sent again in parts.
+        // A failed batch and the batches in flight behind it count as a single failure, because the latter fail only
+        // due to the former. If the failed batch is split and sent again, there is no failure to count.
         let is_followed = state.is_parted && setback == Setback::OutOfOrder;
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
             state.retry_at = Some(now + pause(state.failures));
@@ -449,12 +451,12 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Notes how well a batch was compressed. Later batches grow by this ratio.
+    /// Notes how well a batch was compressed. If the ratio is good, later batches grow larger before compression.
     pub(crate) fn compressed(&self, before: usize, after: usize) {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// Removes finished batches after a result, and wakes the task of a new leader if necessary.
+    /// Handles the result of a batch: removes finished batches, and wakes the task of a new leader if necessary.
     fn resolved(self: &Arc<Self>, state: &mut PartitionQueue, now: Instant) {
         state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
@@ -463,8 +465,8 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // Wakes the task of a new leader, which has waited for the last response of the old one. The old leader's task
-        // checks its partitions anyway.
+        // A new leader may get batches only after the last response of the old leader, so its task is woken now. The
+        // old leader's task needs no wake-up, because it checks its partitions after each response.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }
@@ -497,7 +499,7 @@ impl Partition {
             outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
         }
         self.purge(&mut state);
-        // Brokers and partitions refer to each other. This line breaks the cycle.
+        // Brokers and partitions hold references to each other. This line breaks the cycle, so that both are freed.
         state.leader = None;
     }
 
@@ -524,7 +526,7 @@ impl PartitionQueue {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
 
-    /// Returns why the records cannot be sent, if a reason is known.
+    /// Returns the reason why the records cannot be sent, if it is known.
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),
@@ -533,7 +535,7 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the text of a timeout if the batch itself has no known error.
+    /// Returns the reason of a timeout for a batch that has no error of its own.
     fn unanswered(&self, sent: bool) -> String {
         match &self.leader {
             Some(leader) if !sent => format!("not sent: broker {} accepted no more requests", leader.id),
@@ -545,7 +547,7 @@ impl PartitionQueue {
         self.listed.is_some_and(|(id, _)| id == leader.id)
     }
 
-    /// Completes the batches that the window has settled without a response of their own.
+    /// Completes the batches whose outcome the window has inferred without a response.
     fn finish_settled(&mut self, now: Instant) {
         for (batch, fate) in self.window.settled() {
             match fate {

@@ -1,5 +1,5 @@
-//! Chooses a record's partition. A record with a key goes where Kafka's Java client would send it. Records without a
-//! key are spread uniformly, one run of records after another.
+//! Chooses a record's partition. A record with a key gets the same partition as with Kafka's Java client. Records
+//! without a key are spread uniformly, in runs of consecutive records.
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
@@ -34,28 +34,29 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// Chooses the partition for records without a key: one for a *run* of records, and then another one (KIP-480).
+/// Chooses the partition for records without a key: one partition for a *run* of consecutive records, then another one
+/// for the next run (KIP-480).
 ///
-/// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. A few partitions thus get large
-/// batches at a time, instead of small ones for all partitions. There is one exception: on a long path, a run ends
-/// earlier if all of its records have left. The next partition is the best of a few chosen at random ("the power of two
-/// choices", Mitzenmacher, 1996). Each partition thus gets as many records as its broker accepts (KIP-794), and no
-/// record waits for acknowledgements while another partition could send it.
+/// A run lasts for about [`RUN_TIME`] at the present rate of records, but has at least batch.size bytes. At any time, a
+/// few partitions thus get large batches, instead of all partitions small ones. There is one exception: on a long path,
+/// a run ends as soon as all of its records are sent. The next partition is the best of a few random ones ("the power
+/// of two choices", Mitzenmacher, 1996). Each partition thus gets as many records as its broker accepts (KIP-794), and
+/// no record waits for acknowledgements while another partition could send it.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
     bytes: AtomicUsize,
-    /// How many bytes end the run.
+    /// The number of bytes after which the run ends.
     run_bytes: AtomicUsize,
     run_began: Mutex<Instant>,
     seed: AtomicU64,
 }
 
-/// The time that determines how long a run is. A run gets as many bytes as are sent in this time, within bounds. No
-/// record waits until this time has passed, since batches leave during the run.
+/// The target duration of a run. The length of the next run in bytes is computed from it and the rate of the present
+/// run, within bounds. Batches are sent during a run, so no record waits for its end.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// Maximum number of batches of batch.size in a run. Without this limit, a burst of records could end up in one
-/// partition.
+/// Maximum length of a run, as a multiple of batch.size. Without this limit, a whole burst of records could be added to
+/// a single partition.
 const RUN_BATCHES: usize = 16;
 /// The number of partitions from which the best one is chosen.
 const CHOICES: usize = 4;
@@ -71,9 +72,9 @@ impl Sticky {
         }
     }
 
-    /// Returns the current partition of `available`, which must not be empty. If all records of the current partition
-    /// have left and its path is long, a new run begins first. `available` contains the partitions with a leader, or
-    /// all if none has one.
+    /// Returns the partition of the current run. If its path is long and all of its records are sent, begins a new run
+    /// first. `available` contains the partitions with a leader, or all partitions if none has a leader, and must not
+    /// be empty.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();
@@ -86,13 +87,14 @@ impl Sticky {
         &available[at]
     }
 
-    /// Moves on to another partition, because the current one does not accept a record.
+    /// Continues with the next partition, because the current one does not accept a record.
     pub(crate) fn skip(&self) {
         self.bytes.store(0, Ordering::Relaxed);
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the bytes sent to the current partition. Begins the next run once the present run has enough bytes.
+    /// Counts bytes that were added to the current partition. Begins the next run once the present one has enough
+    /// bytes.
     #[inline]
     pub(crate) fn produced<T>(
         &self,
@@ -101,8 +103,8 @@ impl Sticky {
         available: &[T],
         prospect: impl Fn(&T) -> &Prospect,
     ) {
-        // If two threads race here, both may move on, or one count may be lost. The choice stays uniform in either
-        // case.
+        // Two threads may call this at the same time. Then both may begin a run, or the bytes of one may not be
+        // counted. The distribution of records stays uniform in either case.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
@@ -120,7 +122,7 @@ impl Sticky {
         let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
-        // With few partitions, all are candidates. Otherwise a few are picked at random.
+        // Up to `CHOICES` partitions are candidates: all partitions if there are so few, and otherwise random ones.
         let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
         let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
         let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));
@@ -173,8 +175,8 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// A busy broker's queue makes the path look long. If runs then ended early, small batches would keep the broker
-    /// busy.
+    /// The queue of a busy broker lengthens the round trip, so the path counts as long. If runs then ended early,
+    /// batches would be small and keep the broker busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
@@ -183,7 +185,7 @@ mod tests {
         let mut runs = vec![(0, 0)];
         for _ in 0..100_000 {
             let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
-            // The unsent bytes belong to a batch that waits for its connection.
+            // The unsent bytes stand for a batch that waits for its connection, so that the run is not over.
             prospect.set_unsent(1000);
             match runs.last_mut() {
                 Some((last, bytes)) if last == at => *bytes += 100,

@@ -1,23 +1,23 @@
-//! Limits how much one connection may have in flight: a number of requests, or an estimate of what the path holds.
+//! Limits how much one connection may have in flight: to a configured number of requests, or to an estimate of the
+//! bytes that the path holds.
 //!
-//! Time is an argument here. How far a partition may run ahead is decided in `window`. The algorithm is BBR (Cardwell
-//! et al., 2016), and the names are BBR's, with requests in place of packets.
+//! Time is an argument here. `window` limits the unacknowledged batches of a partition. The algorithm is BBR (Cardwell
+//! et al., 2016), and so are the names, but the unit is a request instead of a packet.
 //!
 //! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
 //! recent round trip of a request. Bottleneck bandwidth is the largest rate of acknowledged bytes in the last rounds.
-//! Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also reveals a
-//! path that became wider, because twice as much in flight then arrives twice as fast. A round ends with the response
-//! to a request that was sent after the round began.
+//! Twice the BDP may be in flight. The second BDP keeps the broker busy while responses travel. It also reveals when
+//! the bandwidth has increased, because the rate of acknowledgements then rises. A round ends with the response to a
+//! request that was sent after the round began, so it takes about one round trip.
 //!
-//! * A sample taken while the application had nothing more to send (application-limited) may raise the estimated rate.
-//!   It never lowers the rate, and makes no older sample expire.
-//! * The shortest round trip (min RTT) must not include a queue of this connection's own. Once in [`MIN_RTT_MAX_AGE`],
-//!   therefore, a little less than one bandwidth-delay product (BDP) is in flight for a round (PROBE_RTT). This BDP is
-//!   computed from the last round's own rate. The round trip of requests in that round is the new min RTT, whether
-//!   shorter or longer. Larger rates of earlier rounds are dropped together with the old min RTT.
+//! * A sample that was taken while the application had nothing more to send (application-limited) may raise the
+//!   estimated rate. It does not lower the rate, and does not let older samples expire.
+//! * Min RTT must not include time in a queue that this connection itself has caused. Once in [`MIN_RTT_MAX_AGE`], the
+//!   connection therefore limits itself for a round to a little less than one BDP in flight (PROBE_RTT). This BDP is
+//!   computed from the rate of the last round alone. The shortest round trip in the probe is the new min RTT, even if
+//!   it is longer than the old one. Larger rates of earlier rounds are dropped together with the old min RTT.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
-//! * In addition, as many bytes may be in flight as were acknowledged in one burst in each of the last rounds
-//!   (`bursts`).
+//! * If acknowledgements come in bursts, the bytes of such a burst may be in flight in addition (`bursts`).
 //!
 //! Invariant: with an estimate, at least five requests (Kafka's default) may be in flight, except during PROBE_RTT.
 
@@ -32,13 +32,14 @@ use std::time::{Duration, Instant};
 
 /// Minimum number of requests that may be in flight, whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
-/// Maximum number of requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
-/// `fullbore.connection.requests.max` is 1024). If the broker read fewer, it would never see a batch for which others
-/// in flight wait.
+/// Maximum number of requests in flight, whatever the estimate is. This must be less than a Fullbore broker reads ahead
+/// (`fullbore.connection.requests.max`, by default 1024). Otherwise the broker might not read the missing batch for
+/// which the batches that it has read are waiting.
 const REQUESTS_MAX: usize = 900;
-/// Maximum number of requests in flight, including those for which other requests wait at the broker.
+/// Maximum number of requests in flight if the next one has a missing batch, for which other batches wait at the
+/// broker.
 const REQUESTS_MAX_MISSING: usize = 1000;
-/// How many rounds the largest rate is remembered for.
+/// The number of rounds for which a rate is remembered.
 const RATE_ROUNDS: u64 = 10;
 /// How long a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
@@ -46,22 +47,22 @@ const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
 const GAIN: f64 = 2.0;
 /// How much may be in flight during STARTUP, in BDPs.
 const STARTUP_GAIN: f64 = 3.0;
-/// How much may be in flight during PROBE_RTT, in BDPs. The value is below 1, because otherwise a queue would hide that
-/// a path has become shorter.
+/// How much may be in flight during PROBE_RTT, in BDPs. The value is below 1. With a full BDP of the old min RTT in
+/// flight, a path that has become shorter would have a queue, which would hide the change.
 const PROBE_RTT_GAIN: f64 = 0.75;
 /// The rate counts as growing if it increases by this factor in a round.
 const GROWTH: f64 = 1.25;
 /// How many rounds without growth end STARTUP.
 const FLAT_ROUNDS: u32 = 3;
 
-/// The state when a request left. Its response turns this into a sample.
+/// The state of the connection when a request was sent. With its response, this becomes a sample of the rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     bytes: usize,
     at: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// When the newest request with a response was sent.
+    /// The time at which the newest request was sent, among those that already had a response when this one was sent.
     after: Instant,
     limited: bool,
 }
@@ -80,17 +81,18 @@ pub(crate) struct Pipe {
     delivered: u64,
     delivered_at: Instant,
     newest_sent_at: Instant,
-    /// Requests that are sent before `delivered` reaches this value count as limited by the application.
+    /// Requests that are sent before `delivered` reaches this value count as application-limited.
     limited_until: u64,
-    /// The largest rates in bytes per second, in descending order, each with the number of its round.
+    /// The largest rates in bytes per second, in descending order, each with the number of its round. A rate is dropped
+    /// when a larger one follows.
     rates: VecDeque<(u64, f64)>,
-    /// How many rounds had a sample that was not limited by the application.
+    /// The number of rounds with a sample that was not application-limited.
     round: u64,
     round_ends_at: u64,
-    /// When this round began, and how many bytes had been acknowledged then.
+    /// The start of this round, and the value of `delivered` at that time.
     round_began: (Instant, u64),
-    /// Two flags. The first is true if this round had samples that were not application-limited, the second if it had
-    /// application-limited ones.
+    /// Two flags. The first is true if this round has a sample that is not application-limited. The second is true if
+    /// it has a sample that is.
     round_had: (bool, bool),
     /// The rate of the last round, if none of its samples was application-limited.
     recent: Option<f64>,
@@ -100,7 +102,7 @@ pub(crate) struct Pipe {
     bursts: Bursts,
 }
 
-/// The state of STARTUP. The window stays wide until the rate stops growing.
+/// The state of STARTUP, in which [`STARTUP_GAIN`] applies until the rate stops growing.
 #[derive(Debug)]
 struct Startup {
     rate: f64,
@@ -110,11 +112,11 @@ struct Startup {
 /// The state of PROBE_RTT, while the min RTT is measured again.
 #[derive(Debug)]
 struct ProbeRtt {
-    /// How many bytes may be in flight.
+    /// How many bytes may be in flight during the probe.
     window: usize,
     /// The rate of the previous round, if none of its samples was application-limited.
     rate: Option<f64>,
-    /// Since when no more than `window` has been in flight.
+    /// The time since which at most `window` bytes have been in flight.
     drained_at: Option<Instant>,
     min_rtt: Duration,
     /// The value of `delivered` (acknowledged bytes) at the first measured response. The probe ends with the response
@@ -176,7 +178,7 @@ impl Pipe {
         self.startup.is_some()
     }
 
-    /// Returns how many bytes the path holds without a queue. 0 before the first samples.
+    /// Returns the bandwidth-delay product in bytes. 0 before the first samples.
     pub(crate) fn bdp(&self) -> usize {
         self.min_rtt().map_or(0, |min_rtt| (min_rtt.as_secs_f64() * self.rate()) as usize)
     }
@@ -187,12 +189,12 @@ impl Pipe {
         ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
-    /// Returns true if another request may leave. The request may exceed the window by its own size.
+    /// Returns true if another request may be sent. The bytes in flight may then exceed the window by this request.
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // The window of the probe is rounded to whole requests. If it were rounded down, a path that holds few
-            // requests would run half empty.
+            // The probe's window is rounded to the nearest number of whole requests. If it were rounded down, a path
+            // that holds few requests would be half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
@@ -203,9 +205,9 @@ impl Pipe {
         }
     }
 
-    /// Returns true if another request may leave when requests in flight wait for it at the broker. A configured number
-    /// of requests may be exceeded by one. With an estimate, the limit is [`REQUESTS_MAX_MISSING`] requests, because
-    /// this request replaces one that was lost with another connection.
+    /// Returns true if a request with a missing batch may be sent, for which batches in flight wait at the broker. A
+    /// configured number of requests may be exceeded by one. With an estimate, only [`REQUESTS_MAX_MISSING`] applies
+    /// and not the window, because this request replaces one that was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,
@@ -213,12 +215,12 @@ impl Pipe {
         }
     }
 
-    /// Notes that there is nothing to send, although more could be in flight.
+    /// Notes that the application is the limit: there is nothing to send, although more could be in flight.
     pub(crate) fn limited(&mut self) {
         self.limited_until = (self.delivered + self.bytes as u64).max(1);
     }
 
-    /// Counts a request that leaves.
+    /// Counts a request that is being sent.
     pub(crate) fn sent(&mut self, bytes: usize, now: Instant) -> Sent {
         if self.requests == 0 {
             (self.newest_sent_at, self.delivered_at) = (now, now);
@@ -241,7 +243,7 @@ impl Pipe {
         self.bytes -= sent.bytes;
     }
 
-    /// Takes a sample from a request that got its response.
+    /// Counts a request that got its response, and takes a sample from it.
     pub(crate) fn answered(&mut self, sent: &Sent, now: Instant) {
         self.requests -= 1;
         self.bytes -= sent.bytes;
@@ -256,8 +258,8 @@ impl Pipe {
     }
 
     fn sample_rate(&mut self, sent: &Sent, now: Instant) {
-        // The rate is measured over the longer of two times: between acknowledgements, and between sends. Responses
-        // that arrive in a bunch would otherwise give too high a rate.
+        // The rate is measured over the longer of two intervals: between acknowledgements, and between sends. If
+        // responses arrive in a bunch, the interval between acknowledgements alone would give a rate that is too high.
         let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
         if elapsed <= 0.0 {
             return;
@@ -302,8 +304,7 @@ impl Pipe {
         }
     }
 
-    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, so the
-    /// window stays as it is.
+    /// Begins PROBE_RTT. If the last round was application-limited, there is no queue, so the window is not reduced.
     fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());
         let window = match self.recent {

@@ -1,16 +1,16 @@
-//! The memory of the producer (buffer.memory). Batches are built in chunks of one size, which are used again and again.
+//! The memory of the producer (buffer.memory). Batches are built in chunks of one size, which are reused.
 //!
-//! Because all chunks have the same size, any free chunk lets any batch grow. With two sizes, memory that is cut into
-//! small buffers would keep batches small.
+//! Because all chunks have the same size, every batch can use every free chunk. With chunks of two sizes, a large batch
+//! could not use the memory of free small chunks.
 //!
-//! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
+//! If there are several partitions, one partition may have at most four times the memory that is still free (dynamic
 //! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
-//! and two leave a ninth. A partition without memory may take the last chunk. If all partitions are reachable, they
-//! share almost all of the memory.
+//! and two leave a ninth. A partition without any chunk may take the last free one. If all partitions are reachable,
+//! they can use almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
-//! up to whole chunks. There is one exception: compressing, splitting or renumbering a few batches may exceed it for a
-//! moment. Without a codec, a steady load takes every buffer from the pool and touches no fresh page.
+//! up to whole chunks. There is one exception: while a few batches are compressed, split or renumbered, they may exceed
+//! it for a moment. Without a codec, a steady load only reuses chunks and allocates no memory.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ pub(crate) struct Pool {
     shares: AtomicUsize,
 }
 
-/// The part of the memory that a partition uses.
+/// The memory that one partition uses.
 #[derive(Debug)]
 pub(crate) struct PartitionShare {
     pool: Arc<Pool>,
@@ -39,7 +39,7 @@ pub(crate) struct PartitionShare {
     chunks: AtomicUsize,
 }
 
-/// A partition may use this many times the memory that is left free.
+/// The maximum memory of a partition, as a multiple of the free memory.
 const TIMES_FREE: usize = 4;
 
 /// The reason why no chunk is available.
@@ -59,7 +59,7 @@ struct PooledChunks {
     used: usize,
 }
 
-/// The chunks that a batch has taken from the pool. They count against buffer.memory until the lease is dropped.
+/// A batch's chunks from the pool. They count against buffer.memory until the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
@@ -70,7 +70,7 @@ pub(crate) struct Lease {
 
 impl Pool {
     /// Creates a pool with `limit` bytes in chunks of `chunk` bytes. The number of chunks is rounded up, so that the
-    /// bytes of one request always fit.
+    /// pool has room for one request in any case.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
@@ -88,12 +88,12 @@ impl Pool {
         Arc::new(PartitionShare { pool: self.clone(), chunks: AtomicUsize::new(0) })
     }
 
-    /// Resolves when memory is returned after the call.
+    /// Returns a future that resolves the next time that memory is returned.
     pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'_> {
         self.freed.notified()
     }
 
-    /// Returns true if a caller waits for memory. Batches should then leave as they are.
+    /// Returns true if a caller waits for memory. Batches should then be sent without lingering.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -136,7 +136,7 @@ impl PartitionShare {
         bytes.div_ceil(self.pool.chunk)
     }
 
-    /// Passes `count` chunks to `put`. If not all are available, takes none.
+    /// Takes `count` chunks and passes each to `put`. If not all are available, takes none.
     fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
@@ -170,7 +170,7 @@ impl Drop for MemoryWait<'_> {
 }
 
 impl Lease {
-    /// Passes `count` more chunks to `put`. If not all are available, takes none.
+    /// Takes `count` more chunks and passes each to `put`. If not all are available, takes none.
     pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         self.share.take(count, put)?;
         self.chunks += count;
@@ -195,8 +195,8 @@ impl Lease {
         }
     }
 
-    /// Gives the chunks back, because the data now is in other memory of `bytes` bytes. That memory counts as whole
-    /// chunks.
+    /// Returns chunks to the pool, because the data is now in `bytes` bytes of other memory. The lease counts that
+    /// memory, rounded up to whole chunks.
     pub(crate) fn exchange(&mut self, mut chunks: Vec<BytesMut>, bytes: usize) {
         let left = self.chunks_for(bytes).min(self.chunks);
         let over = self.chunks - left;

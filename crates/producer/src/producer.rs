@@ -1,8 +1,8 @@
 //! The producer's interface for applications: send, flush, close.
 //!
-//! The work behind it is in `core`. Invariant: `send` does not wait while there is memory and the topic and its
-//! partition are known. It copies the record's bytes into a batch and returns. It allocates memory only for a new
-//! batch.
+//! The shared state and the background tasks are in `core`. Invariant: `send` does not wait if there is memory, and if
+//! the topic and the partition are known. It copies the record's bytes into a batch and returns. It allocates memory
+//! only for a new batch.
 
 use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
@@ -22,9 +22,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How many partitions are tried for a record without a key, if some have used their share of the memory.
+/// Maximum number of partitions to try for a record without a key, if partitions have used up their share of the
+/// memory.
 const TRIES_MAX: usize = 8;
-/// The name of the missing resource in errors.
+/// The name of the missing metadata in errors.
 const METADATA: &str = "metadata of the topic";
 
 /// An idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
@@ -49,7 +50,7 @@ pub struct Producer {
     background: Option<Background>,
 }
 
-/// A handle to wait for the end of a producer's tasks.
+/// A handle with which `close` waits for the end of the producer's tasks.
 enum Background {
     /// The producer's own thread.
     Thread(std::thread::JoinHandle<()>),
@@ -74,7 +75,7 @@ impl Producer {
             .spawn(move || {
                 runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
-                // The thread ends without waiting for the resolution of a name, which may take the system long.
+                // The thread must not wait for a name resolution in the runtime, which may take long.
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;
@@ -82,8 +83,8 @@ impl Producer {
     }
 
     /// Starts a producer whose tasks run in `runtime`, which must have tokio's timer and I/O driver enabled. All
-    /// producers of a runtime share its threads, which saves a switch of threads for each request. Other tasks of the
-    /// runtime must not block a thread, because the producer would then miss its time limits.
+    /// producers of a runtime share its threads, which saves context switches. Other tasks of the runtime must not
+    /// block its threads, because the producer would then exceed its timeouts.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if settings contradict each other.
@@ -103,12 +104,12 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Queues a record for sending. If there is no memory (of buffer.memory, or of the partition's share), waits for
-    /// it, at most for max.block.ms. Also waits for the metadata of an unknown topic, and for fresh metadata if the
-    /// partition is unknown. The [`Delivery`] resolves when the record is acknowledged or has failed.
+    /// Queues a record for sending. Waits for up to max.block.ms if there is no memory, because buffer.memory or the
+    /// partition's share of it is used up. Also waits for the metadata of an unknown topic, and for newer metadata if
+    /// the partition is unknown. The [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
+    /// Returns [`SendError`] if the record is refused. The record was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -197,7 +198,7 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // The futures are created before the attempt, so that no event during the attempt is missed.
+            // The futures are created before the attempt, so that an event during the attempt resolves them.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
@@ -210,7 +211,8 @@ impl Producer {
                     drop(waiting);
                     (METADATA, self.before(deadline, changed).await)
                 }
-                // The topic may have more partitions by now, so newer metadata is awaited before the record is refused.
+                // The topic may have more partitions by now. The record is therefore refused only after newer metadata
+                // has arrived.
                 Err(missing @ SendError::NoPartition { .. }) => {
                     drop(waiting);
                     let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());
@@ -237,7 +239,7 @@ impl Producer {
     pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
         let mut troubles = self.core.troubles();
         self.runtime.spawn(async move {
-            // An error means that the producer is gone.
+            // An error means that the producer was dropped.
             while troubles.changed().await.is_ok() {
                 let trouble = troubles.borrow_and_update().clone();
                 if let Some(trouble) = trouble {
@@ -271,8 +273,8 @@ impl Producer {
         }
     }
 
-    /// Connects to a bootstrap server. A tool can thus report an error at once if no server responds. The first records
-    /// use this connection.
+    /// Connects to a bootstrap server, so that a tool can report an error at once if no server responds. The first
+    /// records use this connection.
     ///
     /// # Errors
     /// Returns [`MetadataError`] of the last attempt, if no bootstrap server responds.
@@ -280,7 +282,7 @@ impl Producer {
         let cluster = self.core.cluster.clone();
         // Runs in the producer's own runtime, because the responses are read there.
         let found = self.runtime.spawn(async move { cluster.any().await.map(drop) });
-        // If the runtime is gone, the producer has stopped and sends nothing any more.
+        // The task fails only if the runtime has ended. The producer is then stopped and sends nothing.
         found.await.unwrap_or(Ok(()))
     }
 
@@ -309,7 +311,7 @@ impl Producer {
         self.core.statuses()
     }
 
-    /// Sends batches that linger, and waits until every record sent before the call has a result.
+    /// Sends all batches without lingering, and waits until every record from before the call has a result.
     pub async fn flush(&self) {
         let _hurry = self.core.flushing();
         for outcome in self.core.unfinished() {
@@ -317,8 +319,8 @@ impl Producer {
         }
     }
 
-    /// Flushes, lets transactions end, and stops. If this takes longer than `timeout`, stops anyway, and records
-    /// without a result fail.
+    /// Flushes, waits for transactions to end, and stops the producer. After `timeout` stops it in any case. Records
+    /// without a result then fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
         let ended = async {
@@ -327,7 +329,7 @@ impl Producer {
         };
         self.before(Instant::now().checked_add(timeout), ended).await;
         self.core.stop();
-        // The thread or task ends by itself as soon as it sees the stop.
+        // The stop ends the thread or task.
         match self.background.take() {
             Some(Background::Thread(thread)) => drop(thread.join()),
             Some(Background::Task(task)) => drop(task.await),
@@ -374,7 +376,7 @@ mod tests {
         let producer = Producer::new(ProducerConfig::new("127.0.0.1:1")).expect("valid");
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let (begins, begun) = std::sync::mpsc::channel();
-        // Blocks a thread just as the runtime does when it resolves a name.
+        // Blocks a thread of the runtime, as a name resolution does.
         producer.runtime.spawn_blocking(move || {
             begins.send(()).expect("the test waits");
             ended.recv()

@@ -2,7 +2,7 @@
 
 pub use fullbore_wire::batch::Header;
 
-/// A record to be sent. It only borrows its parts. `send` copies the bytes once, into a batch.
+/// A record to be sent. The record borrows its data, which `send` copies into a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerRecord<'a> {
     /// The topic.

@@ -1,7 +1,7 @@
-//! A transaction, as its records see it: its number, the application's wish, the first failure and the outcome.
+//! The state of one transaction: its number, how the application wants to end it, its first failure and its outcome.
 //!
-//! Requests to the coordinator are in `coordinator`. Invariant: the first failure, the first wish and the first outcome
-//! stay.
+//! Requests to the coordinator are in `coordinator`. Invariant: a later failure, wish or outcome does not replace the
+//! first one.
 
 use crate::error::{ProduceError, TransactionError};
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ struct ScopeState {
     failure: Option<TransactionError>,
     wish: Option<Wish>,
     outcome: Option<Result<(), TransactionError>>,
-    /// True once the application has seen the outcome, or does not want to see it.
+    /// True once the application has got the outcome, or has dropped the [`Ending`](crate::Ending) without it.
     is_observed: bool,
 }
 
@@ -33,10 +33,10 @@ pub(crate) struct TransactionScope {
     /// Wakes the task that sends requests to the coordinator.
     wake: Arc<Notify>,
     failed: AtomicBool,
-    /// True once the coordinator may know of the transaction, because a batch has left, or a partition or a group was
-    /// added.
+    /// True once the coordinator may have begun the transaction, because a batch was sent, or a partition or a group
+    /// was added.
     started: AtomicBool,
-    /// True once the coordinator may have received a request to commit.
+    /// True if the coordinator may have received a request to commit.
     possibly_committed: AtomicBool,
     state: Mutex<ScopeState>,
 }
@@ -88,18 +88,18 @@ impl TransactionScope {
         self.state.lock().wish
     }
 
-    /// Notes that the coordinator may know of the transaction from now on.
+    /// Notes that the coordinator may begin the transaction from now on.
     pub(crate) fn start(&self) {
         self.started.store(true, Ordering::Release);
     }
 
-    /// Returns true if the coordinator may know of the transaction.
+    /// Returns true if the coordinator may have begun the transaction.
     pub(crate) fn is_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Sets whether the transaction may already be committed. The value is true while a request to commit may have been
-    /// received, and false again if the coordinator has refused it.
+    /// Sets whether the transaction may already be committed. The caller sets true before it sends a request to commit,
+    /// and false if the coordinator has refused that request.
     pub(crate) fn set_possibly_committed(&self, possibly: bool) {
         self.possibly_committed.store(possibly, Ordering::Release);
     }
@@ -109,24 +109,24 @@ impl TransactionScope {
         self.possibly_committed.load(Ordering::Acquire)
     }
 
-    /// Gives the transaction its outcome.
+    /// Sets the outcome of the transaction, unless it already has one.
     pub(crate) fn finish(&self, outcome: Result<(), TransactionError>) {
         self.state.lock().outcome.get_or_insert(outcome);
     }
 
-    /// Returns the outcome for the application, or `None` while there is none.
+    /// Returns the outcome, or `None` while there is none. The application has then seen the outcome.
     pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
         let mut state = self.state.lock();
         state.is_observed |= state.outcome.is_some();
         state.outcome.clone()
     }
 
-    /// Notes that the application does not want to see the outcome.
+    /// Notes that the application does not want the outcome.
     pub(crate) fn disregard(&self) {
         self.state.lock().is_observed = true;
     }
 
-    /// Returns the error of the transaction, if the application wants to see the outcome and has not seen it yet.
+    /// Returns the error of the transaction, if the application wants the outcome and has not got it yet.
     pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
         let state = self.state.lock();
         let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);

@@ -1,12 +1,13 @@
-//! The task of a broker. It gathers batches into Produce requests and spreads the requests over the connections.
+//! The task that sends to one broker. It gathers batches into Produce requests and distributes the requests over the
+//! connections to the broker.
 //!
-//! Responses are handled in `answer`. Invariants: a connection has no more in flight than its estimate permits. A
-//! broker without an acknowledgement yet has at most one request. Each batch taken from a partition returns to it
-//! exactly once: acknowledged, failed, or for another attempt.
+//! Responses are handled in `answer`. Invariants: a connection has no more in flight than its estimate permits. Until a
+//! broker has acknowledged a batch, at most one request to it is in flight. Each batch that was taken from a partition
+//! returns to the partition exactly once: acknowledged, failed, or for another attempt.
 //!
 //! Five events wake the task: a response, a batch that became ready, a completed write, a new connection, and a time
-//! set by a partition. The connection's own task handles a response. It returns the batches to their partitions and
-//! wakes this task, so that no poll is repeated and no event missed.
+//! set by a partition. The task of the connection handles a response: it returns the batches to their partitions, and
+//! then wakes this task. This task therefore does not have to poll for responses and misses none.
 
 mod answer;
 mod binding;
@@ -46,19 +47,20 @@ const ADDS_PARTITIONS: i16 = 12;
 /// The first version of Produce whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// After this many failed attempts in a row to open another connection, the sender assumes that the broker accepts no
-/// more.
+/// Number of failed attempts in a row to open another connection, after which the sender assumes that the broker
+/// accepts no more.
 const LANE_FAILURES: u32 = 3;
 
 /// How long the sender waits for a response before the response counts as overdue. The sender then requests metadata
-/// from another broker, to see who leads.
+/// from another broker, because another broker may have become the leader.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The state of the task.
 struct Sender {
     core: Arc<Core>,
     broker: Arc<Broker>,
-    /// The partitions with work, in the order in which they are served.
+    /// The partitions that have or may soon have batches, in the order in which the next request takes batches from
+    /// them.
     active: Vec<Listing>,
     lanes: Lanes,
     /// Decides how many connections there should be. `None` if the configuration sets the number.
@@ -81,8 +83,8 @@ pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
 async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
-    // A fixed number of requests in flight applies to the whole broker. There is then only one connection, unless the
-    // number of connections is set as well.
+    // A configured number of requests in flight is meant for the whole broker. The sender then uses only one
+    // connection, unless the number of connections is configured as well.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
@@ -104,7 +106,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        // If nothing else happens, the requests just sent may still become overdue, so the task checks that.
+        // Without any other event, the task wakes up when the oldest request in flight becomes overdue.
         let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
         sender.rest(earlier(next, look_again)).await;
     }
@@ -117,8 +119,8 @@ impl Sender {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Each poll covers both the connections and the worklist. Otherwise endless records would keep a write from
-        // completing.
+        // Each poll covers both the connections and the worklist. Otherwise a steady flow of records could prevent the
+        // completion of a write.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -129,15 +131,15 @@ impl Sender {
         }
     }
 
-    /// Returns when the oldest request in flight was sent. Returns `None` without idempotence: such a request is not
-    /// abandoned before its timeout, because its batches could then be written twice.
+    /// Returns when the oldest request in flight was sent. Returns `None` without idempotence, because such a request
+    /// must not be abandoned before its timeout: a retry could write its batches twice.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata if a response is overdue. If another broker has taken over a partition since the overdue
-    /// request was sent, closes the connections, so that the batches go to the new leader. The replaced broker may
-    /// never respond. Returns the time of the next check, or `None` if no request is in flight.
+    /// Fetches metadata if a response is overdue. If another broker has become the leader of a partition since the
+    /// overdue request was sent, closes the connections. The batches are then sent to the new leader, although the
+    /// replaced broker may never respond. Returns the time of the next check, or `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -198,8 +200,8 @@ impl Sender {
         false
     }
 
-    /// Connects to the broker. Returns `None` once no partition needs the connection any more. This matters with a
-    /// broker that hangs, because it accepts the connection but never responds to the handshake.
+    /// Connects to the broker. Returns `None` once no partition needs the connection any more. Otherwise the task could
+    /// wait for long, because a broker that hangs may accept the connection and never respond to the handshake.
     async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
         let core = self.core.clone();
         let mut connecting = pin!(core.cluster.broker(self.broker.id));
@@ -218,7 +220,7 @@ impl Sender {
         }
     }
 
-    /// Checks whether more connections would carry more bytes, if their number is automatic.
+    /// If the number of connections is automatic, checks if more connections could raise the throughput.
     fn look(&mut self) {
         let now = Instant::now();
         let Some(mut demand) = self.demand.take_if(|demand| demand.is_due(now)) else { return };
@@ -248,7 +250,7 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Returns true if another connection could carry batches that now have to wait. If partitions keep to one
+    /// Returns true if batches are waiting that another connection could send. If each partition uses only one
     /// connection, this requires waiting batches of more partitions than there are connections.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
@@ -265,14 +267,14 @@ impl Sender {
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))
     }
 
-    /// Removes partitions from the worklist if another broker leads them now.
+    /// Removes partitions that another broker leads now from the list of active partitions.
     fn give_away(&mut self) {
         let work = &self.broker.work;
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready, or
-    /// `None` if an event will wake the task.
+    /// Sends requests until no connection accepts another one. Returns the time of the next check for batches that are
+    /// not ready, or `None` if an event will wake the task.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
@@ -292,7 +294,7 @@ impl Sender {
         earlier(next, self.fill_gaps(tried).await)
     }
 
-    /// Reports, only once, that the broker's window keeps full batches waiting.
+    /// Measures how long full batches wait only for the broker's window. Reports it once if this limits throughput.
     fn look_at_window(&mut self, binds: bool) {
         let (rtt, delivered, now) = (self.lanes.least(), self.lanes.delivered(), clock::now());
         let is_long = self.binding.look(&BindingLook { binds, rtt, delivered, now });
@@ -307,9 +309,9 @@ impl Sender {
         }
     }
 
-    /// Sends batches for which other batches wait at the broker, even over a full connection, because the waiting
-    /// batches may be the ones that fill it. Returns the time of the next check, or `None` if an event will wake the
-    /// task.
+    /// Sends missing batches, for which other batches wait at the broker. Sends them even over a full connection,
+    /// because the waiting batches may be what fills it. Returns the time of the next check, or `None` if an event will
+    /// wake the task.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -328,7 +330,7 @@ impl Sender {
         next
     }
 
-    /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
+    /// Returns true if another request may be sent. Until a broker has acknowledged a batch, it gets one request at a
     /// time. Otherwise a broker before Kafka 4.5 could refuse the first request and accept the second, because it
     /// accepts any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
@@ -398,8 +400,8 @@ impl Sender {
     }
 }
 
-/// The batches of a request that gets no response (acks=0), while it is being written. If the write is abandoned
-/// together with its connection, the request counts as failed.
+/// The batches of a request with acks=0, which has no response, while it is being written. If the write is dropped
+/// together with its connection, these batches fail.
 struct Unanswered {
     core: Arc<Core>,
     batches: Vec<Outgoing>,
@@ -421,7 +423,7 @@ impl Drop for Unanswered {
     }
 }
 
-/// Builds a request from these batches. If the codec fails, the batch fails and is left out.
+/// Builds a request from these batches. Omits and fails batches whose compression fails.
 fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i16, Vec<Outgoing>) {
     let mut request = ProduceRequest {
         acks: core.config.acks as i16,
@@ -431,8 +433,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     let mut version = newest;
     if let Some(ledger) = &core.ledger {
         request.transactional_id = Some(ledger.id.clone());
-        // If the coordinator has already added the partitions, the version must be one in which Produce does not add
-        // them.
+        // If AddPartitionsToTxn has added the partitions, the request must have an older version, in which Produce does
+        // not add them.
         if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
             version = version.min(ADDS_PARTITIONS - 1);
         }
@@ -464,8 +466,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// Returns a batch with its bytes. Returns `None` if the codec fails, which also fails the batch. Also returns `None`
-/// for a new batch that is larger than its topic accepts. Such a batch is split, and its parts go later.
+/// Seals a batch and returns it with its bytes. If the codec fails, fails the batch and returns `None`. If a new batch
+/// is larger than its topic accepts, splits it and also returns `None`. The parts are then sent later.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

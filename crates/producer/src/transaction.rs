@@ -1,7 +1,8 @@
 //! The interface for applications that use transactions: begin, send, send_offsets, commit, abort.
 //!
-//! Transactions are a mode of [`Producer`], not a type of producer: code that has a producer, such as the tools, works
-//! with and without them. An open [`Transaction`] is consumed by its end, so that no record is sent while it ends.
+//! Transactions are a mode of [`Producer`] and not a type of their own, so that code such as the tools works with and
+//! without them. [`Transaction::commit`] and [`Transaction::abort`] consume the transaction, so that no record can be
+//! sent after them.
 //!
 //! Invariant: a transaction that is dropped is aborted.
 
@@ -38,13 +39,12 @@ impl Producer {
         self.until("get a producer id", None, initialised).await
     }
 
-    /// Begins a transaction. The previous one may still be ending. Records of the new transaction are then gathered,
-    /// and leave when the previous one has ended. If two transactions are still ending, waits for the end of the older
-    /// one, at most for max.block.ms.
+    /// Begins a transaction. The previous transaction may still be ending. Records of the new one are then gathered,
+    /// and sent when the previous one has ended. If two transactions are still ending, waits for the end of the older
+    /// one for up to max.block.ms.
     ///
-    /// After a commit that failed, a new transaction fails as well, because its offsets would skip the records of the
-    /// failed one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or
-    /// is dropped.
+    /// After a failed commit, new transactions fail as well, because they might commit offsets past the records of the
+    /// failed one. They succeed again once the [`Ending`] of the failed commit has returned its error or was dropped.
     ///
     /// # Errors
     /// Returns [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a
@@ -66,8 +66,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns a result, at most for max.block.ms. `ending` is the transaction whose outcome the
-    /// call waits for.
+    /// Waits for up to max.block.ms until `look` returns a result. If the caller waits for the outcome of a
+    /// transaction, `ending` is this transaction.
     async fn until<T>(
         &self,
         action: &'static str,
@@ -101,7 +101,7 @@ impl Producer {
     }
 }
 
-/// Returns the error of a call that has waited for max.block.ms in vain.
+/// Returns the error of a call that has waited for max.block.ms without success.
 fn timed_out(
     action: &'static str,
     started: Instant,
@@ -113,8 +113,8 @@ fn timed_out(
 
 /// An open transaction. Dropping this value aborts the transaction.
 ///
-/// Records of the next transaction gather while this one commits. [`Transaction::send_offsets`] commits offsets of a
-/// consumer group with the records (KIP-447). Each error shows how to go on:
+/// While this transaction commits, records of the next one can be gathered. [`Transaction::send_offsets`] commits
+/// offsets of a consumer group with the records (KIP-447). Each error shows how to go on:
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -148,7 +148,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
+    /// Returns [`SendError`] if the record is refused. The record was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -171,9 +171,9 @@ impl<'a> Transaction<'a> {
         Err(SendError::TransactionFailed(why.unwrap_or_default()))
     }
 
-    /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or if its
-    /// generation is over (KIP-447). Waits for at most max.block.ms until the call is queued, and then as long again
-    /// for the answer. The previous transaction has to end first.
+    /// Commits a group's offsets with the transaction. The coordinator refuses them if the member was fenced, or if its
+    /// generation is over (KIP-447). Waits for up to max.block.ms until the call is queued, and then for up to
+    /// max.block.ms for the answer. The answer comes only after the previous transaction has ended.
     ///
     /// # Errors
     /// Returns [`TransactionError`] if the transaction has failed earlier or fails by this call, or
@@ -236,9 +236,9 @@ impl<'a> Transaction<'a> {
         self.scope.failure().unwrap_or(closed)
     }
 
-    /// Commits the transaction. Batches no longer linger, and once every record is acknowledged the commit goes to the
-    /// coordinator. This continues whether or not the outcome is awaited. If a record or the offsets failed, the
-    /// transaction is aborted instead, and the outcome is that error.
+    /// Commits the transaction. Its batches no longer linger, and when every record is acknowledged, the coordinator
+    /// gets the request to commit. This happens even if the outcome is not awaited. If a record or the offsets failed,
+    /// the transaction is aborted instead, and the outcome is that error.
     pub fn commit(self) -> Ending<'a> {
         self.end(Wish::Commit)
     }
@@ -270,8 +270,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// A transaction whose outcome is wanted while this value exists. `Drop` is implemented here because a `Drop` of
-/// [`Ending`] itself would extend its borrow of the producer past its last use.
+/// A transaction whose outcome the application wants as long as this value exists. `Drop` is implemented here because a
+/// `Drop` of [`Ending`] itself would extend its borrow of the producer past its last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {

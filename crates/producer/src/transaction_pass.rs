@@ -1,8 +1,8 @@
-//! The permission to send batches of a transaction. The ledger issues it and partitions obey it.
+//! The permission to send batches of a transaction. The ledger issues it, and partitions check it.
 
 use crate::window::ProducerIdAndEpoch;
 
-/// Permits the batches of one transaction to leave.
+/// The permission to send the batches of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionPass {
     /// The number of the transaction.

@@ -1,38 +1,38 @@
-//! The window of a partition: its sequence numbers, and the batches that are sent but not acknowledged.
+//! The window of a partition: its sequence numbers, and the batches that were sent and are not acknowledged.
 //!
-//! This module has no I/O and no clock, and does not look into batches. The window bounds how far a partition runs
-//! *past its oldest unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). It does not count the
-//! requests on a connection (max.in.flight.requests.per.connection). The decisions that are made once nothing is in
-//! flight are in `settle.rs`, and batches are sent again in `round.rs`.
+//! This module has no I/O and no clock, and treats batches as opaque values. The window limits how many batches a
+//! partition may send *after its oldest unacknowledged batch*. This is also what a broker remembers (KIP-1269). The
+//! window does not limit the requests on a connection (max.in.flight.requests.per.connection). `settle.rs` decides
+//! about failed batches once nothing is in flight, and `round.rs` sends batches again.
 //!
-//! Invariant: within one producer epoch a sequence number is only ever used for the same records, and every batch
+//! Invariant: within one producer epoch, a sequence number is never used for two different records, and every batch
 //! before an acknowledged one is in the log.
 //!
-//! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
-//! in order, in a *round*. This is what the responses prove:
+//! After a failure nothing is sent until every batch in flight has its result or waits for a retry. These retries are
+//! then sent in order, in a *round*. Responses prove the following:
 //!
 //! * The acknowledgement of a batch proves that every earlier batch of its epoch with an unknown outcome was written,
-//!   because the broker accepts no sequence before the previous one. Those earlier batches need no retry, even if the
-//!   broker has forgotten them (Kafka after a restart).
-//! * If the broker refuses every batch of a round as out of order, none was written. The broker retains at least the
-//!   newest batch that was written, and would recognise its retry. The epoch is bumped (KIP-360), and all are sent
-//!   again from sequence 0. There is no such proof if a batch with an unknown outcome was given up. Batches with an
-//!   unknown outcome are then *unresolved*, and fail.
+//!   because the broker accepts sequences only in order. The earlier batches need no retry, even if the broker has
+//!   forgotten them (Kafka after a restart).
+//! * If the broker refuses every batch of a round as out of order, none was written. Otherwise the broker would retain
+//!   at least the newest written batch, and would recognise its retry. The epoch is bumped (KIP-360), and all batches
+//!   are sent again from sequence 0. There is no such proof if a batch with an unknown outcome was given up. The other
+//!   batches with an unknown outcome are then *unresolved* and fail.
 //! * A batch that was given up leaves a hole in the sequences. The epoch is bumped once nothing is in flight, so that a
 //!   late copy of the batch is fenced.
 //!
 //! Responses may come in any order, as they do over several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence
-//! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
+//! only if no batch was acknowledged since the refused batch was sent. Otherwise the missing batch before it may have
 //! arrived in the meantime.
 //!
-//! The limit may change at any time. It applies to the batches of a round and to new batches alike. So a round runs at
-//! most that far past the oldest batch for which it waits. A round does not wait for batches that were out of order, so
-//! that every round ends.
+//! The limit may change at any time. It applies to new batches and to the batches of a round: a round sends at most
+//! that many batches after its oldest batch in flight. A round does not wait for batches that were refused as out of
+//! order, so that every round ends.
 //!
-//! The cost is constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
-//! delivery timeout, and where a round finds its first batch out of order.
+//! The cost per sent batch and per response is constant. The cost of a new epoch, of a delivery timeout, and of a round
+//! whose first batch is out of order is proportional to the window.
 //!
-//! Epochs are per partition, as at the broker, so that a bump in one window affects no other partition.
+//! Each partition has its own epoch, as at the broker, so that a bump in one window does not affect other partitions.
 
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Stamp;
@@ -45,34 +45,34 @@ mod round;
 mod sequences;
 mod settle;
 
-/// How many batches a broker is assumed to retain per producer and partition until it sends a value.
+/// The number of batches per producer and partition that a broker is assumed to retain until it reports a value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// The largest window that is accepted from a broker.
+/// Upper bound for the window that a broker grants.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// A window that covers at least this many sequences opens no further batch. A further batch has fewer than 2^29
-/// records, since it is shorter than 2^31 bytes. The window thus stays below the 2^30 sequences that brokers retain at
-/// most. The order of two sequences further apart is ambiguous.
+/// Number of sequences from which the window accepts no further batch. A batch is shorter than 2^31 bytes and has fewer
+/// than 2^29 records. The window thus covers fewer than 2^30 sequences. This is the most that brokers retain, because
+/// the order of two sequences that are further apart is ambiguous.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
-/// The identity of a producer on a partition.
+/// The producer id and epoch in the batches of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerIdAndEpoch {
     pub(crate) producer_id: i64,
     pub(crate) epoch: i16,
 }
 
-/// Identifies a batch that was sent, until it is resolved.
+/// The key of a sent batch in the window, until the batch is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// The `place` of the batch when it was sent. If an earlier batch is split, the place changes, but the sequence
-    /// still identifies the batch.
+    /// The position of the batch when it was sent, counted over the window's life. If an earlier batch is split, the
+    /// position changes, but the sequence still identifies the batch.
     place: u64,
     sequence: i32,
 }
 
-/// The reason why a batch that was sent is not acknowledged.
+/// The reason why an attempt was not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
     /// The attempt failed, and the batch is sent again unchanged. `maybe` is true if this attempt may have been
@@ -84,14 +84,14 @@ pub(crate) enum Setback {
     Fenced,
 }
 
-/// The fate of a batch that has no response of its own.
+/// The outcome of a batch that the window has inferred without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The batch is in the log, at an unknown offset.
     Written,
-    /// The batch may or may not be in the log, and neither can be proven.
+    /// The batch may or may not be in the log. No further attempt can show which.
     Unresolved,
-    /// The broker no longer accepts the batch and its transaction has failed. The batch was certainly not written.
+    /// The batch was certainly not written, and cannot be sent again because its transaction has failed.
     Refused,
 }
 
@@ -116,9 +116,11 @@ struct Slot<B> {
     out_of_order: bool,
     /// True if an attempt in this epoch may have been written.
     ambiguous: bool,
-    /// The log that the last attempt went to. Zero if it may be any log with the topic's name.
+    /// The log to which the last attempt was sent, by its topic id. Zero if the attempt had only the topic's name, so
+    /// that it may be in any log of this name.
     sent_to: Uuid,
-    /// The log in which an attempt of any epoch may have been written. Zero if it may be one of several logs.
+    /// The log in which an attempt of any epoch may have been written. Zero if it may be in one of several logs, `None`
+    /// if it is in none.
     maybe_in: Option<Uuid>,
     state: SlotState<B>,
 }
@@ -126,12 +128,13 @@ struct Slot<B> {
 /// The window of a partition.
 #[derive(Debug)]
 pub(crate) struct Window<B> {
-    /// The batches that were sent and are not resolved, in order. The front is never an acknowledged one.
+    /// All batches from the oldest unresolved one on, in order, including resolved ones and holes. The front is always
+    /// unresolved.
     slots: VecDeque<Slot<B>>,
-    /// The `place` of the front. Places count up over the window's life.
+    /// The `place` of the front. Places number the batches over the window's life.
     first: u64,
-    /// The identity in use. `None` before the first one, and once the old one is used up. Without idempotence it stays
-    /// `None`.
+    /// The present identity. `None` before the first one, when the old one must not be used any more, and always
+    /// without idempotence.
     identity: Option<ProducerIdAndEpoch>,
     /// A producer id that must not be used again.
     spent: Option<i64>,
@@ -139,7 +142,7 @@ pub(crate) struct Window<B> {
     /// True if the transaction coordinator assigns the epochs, so that the window does not begin any.
     transactional: bool,
     next_sequence: i32,
-    /// How many batches past the oldest unacknowledged one the broker retains.
+    /// The window that the broker has granted, in batches.
     limit: usize,
     /// True if the broker has acknowledged a batch of this epoch. Until then, one batch is sent at a time, because a
     /// broker older than Kafka 4.5 would accept any first sequence (KAFKA-15591).
@@ -147,24 +150,26 @@ pub(crate) struct Window<B> {
     in_flight: usize,
     /// How many batches wait to be sent again.
     retries: usize,
-    /// How many holes have an unresolved batch before them.
+    /// The number of holes in `slots`. Each has an unresolved batch before it.
     holes: usize,
     round: Option<Round>,
-    /// Counts acknowledgements and rounds. The module's head explains when a response is evidence.
+    /// A counter of acknowledgements and rounds. A refusal as out of order is evidence only if the counter has not
+    /// changed since the batch was sent.
     generation: u64,
     /// The `place` of the newest batch acknowledged in this epoch. Earlier batches of the epoch with an unknown outcome
-    /// were then written too.
+    /// were therefore written.
     proven_to: u64,
-    /// Set once a hole has reached the front in this epoch. True if the batch of such a hole was certainly not written.
+    /// `Some` once a hole has reached the front in this epoch. The value is true if the batch of any such hole was
+    /// certainly not written.
     hole: Option<bool>,
     fenced: bool,
-    /// The log that batches are for: the topic's id, or zero if topics have no ids.
+    /// The log to which batches must be written: the topic's id, or zero if topics have no ids.
     log: Uuid,
-    /// True if batches are now for another log than when this epoch began.
+    /// True if the topic was recreated in this epoch, so that batches must be written to another log.
     renew: bool,
-    /// Batches that were settled without a response of their own.
+    /// Batches with an inferred outcome that the caller has not taken yet.
     settled: Vec<(B, Fate)>,
-    /// How many slots were visited. A test measures the cost with it.
+    /// The number of visited slots, with which a test measures the cost.
     #[cfg(test)]
     visits: usize,
 }
@@ -197,7 +202,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns how many batches were sent since the oldest unacknowledged one, including that one.
+    /// Returns the number of batches that were sent from the oldest unacknowledged one on.
     pub(crate) fn span(&self) -> usize {
         self.slots.len()
     }
@@ -215,63 +220,64 @@ impl<B> Window<B> {
         self.in_flight == 0 && self.retries == 0
     }
 
-    /// Returns how many batches may be sent, counted from the oldest unacknowledged one.
+    /// Returns the maximum number of batches in the window, counted from the oldest unacknowledged one.
     pub(crate) fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
     }
 
-    /// Sets how many batches past the oldest unacknowledged one the broker retains. If the number shrinks, new batches
-    /// and retries wait until fewer are in flight.
+    /// Sets the window that the broker has granted. If it shrinks, new batches and retries wait until fewer are in
+    /// flight.
     pub(crate) fn grant(&mut self, batches: usize) {
         if self.idempotent {
             self.limit = batches.max(1);
         }
     }
 
-    /// Returns `Some` if no batch can be sent before there is a new identity. The inner value is the producer id that
-    /// the new identity must not have, if there is one.
+    /// Returns `Some` if a new identity is needed before a batch can be sent. If the inner value is `Some`, the new
+    /// identity must not have this producer id.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
 
-    /// Takes a new identity. Batches that wait for a retry get new numbers.
+    /// Begins an epoch with a new identity. Batches that wait for a retry get new sequence numbers.
     pub(crate) fn adopt(&mut self, identity: ProducerIdAndEpoch) {
         self.start_epoch(identity);
     }
 
-    /// Sets the log that batches are for. Returns true if this is another log than before, because the topic was
-    /// recreated. Sequences then start again in a new epoch, once nothing is in flight. This does not apply to
-    /// transactional producers.
+    /// Sets the log to which batches must be written. Returns true if the topic was recreated, so that this is another
+    /// log than before. Once nothing is in flight, a new epoch then begins with sequence 0. A transactional producer
+    /// keeps its epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
         if is_another {
             self.renew = self.idempotent && self.identity.is_some();
-            // The round ends, because its next batches would follow batches without a response.
+            // The round ends, because its next batches would be sent to the new log while those in flight were sent to
+            // the old one.
             self.round = None;
         }
         is_another
     }
 
-    /// Returns the log that batches are for, which [`Window::write_to`] sets.
+    /// Returns the log to which batches must be written, as set by [`Window::write_to`].
     pub(crate) fn log(&self) -> Uuid {
         self.log
     }
 
-    /// Notes that the attempt had the topic's name and no id. It may then be in any log of this name.
+    /// Notes that the attempt had only the topic's name, so that it may be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
     }
 
-    /// Returns true if a batch that was never sent may leave now. Applies the consequences of failed batches first.
+    /// Returns true if a new batch may be sent now. If nothing is in flight, first settles failed batches.
     pub(crate) fn may_open(&mut self) -> bool {
         self.settle();
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// Returns the same as [`Window::may_open`], but without applying the consequences of failed batches. The result is
-    /// therefore only a hint.
+    /// Returns the result of [`Window::may_open`] without settling failed batches first. The result is therefore only a
+    /// hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -280,7 +286,7 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
-    /// Returns true if nothing but the limit keeps new batches from leaving.
+    /// Returns true if new batches wait only for the limit of the window.
     pub(crate) fn is_full(&self) -> bool {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
@@ -290,16 +296,16 @@ impl<B> Window<B> {
         4 * self.slots.len() <= 3 * self.limit()
     }
 
-    /// Notes that the partition was idle. The broker may have forgotten the producer and would accept any first
-    /// sequence. Until the next acknowledgement one batch is sent at a time.
+    /// Notes that the partition was idle for long. The broker may have forgotten the producer and would accept any
+    /// first sequence. The window therefore permits only one batch until the next acknowledgement.
     pub(crate) fn rested(&mut self) {
         if self.slots.is_empty() {
             self.established = !self.idempotent;
         }
     }
 
-    /// Returns the batches that were settled without a response of their own. Like [`Window::may_open`], it first
-    /// applies the consequences of failed batches.
+    /// Removes and returns the batches with an inferred outcome. Like [`Window::may_open`], first settles failed
+    /// batches if nothing is in flight.
     pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
         self.settle();
         std::mem::take(&mut self.settled)
@@ -320,8 +326,8 @@ impl<B> Window<B> {
         let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
-        // The acknowledgement proves that earlier batches were written. The broker may have forgotten them, so they
-        // need no retry.
+        // The acknowledgement proves that earlier batches were written. They need no retry, and the broker might not
+        // even recognise one.
         let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
         self.proven_to = self.proven_to.max(to);
         for place in from..to {
@@ -334,8 +340,9 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Notes that an attempt failed. The batch waits to be sent again, unless the attempt was out of order and a later
-    /// acknowledgement proves that an earlier attempt was written.
+    /// Notes that an attempt failed. The batch then waits for a retry. There is one exception: if the attempt was out
+    /// of order, and the acknowledgement of a later batch proves that an earlier attempt was written, the batch is
+    /// complete.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;
@@ -364,7 +371,7 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Replaces a batch that is too large by its parts, which use its sequence numbers. The caller knows that no
+    /// Replaces a batch that is too large by its parts, which reuse its sequence numbers. The caller knows that no
     /// attempt of the batch was written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
@@ -388,8 +395,8 @@ impl<B> Window<B> {
         self.slots.extend(behind);
     }
 
-    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if a
-    /// newer batch exists.
+    /// Removes a batch that was opened but not sent, so that its sequence numbers are free again. Returns false if it
+    /// is not the newest batch.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
         let at = self.find(ticket);
         if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {
@@ -401,7 +408,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Among the batches that wait for a retry, gives up those for which `unwanted` returns true.
+    /// Gives up the batches that wait for a retry and for which `unwanted` returns true.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;
@@ -417,7 +424,7 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Leaves a hole in place of a batch that was given up, unless the batch is proven to be written.
+    /// Replaces a batch that was given up by a hole, unless it is proven that the batch was written.
     fn leave_hole(&mut self, at: usize) {
         if self.is_proven(at) {
             self.slots[at].state = SlotState::Acked;
@@ -427,7 +434,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if a later batch proves that this one was written. A retry would only return its offset.
+    /// Returns true if the acknowledgement of a later batch proves that this one was written. Only its offset is then
+    /// unknown.
     fn is_proven(&self, at: usize) -> bool {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }

@@ -1,4 +1,4 @@
-//! The worklist of a broker, with the items that its task has not seen yet.
+//! The worklist of a broker, through which other tasks pass items to the broker's task.
 //!
 //! Invariant: a new item wakes the task.
 
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// The items that a broker's task has to serve.
+/// The worklist of one broker.
 pub(crate) struct Worklist<T> {
     /// The id of the broker.
     pub(crate) id: i32,
-    /// Items that the task has not seen yet.
+    /// Items that the broker's task has not taken over yet.
     pub(crate) incoming: Mutex<Vec<T>>,
     pub(crate) wake: Notify,
-    /// When another broker last took over an item, or `None` before the first time.
+    /// The last time that an item moved to another broker, or `None` if none has.
     left_at: Mutex<Option<Instant>>,
 }
 
@@ -23,19 +23,19 @@ impl<T> Worklist<T> {
         Arc::new(Worklist { id, incoming: Mutex::default(), wake: Notify::new(), left_at: Mutex::default() })
     }
 
-    /// Gives the task an item to serve.
+    /// Adds an item and wakes the task.
     pub(crate) fn list(&self, work: T) {
         self.incoming.lock().push(work);
         self.wake.notify_one();
     }
 
-    /// Notes that another broker now serves an item.
+    /// Notes that an item has moved to another broker, and wakes the task.
     pub(crate) fn leave(&self) {
         *self.left_at.lock() = Some(Instant::now());
         self.wake();
     }
 
-    /// Returns true if another broker has taken over an item after `since`.
+    /// Returns true if an item has moved to another broker since `since`.
     pub(crate) fn has_left_since(&self, since: Instant) -> bool {
         self.left_at.lock().is_some_and(|at| at > since)
     }

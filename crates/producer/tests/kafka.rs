@@ -1,9 +1,9 @@
 //! Tests the producer against a real broker, Apache Kafka or Fullbore:
 //! `FULLBORE_TEST_KAFKA=host:port cargo test -p fullbore-producer --test kafka`.
 //!
-//! Without the variable the tests print a message and pass. `make test` runs them on both brokers, through
-//! `tests/clients/producer.sh`, and there a missing variable is a failure. `FULLBORE_TEST_PRODUCER="key=value ..."`
-//! adds producer settings.
+//! Without the variable the tests print a message and pass. `make test` runs them with both brokers through
+//! `tests/clients/producer.sh`, where a skipped test is a failure. `FULLBORE_TEST_PRODUCER="key=value ..."` adds
+//! producer settings.
 
 use fullbore_client::ClientConfig;
 use fullbore_client::tokio::{Cluster, Connection};
@@ -66,8 +66,8 @@ impl Topic {
         topic
     }
 
-    /// Waits until the broker leads the partitions. Kafka responds to the creation of a topic before that. Until then,
-    /// it loses records that are sent with acks=0.
+    /// Waits until the broker leads the partitions. Kafka answers CreateTopics before it leads them, and meanwhile
+    /// loses records that are sent with acks=0.
     async fn wait_until_led(&self, partitions: i32) {
         let connection = self.cluster.any().await.unwrap();
         for partition in 0..partitions {

@@ -7,12 +7,12 @@
 //! Invariant: the remembered batches of a producer are from one epoch and have consecutive sequences. So within an
 //! epoch, no sequence is appended twice or skipped.
 //!
-//! The rules are from KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition that was never written) and
-//! KIP-1269 (more than five batches are remembered). Two rules are ours. On a recreated topic, a producer may begin
-//! with its next batch. It may also begin with any batch that it wrote to the deleted topic, because the response may
-//! have been lost. And an old batch that was certainly written, but is no longer remembered, gets
-//! DUPLICATE_SEQUENCE_NUMBER, which clients treat as success. Kafka would respond with OUT_OF_ORDER_SEQUENCE_NUMBER
-//! forever.
+//! The rules are from KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a never written partition) and KIP-1269
+//! (more than five remembered batches). Two rules are ours. On a recreated topic, a producer may continue after its
+//! last batch on the deleted topic. It may also begin with any batch that it wrote there, because the response may have
+//! been lost. The other rule: an old batch that was certainly written, but is no longer remembered, gets
+//! DUPLICATE_SEQUENCE_NUMBER, which clients treat as success. Kafka responds to each retry with
+//! OUT_OF_ORDER_SEQUENCE_NUMBER.
 
 mod ahead;
 pub mod parking;
@@ -50,8 +50,8 @@ use fullbore_wire::ErrorCode;
 /// The producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. The numbers wrap around, so it is certain which of two sequences is older only if
-/// they are closer than this.
+/// Half of the 2^31 sequence numbers. The numbers wrap around, so the order of two sequences is certain only if their
+/// distance is below this number.
 pub const HALF_RANGE: i32 = 1 << 30;
 
 /// Returns the sequence that is `count` after `sequence`, where 0 follows `i32::MAX`. `count` may be negative.
@@ -64,7 +64,7 @@ pub fn sequence_distance(from: i32, to: i32) -> i32 {
     to.wrapping_sub(from) & i32::MAX
 }
 
-/// The fields of a record batch that identify its producer and its sequence.
+/// The fields of a record batch that identify its producer and its sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The producer id. For a batch that is not idempotent this is [`NO_PRODUCER_ID`], and the other fields have no
@@ -74,13 +74,13 @@ pub struct Stamp {
     pub producer_epoch: i16,
     /// The sequence of the first record: 0..=2^31-1.
     pub base_sequence: i32,
-    /// How many sequences and offsets the batch takes: `lastOffsetDelta + 1`. Compaction removes records but never
-    /// changes that delta, so replay uses it.
+    /// The number of sequences and offsets of the batch: `lastOffsetDelta + 1`. Compaction removes records but does not
+    /// change this delta, so a replay gets the original number.
     pub record_count: i32,
 }
 
 impl Stamp {
-    /// Creates the stamp of a batch that comes from a client. No record has been removed from such a batch.
+    /// Creates the stamp of a batch from a client. Unlike a batch in a log, such a batch has all its records.
     ///
     /// # Errors
     /// Returns [`SequenceRefusal::InvalidRecord`] if the record count and the last offset delta in the header disagree.
@@ -136,7 +136,8 @@ pub enum Verdict {
 /// The reason why a batch is not written. Each reason has its error in Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRefusal {
-    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps batches that were written.
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): sequences before the batch are missing, or the batch overlaps batches that
+    /// were written.
     OutOfOrderSequence,
     /// DUPLICATE_SEQUENCE_NUMBER (46): the batch was written, but its offset is no longer known.
     DuplicateSequence,
@@ -151,7 +152,8 @@ pub enum SequenceRefusal {
     /// CONCURRENT_TRANSACTIONS (51): the partition already has as many open transactions as the maximum number of
     /// producers that it remembers.
     TooManyTransactions,
-    /// The error of an earlier batch, which the client resends before this one. See [`RefusedBatches`].
+    /// The error of an earlier batch that was refused. The client resends that batch before this one. See
+    /// [`RefusedBatches`].
     BehindRefused(ErrorCode),
 }
 
@@ -166,7 +168,7 @@ impl SequenceRefusal {
         }
     }
 
-    /// Returns Kafka's error code.
+    /// Returns the error code in the response.
     pub fn code(self) -> ErrorCode {
         match self {
             SequenceRefusal::OutOfOrderSequence => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,

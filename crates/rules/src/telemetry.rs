@@ -1,14 +1,15 @@
 //! Decides when clients may push their metrics (KIP-714), by the rules of Kafka's `ClientMetricsManager`.
 //!
-//! The caller knows which metrics a client should push, and passes in the subscription that matches. Invariant: no more
-//! clients are remembered than the limit allows. The client that has been silent the longest is forgotten first.
+//! The caller knows which metrics a client should push, and passes the subscription that applies to the client.
+//! Invariant: no more clients are remembered than the limit allows. The client that has been silent the longest is
+//! forgotten first.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// Maximum number of clients that are remembered (Kafka's `CACHE_MAX_SIZE`).
 pub const CLIENTS_MAX: usize = 16_384;
 
-/// The subscription that matches a client now.
+/// The subscription that applies to a client now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
     /// The id of the subscription. It changes when the client should push other metrics.
@@ -20,7 +21,7 @@ pub struct Subscription {
 /// The properties of a push that decide whether the push is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
-    /// The id of the subscription that the client pushes for.
+    /// The id of the subscription in the client's push.
     pub subscription_id: i32,
     /// True if this is the client's last push before it terminates.
     pub is_last: bool,
@@ -33,7 +34,7 @@ pub struct Push {
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelemetryRefusal {
-    /// The interval is not over yet.
+    /// The client's interval since its last request or push is not over yet.
     TooEarly,
     /// The client has already sent its last push.
     Ended,
@@ -48,13 +49,12 @@ pub enum TelemetryRefusal {
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// When the client's current interval started. Each of its requests starts an interval, unless it is too early or
-    /// comes after the client's last push.
+    /// When the client's current interval started. Each request or push starts one, except a push that is refused as
+    /// too early or because the client has already sent its last push.
     last_ms: Option<u64>,
-    /// True after the client has requested its subscription, until its first push. That push need not wait for the
-    /// interval.
+    /// True from the client's request for its subscription until its next push, which need not wait for the interval.
     may_push: bool,
-    /// True if the client must request its subscription again, without waiting for the interval.
+    /// True if the client must request its subscription again, for which it need not wait for the interval.
     may_request: bool,
     has_ended: bool,
 }
@@ -103,8 +103,8 @@ impl Clients {
     /// Handles a client's push.
     ///
     /// # Errors
-    /// Returns [`TelemetryRefusal`] if the push is refused. A refused push also starts a new interval, unless it is too
-    /// early or comes after the client's last push.
+    /// Returns [`TelemetryRefusal`] if the push is refused. A refused push also starts a new interval, unless it is
+    /// refused as too early or because the client has already sent its last push.
     pub fn push(
         &mut self,
         id: u128,

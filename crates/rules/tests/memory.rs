@@ -1,4 +1,4 @@
-//! Tests how much memory a producer's window takes, and a group whose members have left.
+//! Tests how much memory is taken by a producer's window, and by a group whose members have left.
 //!
 //! The test is a process of its own, because its allocator counts all bytes. `cargo test --release -p fullbore-rules
 //! --test memory -- --ignored --nocapture` prints the table of docs/benchmarks.md.
@@ -38,7 +38,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns how many bytes a partition takes when each of its producers has written `batches` batches with this window.
+/// Returns the memory of a partition's producer state in bytes, after each producer has written `batches` batches with
+/// this window.
 fn held(producers: i64, window: usize, batches: i32) -> usize {
     let before = HELD.get();
     let mut state = Producers::default();
@@ -68,8 +69,7 @@ fn producer_with_at_most_five_batches_takes_the_same_memory_at_any_window() {
 fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     let empty = held(1000, 5, 5) - 1000 * 5 * 24;
     for window in [20, 64, 1024] {
-        // The limit has one percent more for the tree of idle producers, because its nodes are not always filled
-        // equally.
+        // The limit is one percent higher, because the nodes of the tree of idle producers are not always equally full.
         let most = (empty + 1000 * window * 24) * 101 / 100;
         for batches in [window, 2 * window] {
             let held = held(1000, window, batches as i32);
@@ -78,8 +78,8 @@ fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     }
 }
 
-/// Maximum memory of an abandoned group, in bytes. There may be many such groups, and an emptied map of members would
-/// keep a node.
+/// Maximum memory of an abandoned group, in bytes. There may be many such groups, so they must not keep the nodes of
+/// their emptied maps.
 const LEFT_OF_A_GROUP_MAX: isize = 1024;
 
 #[test]
@@ -145,7 +145,7 @@ fn abandoned_consumer_group_holds_no_memory_for_members() {
     assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
 }
 
-/// Groups count their memory for `fullbore.groups.bytes.max`, and must not take more than they count.
+/// Each group counts its memory for `fullbore.groups.bytes.max`. The counted memory must not be less than the real one.
 #[test]
 fn members_with_many_names_take_no_more_memory_than_their_group_counts() {
     let before = HELD.get();

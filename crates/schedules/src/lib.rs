@@ -1,8 +1,8 @@
 //! Runs schedules by seed, for tests of state machines that must handle any order of events.
 //!
 //! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `make soak` fifty times
-//! as many, and `FULLBORE_SEED=7` only that of seed 7. A schedule fails by an error or a panic. Each state machine has
-//! its modelled world and its checks beside it.
+//! as many, and `FULLBORE_SEED=7` only the schedule of seed 7. A schedule fails if it returns an error or panics. The
+//! models and their checks are not here, but with the state machines.
 
 mod random;
 mod steps;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use steps::run_each_list;
 pub use timeline::Timeline;
 
-/// Maximum number of failed seeds that are listed.
+/// Maximum number of failed seeds that a message lists.
 const NAMED_MAX: usize = 20;
 
-/// How many times as many schedules `make soak` runs.
+/// The factor by which `make soak` multiplies the number of schedules.
 const SOAK: u64 = 50;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
@@ -36,7 +36,8 @@ pub fn only_seed() -> Option<u64> {
     variable("FULLBORE_SEED")
 }
 
-/// Returns how many schedules to run. This is `count`, multiplied by `FULLBORE_SCHEDULES` or for `make soak`.
+/// Returns how many schedules to run: `count`, multiplied by `FULLBORE_SCHEDULES`, or by 50 if `FULLBORE_SOAK` is set
+/// (as by `make soak`).
 pub fn scaled(count: u64) -> u64 {
     let soak = || std::env::var_os("FULLBORE_SOAK").map(|_| SOAK);
     count.saturating_mul(variable("FULLBORE_SCHEDULES").or_else(soak).unwrap_or(1))
@@ -46,7 +47,7 @@ fn seeds_of(count: u64) -> Range<u64> {
     only_seed().map_or(0..scaled(count), |seed| seed..seed + 1)
 }
 
-/// Runs `run`. Returns a panic as an error.
+/// Calls `run`, and returns its result, or an error with the text of its panic.
 fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text =
@@ -94,11 +95,11 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
     outcomes
 }
 
-/// Checks that each planted fault is found by one of its seeds.
+/// Checks that for each planted fault, at least one of its seeds gives a schedule that fails.
 ///
 /// # Panics
 ///
-/// Panics if a planted fault is found by none of its seeds.
+/// Panics if all schedules of a planted fault succeed.
 pub fn each_fault_is_found<F: Copy + Debug, T>(
     faults: impl IntoIterator<Item = (F, Range<u64>)>,
     run: impl Fn(u64, F) -> Result<T, String>,

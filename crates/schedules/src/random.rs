@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A generator of random numbers. Not suitable for secrets.
+/// A generator of random numbers, which must not be used for secrets.
 #[derive(Debug)]
 pub struct Random(u64);
 
@@ -12,7 +12,8 @@ impl Random {
         Random(seed)
     }
 
-    /// Returns the next number, which may have any value. The numbers never end, so the type is not an `Iterator`.
+    /// Returns the next number, which may have any value. The type is not an `Iterator`, because the sequence of
+    /// numbers has no end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

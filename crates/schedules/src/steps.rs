@@ -1,14 +1,14 @@
-//! Schedules that are lists of steps. If a schedule fails, as many steps as possible are left out before it is
-//! reported.
+//! Schedules that are lists of steps. A failed schedule is reported without the steps that the failure does not need.
 
 use crate::{Random, guarded, run_seeds, seeds_of};
 use std::fmt::Debug;
 
-/// Draws a setup and steps from each of the seeds of [`run_each`](crate::run_each), and runs them.
+/// Draws a setup and a list of steps from each seed, and runs them. The seeds are those of
+/// [`run_each`](crate::run_each).
 ///
 /// # Panics
 ///
-/// Panics if a schedule fails. The message has the first failed seed, with the setup and the fewest steps that fail.
+/// Panics if a schedule fails. The message has the first failed seed, its setup, and the steps that the failure needs.
 pub fn run_each_list<W: Debug, S: Clone + Debug>(
     count: u64,
     draw: impl Fn(&mut Random) -> (W, Vec<S>) + Sync,
@@ -32,7 +32,7 @@ pub fn run_each_list<W: Debug, S: Clone + Debug>(
     }
 }
 
-/// Leaves out steps, first many at once, as long as the others still fail.
+/// Returns fewer steps that still fail. Leaves out many steps at a time at first, and then fewer.
 fn shrink<S: Clone>(mut steps: Vec<S>, mut fails: impl FnMut(&[S]) -> bool) -> Vec<S> {
     let mut size = steps.len();
     while size > 0 {

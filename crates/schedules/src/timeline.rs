@@ -1,4 +1,5 @@
-//! A virtual clock with the events to come. One queue has all events, so that the seed alone determines their order.
+//! A virtual clock and a queue of future events. All events are in one queue, so that the seed alone determines their
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ impl<E> Timeline<E> {
         self.scheduled
     }
 
-    /// Returns a hash of the past events' numbers and times, by which two runs are compared.
+    /// Returns a hash of the numbers and times of all past events. Two runs with the same events have the same hash.
     pub fn digest(&self) -> u64 {
         self.digest
     }

@@ -17,7 +17,8 @@ pub struct BlockingStream {
 
 impl BlockingStream {
     /// Does the handshake with the broker at `address` (`host:port`). The whole handshake takes at most `within`,
-    /// however slowly the broker sends. Afterwards the socket keeps the read timeout of the last step.
+    /// however slowly the broker sends. The socket's read timeout is not restored afterwards, so the caller must set
+    /// its own.
     ///
     /// # Errors
     /// Returns an error whose text explains why the handshake failed.
@@ -73,7 +74,7 @@ impl Write for BlockingStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts the bytes of all slices, and sends them at once.
+    /// Encrypts the bytes of all slices, and sends all ciphertext before it returns.
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.session.encrypt(slices)?;
         self.session.send(&mut &self.socket)?;
@@ -88,7 +89,7 @@ impl Write for BlockingStream {
 impl Drop for BlockingStream {
     fn drop(&mut self) {
         self.session.close();
-        // Sends the close_notify only if the socket takes it without blocking, because the broker may be gone or may
+        // Send the close_notify only if the socket accepts it without blocking, because the broker may be gone or may
         // not read.
         let _ = self.socket.set_nonblocking(true);
         let _ = self.session.send(&mut &self.socket);

@@ -156,7 +156,8 @@ impl ServerCertVerifier for Anyone {
 
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     let found = rustls_native_certs::load_native_certs();
-    // Skips the authorities that rustls refuses, because most systems have at least one of these.
+    // Skip authorities that rustls refuses. Most systems have at least one of these, and it must not prevent a
+    // connection.
     let usable = |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let usable: Vec<_> = found.certs.into_iter().filter(usable).collect();
     if usable.is_empty() {
@@ -187,7 +188,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verdict {
-            // rustls checks the name last, so the chain and its dates are valid here.
+            // rustls checks the host name last. If only this check failed, the chain and its dates are valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),

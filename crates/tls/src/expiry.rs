@@ -30,8 +30,8 @@ impl Expiry {
     /// Returns a warning if the certificate has expired or expires within `ahead`.
     pub fn warning(&self, now: SystemTime, ahead: Duration) -> Option<String> {
         let Expiry { setting, place, of, not_after } = self;
-        // If only an authority above the leaf has expired, a client that has a newer certificate of this authority
-        // accepts the chain.
+        // If an authority above the leaf has expired, a client may have a newer certificate of this authority. Such a
+        // client still accepts the chain.
         let refusal = if *place == 1 { "clients refuse it" } else { "clients may refuse the chain" };
         let when = match (UNIX_EPOCH + not_after.unix_duration()).duration_since(now) {
             Ok(left) if left > ahead => return None,

@@ -7,7 +7,7 @@ use rustls::{
     AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
 };
 
-/// The first byte of a record, for handshakes and for alerts.
+/// The first bytes of TLS records: the type of a handshake record, and that of an alert.
 const RECORDS: [u8; 2] = [22, 21];
 
 /// Returns true if a connection that begins with this byte may be TLS.

@@ -113,7 +113,7 @@ fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'stat
         );
     }
     match PrivateKeyDer::from_pem_slice(pem) {
-        // A password for a key that is not encrypted is accepted, as in Kafka.
+        // If `ssl.key.password` is set although the key is not encrypted, the password is ignored, as in Kafka.
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) => Err("has no private key (BEGIN PRIVATE KEY)".to_owned()),
         Err(_) => Err("has a private key that is not PEM".to_owned()),

@@ -66,7 +66,7 @@ impl Acceptor {
             .with_single_cert(identity.chain, identity.key)
             .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?;
         if client_auth != ClientAuth::None {
-            // Sessions cannot be resumed. A client that resumes a session sends no certificate, so the broker would
+            // Turn off session resumption. A client that resumes a session sends no certificate, so the broker would
             // accept it even after its certificate has expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;

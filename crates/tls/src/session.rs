@@ -53,7 +53,8 @@ impl Session {
         self.tls.wants_write()
     }
 
-    /// Returns true if a read would return at once, because plaintext is available or the session has ended.
+    /// Returns true if a read would return without waiting for the socket: plaintext is available, or the session has
+    /// ended.
     pub(crate) fn has_plaintext(&self) -> bool {
         !self.early.is_empty() || self.ended
     }
@@ -105,8 +106,8 @@ impl Session {
     ) -> io::Result<()> {
         CIPHERTEXT.with_borrow_mut(|ciphertext| {
             let received = receive(ciphertext)?;
-            // The end of the connection counts as the end of the session, even without a close_notify. A Kafka frame
-            // that was cut off is detected by its length.
+            // A connection that ends without a close_notify also ends the session. If a Kafka frame was cut off, its
+            // length shows this.
             self.ended |= received == 0;
             self.first = self.first.or(ciphertext[..received].first().copied());
             let mut rest = &ciphertext[..received];

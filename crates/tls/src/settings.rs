@@ -201,8 +201,8 @@ impl Settings {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
-    /// Returns a stamp for each file, which changes when the file is replaced or written. The caller takes the stamps
-    /// before it reads the files, so a later comparison shows any change since then.
+    /// Returns a stamp for each file. A stamp changes when its file is replaced or written. The caller should take the
+    /// stamps before it reads the files, so that it can detect every later change.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()

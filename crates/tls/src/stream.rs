@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// How long this end still reads after it has refused a handshake. This gives the peer time to read the alert.
+/// How long this end keeps reading after it has refused a handshake, so that the peer can read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of bytes that this end still reads after it has refused a handshake.
 const LINGER_BYTES: usize = 64 * 1024;
@@ -116,7 +116,7 @@ impl Stream {
         &self.socket
     }
 
-    /// Waits until plaintext may be available or the stream may have ended. May also return too early.
+    /// Waits until plaintext is available or the stream has ended. May also return when neither is the case.
     ///
     /// # Errors
     /// Fails if the socket fails.
@@ -136,8 +136,8 @@ impl Stream {
         let mut session = self.session.lock();
         let read = session.read(|bytes| self.socket.try_read(bytes), plain);
         if session.wants_write() {
-            // Sends an alert or the response to a key update, as far as the socket takes it. The next write sends the
-            // rest.
+            // Send an alert or the response to a key update, as much as the socket accepts now. The next write sends
+            // the rest.
             let _ = session.send(&mut Trying(&self.socket));
         }
         read?.ok_or_else(|| io::ErrorKind::WouldBlock.into())

@@ -1,6 +1,6 @@
-//! Parses and formats `host:port`, as it is used in settings and messages.
+//! Parses and formats `host:port`, the form of addresses in settings and messages.
 //!
-//! No names are resolved here. Invariant: [`split_host_port`] can parse every text that [`host_port`] returns.
+//! Names are not resolved here. Invariant: [`split_host_port`] can parse every text that [`host_port`] returns.
 
 use std::fmt::Display;
 use std::net::Ipv6Addr;
@@ -28,7 +28,8 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// Returns true if the port in `text` is above 65535. This explains why [`split_host_port`] refuses the text.
+/// Returns true if the port in `text` is above 65535, for an error message about a text that [`split_host_port`]
+/// refuses.
 pub fn has_port_too_large(text: &str) -> bool {
     let port = text.rsplit_once(':').map(|(_, port)| port.trim_start_matches('0')).unwrap_or_default();
     !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_err()

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
-/// A request of an API, with the API's key and versions, and the type of the response.
+/// A request type of an API. It identifies the API and the type of the response.
 pub trait Request: Codec + Default + Debug {
     /// The API that the request belongs to.
     const KEY: ApiKey;
@@ -20,7 +20,7 @@ pub trait Request: Codec + Default + Debug {
     type Response: Codec + Default + Debug;
 }
 
-/// An operation on the request and response types of an API, for APIs that are known only when the program runs.
+/// An operation on the request and response types of an API that is chosen at run time.
 pub trait Visit {
     /// The result of the operation.
     type Output;
@@ -28,7 +28,7 @@ pub trait Visit {
     fn visit<R: Request>(self) -> Self::Output;
 }
 
-/// The value that replaces the first flexible version of an API without flexible versions.
+/// The first flexible version of an API that has no flexible version.
 pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {
@@ -160,9 +160,9 @@ impl ApiKey {
 /// The declarations of all structs in an API's messages.
 #[derive(Clone, Debug)]
 pub struct ApiSpec {
-    /// The request, and then the structs that it contains.
+    /// The struct of the request, followed by the structs that it contains.
     pub request: Vec<StructSpec>,
-    /// The response, and then the structs that it contains.
+    /// The struct of the response, followed by the structs that it contains.
     pub response: Vec<StructSpec>,
 }
 
@@ -188,9 +188,9 @@ impl ApiKey {
 /// The header of every request. This is request header v1, or v2 if the API version is flexible.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHeader {
-    /// The API's key. This crate might not know it.
+    /// The API's key, which this crate might not know.
     pub api_key: i16,
-    /// The API's version. It may be out of range.
+    /// The API's version, which may be outside the range of the API.
     pub api_version: i16,
     /// The id of the request, which the response repeats.
     pub correlation_id: i32,
@@ -200,7 +200,7 @@ pub struct RequestHeader {
     pub tagged: TaggedFields,
 }
 
-/// The form of a header's fixed fields. It is not flexible, even in header v2.
+/// The form of a header's fixed fields, which is not flexible even in header v2.
 const CLASSIC: Version = Version { number: 0, flexible: false };
 const FLEXIBLE: Version = Version { number: 0, flexible: true };
 
@@ -211,7 +211,7 @@ impl RequestHeader {
         Some((key, key.version(self.api_version)?))
     }
 
-    /// Reads a header. The reader is then at the first field of the request.
+    /// Reads a header, and leaves the reader at the first field of the request.
     ///
     /// # Errors
     /// Returns [`DecodeError`] if the bytes are not a header.
@@ -264,7 +264,7 @@ pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, Decod
     R::decode(r, v)
 }
 
-/// How much a request would cost when it is decoded, apart from its frame.
+/// The cost of decoding a request, apart from its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSize {
     /// Number of elements in all arrays of the request.
@@ -287,7 +287,7 @@ impl Visit for Measure {
     }
 }
 
-/// Measures the body of a request without storing its arrays, which takes a fraction of the time of decoding. The
+/// Measures the body of a request without storing its arrays. This takes only a fraction of the time of decoding. The
 /// reader's position does not change.
 ///
 /// # Errors
@@ -319,7 +319,7 @@ pub fn encode_response<R: Request>(
     encode_response_with::<R>(v, correlation_id, |w| response.encode(w, v))
 }
 
-/// Writes the whole frame of a response, with a body that `put` writes.
+/// Writes the whole frame of a response. `put` writes the body.
 ///
 /// # Errors
 /// Fails if `put` fails.

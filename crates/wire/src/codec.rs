@@ -1,20 +1,20 @@
-//! Encodes and decodes Kafka's primitive types. A reader allocates memory only for as many elements as its remaining
-//! bytes can contain.
+//! Encodes and decodes Kafka's primitive types. Before it reads an array, a reader allocates memory only for as many
+//! elements as its remaining bytes can contain.
 //!
-//! How messages are made of these types is in `message`. Invariant: decoding a frame of n bytes takes O(n) time, and
-//! its memory is limited by n and by the reader's element budget.
+//! `message` declares messages, whose fields have these types. Invariant: decoding a frame of n bytes takes O(n) time,
+//! and its memory is limited by n and by the reader's element budget.
 
 use crate::frame::{Records, Writer};
 use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
-/// Maximum number of array elements in a request, over all its arrays. This is far more than any real request has, but
-/// too few for tiny elements to become a lot of large structs.
+/// Maximum number of array elements in a request, over all its arrays. Real requests have far fewer. The limit matters
+/// because tiny elements of a frame become large structs in memory.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
 /// Maximum number of array elements in a response, over all its arrays.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// The version of a message, and whether the message has the flexible form of KIP-482.
+/// The version of a message, and its form: flexible (KIP-482) or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The API version.
@@ -38,8 +38,8 @@ impl Reader {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// Returns a cursor at the same position that only counts the memory that arrays would take. With `None` for
-    /// `elements_max`, the budget stays the same.
+    /// Returns a cursor at the same position, which counts the memory that arrays would take, but does not store their
+    /// elements. `elements_max` limits its element budget; with `None` the budget stays the same.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
@@ -55,7 +55,8 @@ impl Reader {
         self.measured.unwrap_or(0)
     }
 
-    /// Counts an array of `count` values. Returns true if the reader must store the values.
+    /// Adds an array of `count` values to the measured memory, if this reader measures. Otherwise returns true: the
+    /// values must be stored.
     fn keeps<T>(&mut self, count: usize) -> bool {
         match &mut self.measured {
             None => true,
@@ -108,8 +109,8 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// Reads a length prefix; None means null. A `short` length has 16 bits in the old form. In the flexible form it
-    /// must fit into 16 bits.
+    /// Reads a length prefix; None means null. A `short` length is written in 16 bits if the message is not flexible.
+    /// In a flexible message it must not exceed `i16::MAX`.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -126,15 +127,16 @@ impl Reader {
         }
     }
 
-    /// Reads the number of elements in an array; None means a null array. The number is checked against the remaining
-    /// bytes and subtracted from the budget.
+    /// Reads the number of elements in an array; None means a null array. Checks the number against the remaining
+    /// bytes, and subtracts it from the element budget.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
         self.spend(count, element_size_min)?;
         Ok(Some(count))
     }
 
-    /// Subtracts `count` elements of at least `size_min` bytes each from the budget.
+    /// Subtracts `count` elements from the budget. Fails if the remaining bytes cannot contain them, at `size_min`
+    /// bytes each.
     fn spend(&mut self, count: usize, size_min: usize) -> Result<(), DecodeError> {
         if count > self.remaining() / size_min.max(1) || count > self.elements_left {
             return Err(DecodeError::Count(count));
@@ -216,15 +218,13 @@ pub trait Codec: Sized {
     /// Returns [`DecodeError`] if the bytes are not a valid value.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
 
-    /// Appends the declarations of the structs that this type consists of. Each struct comes before the structs inside
-    /// it.
+    /// Appends the declarations of all structs in this type. Each struct comes before the structs that it contains.
     fn specs(_: &mut Vec<StructSpec>) {}
 }
 
 /// Types that can be null, in fields that allow it.
 pub trait NullCodec: Codec {
-    /// Returns the size of null in bytes. For most types, null is a length prefix that stands for null, with no value
-    /// after it.
+    /// Returns the size of null in bytes. For most types, null is a length prefix with a special value.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }
@@ -384,7 +384,7 @@ impl<T: Codec> NullCodec for Vec<T> {
 }
 
 /// The fields of a flexible message that this program does not know, kept as they were received (KIP-482). Every struct
-/// has a field of this type. Mostly it is empty, and then takes only one word.
+/// has a field of this type. The field is usually empty, and then takes only one word of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
@@ -409,7 +409,7 @@ impl TagWriter {
         TagWriter(Vec::new())
     }
 
-    /// Adds a field whose value is not the default.
+    /// Adds a field. The caller leaves out fields that have their default.
     pub(crate) fn put(mut self, tag: u32, value: &impl Codec, v: Version) -> Result<Self, EncodeError> {
         let mut w = Writer::with_capacity(32);
         value.encode(&mut w, v)?;
@@ -439,8 +439,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Reads the tagged fields and returns the unknown ones. `known` reads a field if it knows the tag. Otherwise it
-    /// returns the field's bytes.
+    /// Reads the tagged fields and returns the unknown ones. For each field, the caller's `known` either reads the
+    /// field, or returns its bytes if it does not know the tag.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,
@@ -473,7 +473,7 @@ impl Reader {
         Ok(TaggedFields::new(unknown))
     }
 
-    /// Reads the tagged fields of a struct that does not know any.
+    /// Reads the tagged fields of a struct whose declaration has none.
     pub(crate) fn unknown_tagged_fields(&mut self) -> Result<TaggedFields, DecodeError> {
         self.tagged_fields(|_, field| Ok(Some(field.rest())))
     }

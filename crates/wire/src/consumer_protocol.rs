@@ -1,11 +1,12 @@
 //! The messages that the members of a consumer group exchange inside JoinGroup and SyncGroup
 //! (ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json).
 //!
-//! These messages are not an API. The broker passes the bytes on, and reads them only if it must know the topics of a
+//! These messages are not an API. The broker passes the bytes on. It decodes them only if it needs the topics of a
 //! group. Each message begins with its version in 16 bits, and is never flexible. Version 1 added the owned partitions
 //! for cooperative rebalancing (KIP-429), version 2 the generation (KIP-792), and version 3 the rack (KIP-881).
 //!
-//! Invariant: later versions only add fields at the end, so a newer version can be read as the newest one known here.
+//! Invariant: later versions only add fields at the end. So a message of an unknown later version is read as the newest
+//! version known here.
 
 use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
@@ -55,7 +56,7 @@ pub trait Embedded: Codec {}
 impl Embedded for ConsumerProtocolSubscription {}
 impl Embedded for ConsumerProtocolAssignment {}
 
-/// Writes a message after its version.
+/// Writes the version and then the message.
 ///
 /// # Errors
 /// Returns [`EncodeError`] if `version` is not known here or a field is too long.
@@ -69,7 +70,7 @@ pub fn encode<T: Embedded>(message: &T, version: i16) -> Result<Bytes, EncodeErr
     Ok(w.into_bytes())
 }
 
-/// Reads a message and the version before it. Bytes after the message belong to a newer version, and are ignored.
+/// Reads the version and then the message. Bytes after the message are fields of a newer version, and are ignored.
 ///
 /// # Errors
 /// Returns [`DecodeError`] if the version is negative, or if the bytes do not begin with a whole message.

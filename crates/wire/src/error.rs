@@ -1,6 +1,6 @@
 //! The reasons why bytes cannot be decoded and messages cannot be encoded.
 
-/// The reason why bytes are not the message that they should be.
+/// The reason why bytes cannot be decoded as the expected message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The frame ends inside a field.

@@ -5,7 +5,7 @@ use crate::frame::Writer;
 use crate::{DecodeError, EncodeError};
 use std::fmt;
 
-/// An error code as it is on the wire. Codes that this crate does not know are kept.
+/// An error code of a message. Codes that this crate does not know are kept as numbers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorCode(pub i16);
 

@@ -1,17 +1,17 @@
-//! Frames that are written to a socket. Their records are not copied in, but kept beside the other bytes.
+//! Frames that are written to a socket. Large records are not copied into a frame, but are parts of their own.
 //!
-//! A [`Writer`] collects the small fields in a buffer and remembers where records belong. The result is a [`Frame`],
-//! whose parts are in the order of the socket, ready for a single vectored write or sendfile. Invariant: the first four
-//! bytes of a frame are the big-endian length of everything after them.
+//! A [`Writer`] copies the small fields into a buffer, and stores the positions of records between them. The result is
+//! a [`Frame`]. Its parts are in the order in which they are sent, by a vectored write or sendfile. Invariant: the
+//! first four bytes of a frame are the big-endian length of everything after them.
 
 use crate::EncodeError;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fs::File;
 use std::sync::Arc;
 
-/// Records up to this size are copied, because a separate segment would cost more.
+/// Records of at most this many bytes are copied, because a separate part would cost more.
 const INLINE_RECORDS_MAX: usize = 512;
-/// Size of the pieces of a long message, in bytes.
+/// Size of each piece of a long message, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A range of a log file that is sent without passing through user space.
@@ -23,15 +23,15 @@ pub struct FileSlice {
     pub position: u64,
     /// Number of bytes in the range.
     pub len: u32,
-    /// The position at which the file's whole batches end. This is at the end of the range or after it. Bytes before
-    /// this position are never written again.
+    /// The end of the whole batches in the file, which is at the end of the range or after it. Bytes before this
+    /// position do not change any more.
     pub settled: u64,
 }
 
 /// The batches in the records field of Produce and Fetch.
 #[derive(Clone, Debug)]
 pub enum Records {
-    /// Batches in memory. The bytes are a slice of the frame that they arrived in, or a batch that was built.
+    /// Batches in memory. The bytes are a slice of the frame in which they arrived, or a batch that was built here.
     Memory(Bytes),
     /// Batches in memory, in consecutive pieces. None of the pieces is empty.
     Pieces(Vec<Bytes>),
@@ -73,14 +73,14 @@ impl Default for Records {
 }
 
 impl PartialEq for FileSlice {
-    /// Returns true if both are the same range of the same open file.
+    /// Returns true if `self` and `other` are the same range of the same open file.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
     }
 }
 
 impl PartialEq for Records {
-    /// Returns true if both have the same bytes in memory, or the same ranges of the same open file.
+    /// Returns true if `self` and `other` have the same bytes in memory, or the same ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// A request or response as it is written to the socket, including the length prefix.
+/// A request or response as it is sent, including the length prefix.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// The parts in order. None of them is empty.
@@ -143,19 +143,19 @@ impl Frame {
 /// Builds a [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// The full pieces in order, without the records in `external`. A full piece stays where it is, so a message is
-    /// never copied when it grows.
+    /// The full pieces in order, without the records in `external`. A message that grows gets another piece, so its
+    /// bytes are not copied.
     full: Vec<BytesMut>,
     /// Total size of the full pieces, in bytes.
     full_len: usize,
     /// The last piece. The first four bytes of the first piece are the length.
     inline: BytesMut,
-    /// The records that are kept by reference, each with its position among the bytes of all pieces.
+    /// The records that are not copied, each with its position among the bytes of all pieces.
     external: Vec<(usize, Part)>,
 }
 
 impl Writer {
-    /// Creates a writer. Its inline bytes are expected to need about `capacity` bytes.
+    /// Creates a writer with room for `capacity` bytes that are not external records.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut inline = BytesMut::with_capacity(capacity + 4);
         inline.put_i32(0);
@@ -177,7 +177,7 @@ impl Writer {
         self.full.push(piece);
     }
 
-    /// Appends records by reference. Small ones are copied.
+    /// Appends records. Small records are copied, and others are referenced.
     pub fn put_records(&mut self, records: &Records) {
         let at = self.full_len + self.inline.len();
         match records {
@@ -194,7 +194,8 @@ impl Writer {
         }
     }
 
-    /// Appends the inline bytes of another writer. These bytes are a tagged field, which has its own length.
+    /// Appends the bytes of another writer without their length prefix. They are a tagged field, whose length is
+    /// already written.
     pub(crate) fn put_nested(&mut self, nested: &Writer) {
         debug_assert!(nested.external.is_empty(), "no tagged field holds records");
         let mut length_bytes = 4;
@@ -213,7 +214,7 @@ impl Writer {
         self.len() == 0
     }
 
-    /// Returns the bytes without the length prefix. This is for messages that are a field of another message or are
+    /// Returns the bytes without the length prefix. Used for messages that are a field of another message or are
     /// written to a disk.
     pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
@@ -224,7 +225,7 @@ impl Writer {
         Bytes::from(self.full.concat()).slice(4..)
     }
 
-    /// Fills in the length, and splits the pieces where records belong.
+    /// Fills in the length, and inserts the external records between the pieces' bytes.
     ///
     /// # Errors
     /// Returns [`EncodeError::TooLong`] if the frame is larger than 2 GiB - 1.

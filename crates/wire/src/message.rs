@@ -1,5 +1,5 @@
-//! The macro that declares Kafka's messages. Each field is one line, from which the struct, its codec and its
-//! documentation are made.
+//! The macro that declares Kafka's messages. Each field is declared in one line. The struct, its codec and its
+//! documentation are generated from these lines.
 //!
 //! ```text
 //! message! {
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` can be null in all versions of its field, or only in those
-//! after `nullable`. Its default is null, unless `default` has another value. If a version of the field does not allow
-//! null, `default` is required. A field is neither read nor written outside its versions, and then has its default. A
-//! tagged field that has its default is not written. Every struct ends with `tagged`, which has the tagged fields that
-//! this program does not know.
+//! after `nullable`. The default of an `Option` is null, unless `default` has another value. If one of the field's
+//! versions does not allow null, `default` is required. In other versions than its own, a field is neither read nor
+//! written, and has its default. A tagged field that has its default is not written. Every struct ends with `tagged`,
+//! which has the tagged fields that this program does not know.
 //!
 //! Invariant: a struct that was decoded can be encoded in the same version, and then decodes to the same struct.
 
@@ -132,7 +132,7 @@ macro_rules! message {
             }
 
             fn specs(specs: &mut Vec<$crate::StructSpec>) {
-                // A struct may be used in several fields, but is described only once.
+                // A struct may be the type of several fields, but is described only once.
                 if specs.iter().any(|spec| spec.name == stringify!($name)) {
                     return;
                 }
@@ -187,7 +187,7 @@ macro_rules! or_default {
     };
 }
 
-/// Expands to true if the field has no tag, so that it is in the message itself.
+/// Expands to true if the field has no tag.
 macro_rules! is_plain {
     () => {
         true

@@ -1,4 +1,4 @@
-//! The contents of a declaration, from which crates/broker/PROTOCOL.md is made.
+//! The contents of a declaration of messages, from which crates/broker/PROTOCOL.md is generated.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ pub struct FieldSpec {
     pub versions: RangeInclusive<i16>,
     /// The versions in which the field may be null, if it is an `Option`.
     pub nullable: RangeInclusive<i16>,
-    /// The default of the field, if it is not that of the type.
+    /// The declared default of the field; `None` if it has the default of its type.
     pub default: Option<&'static str>,
     /// The tag, if this is a tagged field.
     pub tag: Option<u32>,

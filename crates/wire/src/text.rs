@@ -5,15 +5,15 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 
-/// An immutable string backed by [`Bytes`]. Its characters are never copied when it is cloned or decoded.
+/// An immutable string backed by [`Bytes`]. Neither cloning nor decoding copies its characters.
 ///
-/// A decoded string keeps its whole frame in memory. If a string must outlive its request, copy it with
+/// So a decoded string keeps its whole frame in memory. If it must outlive its request, copy it with
 /// `Text::from(&*text)`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(Bytes);
 
 impl Text {
-    /// Creates a string from text that lives as long as the program.
+    /// Creates a string from static text, without a copy.
     pub const fn from_static(text: &'static str) -> Self {
         Text(Bytes::from_static(text.as_bytes()))
     }

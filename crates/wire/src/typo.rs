@@ -1,7 +1,7 @@
-//! Suggests the setting that was probably meant by an unknown name, for messages of the broker and the clients.
+//! Suggests the setting that a user probably meant by an unknown name, for messages of the broker and the clients.
 //!
-//! This has nothing to do with the protocol. It is here because the broker and the clients both use this crate.
-//! Invariant: a long name from outside costs no more than the known names.
+//! Suggestions are not a part of the protocol. They are in this crate because the broker and the clients both use it.
+//! Invariant: the cost is limited by the lengths of the known names, however long the unknown name is.
 
 /// Maximum number of letters that may be different.
 const DISTANCE_MAX: usize = 3;
@@ -12,8 +12,7 @@ const DISTANCE_MAX: usize = 3;
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
-        // Compare the lengths first, since this rules out most names. The distance is at least the difference of the
-        // lengths.
+        // The distance is at least the difference of the lengths, so most names are ruled out without computing it.
         let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
         (far <= most && far < name.len()).then_some((far, name))
     };
@@ -21,8 +20,8 @@ pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -
     nearest.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
-/// Returns how many bytes must be changed, added, left out or swapped with the next one. This is the optimal string
-/// alignment distance.
+/// Returns the minimum number of changes that turn one name into the other (optimal string alignment distance). A
+/// change replaces, adds or removes a byte, or swaps two adjacent bytes.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to) = (from.as_bytes(), to.as_bytes());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

@@ -9,7 +9,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// The id that stands for "no topic id".
+    /// The value that stands for no id.
     pub const ZERO: Uuid = Uuid([0; 16]);
 
     /// Returns true if this is [`Uuid::ZERO`].

@@ -1,5 +1,5 @@
-//! Tests of record batches. Batches that were built are read by our reader and by the oracle's. Hostile bytes must not
-//! cost much.
+//! Tests of record batches. Both our reader and the oracle's read the batches that we build. Hostile bytes must not
+//! cost much time or memory.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
@@ -97,8 +97,8 @@ proptest! {
         }
     }
 
-    /// A transactional builder sets this bit, and the checksum changes with it. All other bytes are those of a plain
-    /// builder. If the batch gets another stamp, the bit stays.
+    /// A transactional batch differs from a plain one only in this bit and the checksum. A new stamp does not change
+    /// the bit.
     #[test]
     fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };
@@ -156,7 +156,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // zstd is not compared, because the oracle would use the same library.
+            // The compressed bytes of zstd are not compared, because the oracle uses the same library.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))
@@ -228,7 +228,7 @@ fn a_bomb_costs_no_more_than_the_cap() {
         assert_eq!(decompress(*codec, &bomb, 1 << 20), Err(BatchError::TooLarge(1 << 20)), "{codec:?}");
         assert_eq!(decompress(*codec, &bomb, 50 << 20).expect("at the cap").len(), 50 << 20, "{codec:?}");
     }
-    // This block of snappy claims to have 4 GiB.
+    // This snappy block claims a decompressed size of 4 GiB.
     let claim = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
     assert!(decompress(Compression::Snappy, &claim, usize::MAX).is_err());
 }
@@ -368,8 +368,8 @@ proptest! {
         prop_assert_eq!(after.timestamp_type(), before.timestamp_type());
         prop_assert_eq!(after.is_transactional(), before.is_transactional());
         prop_assert_eq!((after.is_control(), after.delete_horizon_ms()), (false, None));
-        // These fields stay: base offset; leader epoch and magic; offset delta and base timestamp; producer and record
-        // count.
+        // These ranges of the header are unchanged: base offset; leader epoch and magic; offset delta and base
+        // timestamp; producer and record count.
         for kept in [0..8, 12..17, 23..35, 43..61] {
             prop_assert_eq!(&out[kept.clone()], &bytes[kept]);
         }

@@ -18,15 +18,16 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Maximum number of bytes in memory for each byte of a message. The worst known message is OffsetFetch 8. Each group
-/// of three bytes becomes a struct of 104 bytes. Each three-byte topic of the first group becomes a struct of 80 bytes,
-/// and each two-byte tagged field of its first topic a struct of 40 bytes. The three arrays may claim the same bytes,
-/// because memory for an array is reserved before its elements are read.
+/// Maximum number of bytes in memory for each byte of a message. The worst known message is a request of OffsetFetch 8.
+/// A group of three bytes in the frame becomes a struct of 104 bytes. In the first group, a topic of three bytes
+/// becomes a struct of 80 bytes. In the first topic, a tagged field of two bytes becomes one of 40 bytes. All three
+/// arrays can claim the same bytes of the frame, because memory for an array is reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
-/// How much memory a message with a tiny frame may take.
+/// The memory that a message may take in addition, however small its frame is, in bytes.
 const BYTES_BASE: usize = 1024;
 
-/// How many bytes follow a message that ends inside nested arrays, each of which claims to fill them with elements.
+/// Number of bytes after a message that ends inside nested arrays. Each of these arrays claims that its elements fill
+/// the bytes.
 const CLAIMED: usize = 4096;
 
 struct Counting;
@@ -57,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Measures how much memory is held at most while `bytes` are decoded, in addition to what was held before.
+/// Measures the peak of the additional memory while `bytes` are decoded.
 struct Cost {
     side: Side,
     v: Version,
@@ -87,8 +88,8 @@ fn peak_of<T>(decode: impl FnOnce() -> T) -> usize {
     usize::try_from(peak - before).expect("the peak was set to what was held before")
 }
 
-/// Returns a valid message that is cut at any position and then claims a large size. Enough bytes follow for the claim
-/// to be nearly true.
+/// Returns a valid message that is cut at a random position, followed by a large length and by at least as many bytes.
+/// So the length is plausible as the number of elements of an array.
 fn with_a_claim(mut bytes: Vec<u8>, dice: &mut Dice) -> Bytes {
     let filler = 1 << (4 + dice.below(10));
     let claim = filler / (1 + dice.below(8));
@@ -150,8 +151,8 @@ fn memory_is_bounded_when_every_array_claims_all_that_is_left() {
     assert!(worst.0 > BYTES_PER_BYTE_MAX - 10, "the bound says no more than is needed: {worst:?}");
 }
 
-/// Decodes a message inside JoinGroup or SyncGroup that has false claims. Returns its size and the memory that this
-/// took, in bytes.
+/// Decodes a message as in JoinGroup or SyncGroup, with false claims. Returns the message's size and the peak of the
+/// memory, in bytes.
 fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     let message = Schema::of::<T>(Version { number, flexible: false }).claims(CLAIMED, dice);
     let bytes = Bytes::from([&number.to_be_bytes()[..], &message].concat());
@@ -183,7 +184,7 @@ fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// Measures a message, and counts the allocations of measuring and of decoding.
+/// Measures a request. Also returns the peak of the memory while it is measured, and while it is decoded.
 struct Measured {
     v: Version,
     bytes: Bytes,
@@ -212,8 +213,8 @@ fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
             let message = Schema::new(key, side, version).message(&mut dice);
             let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
             let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
-            // Apart from arrays, only the first slice of a frame allocates memory, for the object that all slices
-            // share.
+            // Apart from arrays, decoding allocates memory only for the first slice of a frame: for the object that all
+            // slices share.
             assert!(
                 size.bytes <= decoding && decoding <= size.bytes + 256,
                 "{key:?} {version:?}: {size:?}, {decoding}"

@@ -26,8 +26,8 @@ pub struct Outstanding {
 /// Maximum number of waiting commands. Further commands are dropped, and the broker requests them again later.
 const COMMANDS_MAX: usize = 16;
 
-/// Microseconds of simulated time that the failure detector counts as one millisecond. A second of the detector thus
-/// takes a tenth of a simulated second, so that schedules stay short.
+/// How many microseconds of simulated time are a millisecond for the failure detector. Its timeouts thus take a tenth
+/// of their real time, which keeps schedules short.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -121,7 +121,7 @@ impl Broker {
         self.request_for_oneself(context);
     }
 
-    /// Requests the next part of a change, such as a registration, that is not decided for all partitions yet. Any
+    /// Requests the next piece of a change, such as a registration, that is not decided for all partitions yet. Any
     /// broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
@@ -209,7 +209,7 @@ impl Broker {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if this broker has a pending or queued request for an ISR for which `is_kept` is false.
+    /// Returns true if this broker has requested, or is about to request, an ISR for which `is_kept` is false.
     pub fn requests_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
@@ -229,8 +229,8 @@ impl Broker {
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_requested = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // The queue holds at most one command of each kind. ISR changes are an exception, because they differ from each
-        // other.
+        // The queue holds at most one command of each kind. Only of changes of the ISR it may hold several, because
+        // they differ from each other.
         if (!is_requested || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
@@ -282,7 +282,8 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // The command handed over only some leaderships of the former process. This process requests the next part.
+            // The command handed over only some leaderships of the former process. This process requests the next
+            // piece.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -337,8 +338,8 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process is registered as this broker, or a delayed request has registered this process again. The
-            // process ends and may be started again.
+            // Either another process is registered as this broker, or a delayed request has registered this process a
+            // second time. In both cases this process ends. It may be started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.nonce));

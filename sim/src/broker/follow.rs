@@ -17,7 +17,7 @@ pub struct Following {
     pipe: FetchPipe,
     /// A leader epoch of the partition, and the state of the follower's fetches in that epoch.
     partition: (i32, PartitionPipe),
-    /// The number that the next fetch gets.
+    /// The number of the next fetch.
     number: i32,
     carried_out: i64,
     /// True if the last response had no records. The follower then sends one fetch at a time.

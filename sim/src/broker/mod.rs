@@ -36,9 +36,9 @@ pub struct Disk {
     known: SeenVersion,
     ended: PreviousShutdown,
     directory: u128,
-    /// The process that was registered when a process last joined, followed by the process that joined.
+    /// The last join: first the process that was registered before it, then the process that joined.
     users: Option<[u128; 2]>,
-    /// How many heartbeats the disk has counted. The count is increased before each heartbeat is sent. A power loss may
+    /// The number of the last heartbeat. It is increased on the disk before each heartbeat is sent. A power loss may
     /// undo the last increases.
     noted: u64,
     /// True if records were lost and the cluster does not know it yet.
@@ -50,8 +50,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the cluster may rely on the disk to have all its writes. After a power loss the cluster cannot,
-    /// even if the disk happened to lose nothing.
+    /// Returns true if the cluster can rely on the disk to have all records that were written to it. It cannot rely on
+    /// a disk after a power loss, even if nothing was lost.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
@@ -102,7 +102,7 @@ pub struct Process {
 }
 
 pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
-    // Each step goes back by one epoch, whose start it finds by binary search. Most logs have only one epoch.
+    // Collects the epochs from the last to the first. A binary search finds the start of each.
     let mut epochs: Vec<(i32, i64)> = Vec::new();
     let mut end = log.len();
     while let Some(last) = log[..end].last() {
@@ -200,7 +200,7 @@ impl Broker {
             self.disk.ended = PreviousShutdown::Killed;
         }
         if let Some(partition) = process.partition {
-            // A checkpoint is written rarely, so it lags behind the high watermark.
+            // A broker rarely writes its checkpoint, so the checkpoint lags behind the high watermark.
             self.disk.checkpoint = partition.high_watermark() / 2;
         }
         self.is_paused = false;
@@ -231,9 +231,9 @@ impl Broker {
         }
     }
 
-    /// Returns true if the database can distinguish the copy from the newest state. For that, another process must be
-    /// registered, or the copied process must have sent two heartbeats after the copy. One is too few, because a
-    /// heartbeat may repeat the number of the previous one.
+    /// Returns true if the database can recognise the copy as old. For that, another process must be registered, or the
+    /// copied process must have sent two heartbeats after the copy. One is too few, because a heartbeat may repeat the
+    /// number of the previous one.
     pub fn is_copy_known(&self, context: &Context) -> bool {
         let Some(Copied { heartbeats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();

@@ -27,10 +27,9 @@ pub struct Ticket {
 /// State that the leader keeps for one connection of a follower.
 #[derive(Debug)]
 pub struct Session {
-    /// The follower has been sent all records below this offset.
+    /// The offset after the last record that the leader has sent to the follower.
     cursor: i64,
-    /// The number of the last fetch that began at the follower's log end. Later ones continue after the responses to
-    /// it.
+    /// The number of the last fetch that began at the follower's log end. Later fetches continue at `cursor`.
     requested_in: i32,
     answered: i64,
     spacing: Spacing,
@@ -133,7 +132,8 @@ impl Broker {
         self.serve(context);
     }
 
-    /// Registers a fetch that has arrived. Returns `Err` with the response if the leader can respond at once.
+    /// Registers a fetch that has arrived. Returns `Err` with the response if the leader can respond without a wait for
+    /// records.
     fn count(
         &mut self,
         context: &mut Context,

@@ -15,7 +15,8 @@ use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadat
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(ClientRequest),
-    /// A broker whose batch waits for verification: its process, the batch's number, and the coordinator's epoch.
+    /// A broker that requests the verification of a batch: its process, the batch's number, and the coordinator's
+    /// epoch.
     Broker(BrokerProcess, u64, i32),
 }
 
@@ -24,7 +25,7 @@ pub enum Asker {
 pub struct InFlight {
     /// The end of the log after the record. `None` if the append failed.
     pub end: Option<usize>,
-    /// True if the append is reported as failed although the record may have been written.
+    /// True if the coordinator is notified of a failed append, although the record may be in the log.
     pub is_in_doubt: bool,
     /// True if the record must be flushed before it has any effect.
     pub is_flushed: bool,
@@ -81,7 +82,7 @@ pub enum Waiter {
 /// Committed offsets of the groups, as their coordinator has them in memory.
 #[derive(Debug, Default)]
 pub struct GroupOffsets {
-    /// All entries of the log before this offset are applied.
+    /// The offset of the first entry that is not applied yet.
     upto: usize,
     held: BTreeMap<TransactionalId, u64>,
     pending: PendingOffsets<TransactionalId, u64>,

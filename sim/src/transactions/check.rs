@@ -29,9 +29,10 @@ pub struct Check {
     /// Decisions that are written, by the producer and epoch of their markers. In the old protocol, several decisions
     /// may have the same epoch.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
-    /// For each producer and epoch, the partitions of its transaction in written records of `__transaction_state`.
+    /// The partitions that written records of `__transaction_state` list, each with the producer and epoch of its
+    /// transaction.
     added: BTreeSet<(i64, i16, PartitionId)>,
-    /// The last decision of each transactional id, with the `life` of every partition at that time.
+    /// The last decision of each transactional id, with the `life` of every partition when the decision was written.
     decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
 }
 
@@ -83,7 +84,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks a batch that a leader appends: a written record of `__transaction_state` must name its partition.
+    /// Checks a batch that a leader appends. A written record of `__transaction_state` must list the batch's partition.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),
@@ -102,12 +103,13 @@ impl Check {
         }
     }
 
-    /// Notes that this marker aborts a transaction that no transactional id knows after a power loss.
+    /// Notes that a marker aborts a transaction whose transactional id a power loss has erased. This marker needs no
+    /// written decision.
     pub fn aborts_unknown(&mut self, marker: &Marker) {
         self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
-    /// Checks that a written decision agrees with a marker that a leader appends.
+    /// Checks a marker that a leader appends. The written decision must have the same outcome.
     pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
         match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
             Some(decided) if decided.contains(&marker.is_commit) => Ok(()),

@@ -117,8 +117,8 @@ impl Client {
         }
     }
 
-    /// Returns `next` if the partition is in the transaction. If a client of the old protocol must add the partition
-    /// first, returns the request for that instead.
+    /// Returns `next` if the partition is in the transaction. Otherwise a client of the old protocol must add the
+    /// partition first, so returns that request.
     fn or_add(
         &self,
         partition: PartitionId,

@@ -25,7 +25,8 @@ pub struct Place {
 }
 
 impl World {
-    /// Returns where the id is coordinated. Fails with an error code if this broker does not coordinate it.
+    /// Returns the id as this broker coordinates it. Fails with an error code if the broker is not its coordinator, or
+    /// is still loading.
     fn serving(&self, broker: BrokerId, id: TransactionalId) -> Result<Place, ErrorCode> {
         let partition = state_of(id);
         match self.brokers[broker].coordinators.get(&partition) {
@@ -106,8 +107,8 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // An append is in doubt if it fails and the record may nevertheless be in the log. On a standalone broker, a
-        // log that fails takes no more records. Appends in doubt are therefore simulated only in a cluster.
+        // An append is in doubt if it fails although the record may be in the log. It is simulated only in a cluster: a
+        // standalone broker writes nothing more to a log after a failed append.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -183,7 +184,8 @@ impl World {
         let Some(machine) = self.machine(place) else { return Ok(()) };
         machine.markings.retain(|other| *other != marking);
         if !marking.version.supports_epoch_bump() {
-            // In the old protocol a late copy of this marker would end the next transaction, so all copies are dropped.
+            // In the old protocol, a late copy of this marker would end the next transaction. All copies still in
+            // flight are therefore dropped.
             self.forget(|message| matches!(message, Message::Mark { marking: other, .. } if *other == marking));
             self.forget_queued(&marking);
         }
@@ -298,7 +300,7 @@ impl World {
         for (id, state) in states {
             let mut record = TransactionMetadata { last_producer_epoch: -1, ..(*state).clone() };
             if self.settings.server_version == TransactionVersion::V0 {
-                // With version 0, a state that is read from the log lacks these fields.
+                // A log of version 0 has no such fields, so they are reset here.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }

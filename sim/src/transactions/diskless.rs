@@ -128,7 +128,7 @@ enum Upload {
     UnderWay,
     Failed,
     Done,
-    /// A commit of the object was attempted.
+    /// The broker has tried to commit the object.
     Tried,
 }
 
@@ -162,15 +162,15 @@ impl Pipeline {
         self.objects.push_back(Object { id, batches, upload: Upload::UnderWay });
     }
 
-    /// Removes a refused batch from the admission. Adds later batches of its producer to `dead`, because their clients
-    /// must resend them.
+    /// Removes a refused batch from the admission. Later batches of its producer are refused too, and their clients
+    /// must resend them, so adds these batches to `dead`.
     fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<BatchNumber>) {
         if queued.batch.is_sequenced() {
             dead.extend(self.admission.failed(&queued.batch.stamp, queued.batch_number, code, now));
         }
     }
 
-    /// Removes the batches `dead` from all objects for which no commit was attempted. Returns these batches.
+    /// Removes the batches `dead` from all objects that the broker has not tried to commit. Returns these batches.
     fn drop_dead(&mut self, dead: &BTreeSet<BatchNumber>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
@@ -211,7 +211,7 @@ impl World {
     ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // If `receives` is true, the broker has already read the other brokers' commits.
+        // If `receives` is true, the broker refreshes before it admits a batch to a transaction that is already open.
         let receives = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {

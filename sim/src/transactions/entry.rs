@@ -8,8 +8,7 @@ use fullbore_wire::Text;
 
 /// How many brokers the cluster has.
 pub const BROKERS: usize = 3;
-/// How many partitions have records. The last one is compacted, the one before it is deleted and recreated, and the one
-/// before that is diskless.
+/// How many partitions have records. The last three are special: diskless, recreated, and compacted, in this order.
 pub const DATA: usize = 5;
 /// The diskless partition. It has no leader and no replicas.
 pub const DISKLESS: PartitionId = DATA - 3;
@@ -30,7 +29,7 @@ pub const PARTITIONS: usize = STATE + STATES;
 pub type BrokerId = usize;
 /// The index of a partition, counted from 0.
 pub type PartitionId = usize;
-/// The index of a transactional id. Its client commits offsets for a group of the same index.
+/// The index of a transactional id, and of the group for which its client commits offsets.
 pub type TransactionalId = usize;
 
 /// Returns the partition of `__transaction_state` that has the states of `id`.
@@ -60,8 +59,8 @@ pub fn place_of(name: &TopicPartition) -> PartitionId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// The batch's producer, epoch and sequence. Batches of offsets and markers have no sequence. Batches of
-    /// transactional ids' states have no producer.
+    /// The batch's producer, epoch and sequence. Offsets and markers have no sequence. States of transactional ids have
+    /// no producer either.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,

@@ -32,7 +32,8 @@ pub enum Request {
     FetchOffset,
 }
 
-/// A batch for the topic that had the partition when the client sent the batch. This topic may have been deleted since.
+/// A batch for a partition. `life` identifies the topic that had the partition when the client sent the batch. This
+/// topic may have been deleted since.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub partition: PartitionId,

@@ -17,8 +17,8 @@
 //! - Clients time out, give up and restart, while their former processes go on as zombies.
 //!
 //! In the old protocol (`transaction.version` 0 and 1) some late messages cannot be distinguished from new ones. The
-//! simulation therefore drops requests and markers that arrive after their sender has continued. It also drops markers
-//! of a replaced coordinator to a recreated topic.
+//! simulation therefore drops a client's older requests once its EndTxn or InitProducerId is answered. It drops the
+//! copies of a marker once the marker is written, and the markers of a replaced coordinator to a recreated topic.
 //!
 //! The checks of each step are in [`check`], [`partition::Partition::check_stable`] and [`reader`]:
 //!

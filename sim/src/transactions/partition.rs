@@ -19,19 +19,19 @@ const SNAPSHOTS_MAX: usize = 4;
 pub struct Partition {
     pub epoch: i32,
     pub leader: BrokerId,
-    /// How many topics have had this name, including the present one.
+    /// The number of this topic among all topics that have had its name, counted from 1.
     pub life: u32,
     pub replicas: Vec<Replica>,
     pub committed: Vec<Entry>,
-    /// The log with which the elected leader will begin. `None` once the leader has learned of its election.
+    /// The log of the elected leader at its election. `None` once the leader has learned of its election.
     elected: Option<Vec<Entry>>,
     pub snapshots: Vec<Snapshot>,
-    /// Outcomes of the committed entries. True if consumers at read_committed get the entry, `None` while its
-    /// transaction is open.
+    /// The outcome of each committed entry: true if consumers at read_committed get the entry, false if they skip it,
+    /// and `None` while its transaction is open.
     pub outcomes: Vec<Option<bool>>,
     /// For each producer, the offsets of committed entries that have no outcome yet.
     pub open: BTreeMap<i64, Vec<usize>>,
-    /// Committed markers by producer and epoch. True is a commit.
+    /// Committed markers by producer and epoch. The value is true for a commit.
     pub markers: BTreeMap<(i64, i16), bool>,
     /// How many entries survive a power loss.
     pub flushed: usize,
@@ -109,8 +109,8 @@ impl Partition {
         new
     }
 
-    /// Notes the outcomes that a committed entry decides. Returns each transaction that the entry ends, with true for a
-    /// commit.
+    /// Notes the outcomes that a committed entry decides. Returns the transaction that each of these outcomes ends,
+    /// with true for a commit.
     pub fn settle(&mut self, at: usize, entry: &Entry) -> Vec<(usize, bool)> {
         let producer_id = entry.stamp.producer_id;
         match &entry.payload {
@@ -139,7 +139,7 @@ impl Partition {
         self.open.values().filter_map(|offsets| offsets.first().copied()).min()
     }
 
-    /// Cuts the power, which loses a random part of the log's unflushed end.
+    /// Cuts the power. The log loses a random number of its last unflushed entries.
     pub fn lose_end(&mut self, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let len = random.between(self.flushed.min(log.len()), log.len() + 1);
@@ -158,7 +158,7 @@ impl Partition {
     }
 
     /// Checks that the last stable offset `stable` has not decreased and is not past an open transaction. `by` is the
-    /// broker that believes itself the leader, and its epoch.
+    /// broker that believes it leads, with its epoch.
     pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
         let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {

@@ -37,9 +37,9 @@ impl World {
         }
     }
 
-    /// Flushes all writes on which the state `next` depends. Returns true if the state itself must be flushed after it
-    /// is written. Commits must be, and so must the start of a transaction of the old protocol, because its epoch is
-    /// that of the former transaction.
+    /// Flushes all writes on which the state `next` depends. Returns true if the state itself must be flushed, too.
+    /// This applies to commits. It also applies to the start of a transaction of the old protocol, whose epoch is that
+    /// of the transaction before it.
     pub fn flush_before(&mut self, next: &TransactionMetadata) -> bool {
         if next.state == TransactionState::PrepareCommit {
             for at in next.partitions.iter().map(place_of) {
@@ -52,13 +52,13 @@ impl World {
         begins && !next.client_version.supports_epoch_bump()
     }
 
-    /// Returns true if ids must be loaded as if their last records might have been lost.
+    /// Returns true if the records of transactional ids may be incomplete because of a power loss.
     pub fn may_lack_ends(&self) -> bool {
         self.is_unsettled && self.fault != Some(Fault::LoadsSure)
     }
 
-    /// After a power loss, fences the clients of ids that may have lost records. Then aborts open transactions that no
-    /// id knows of.
+    /// Settles transactions once after a power loss. Fences the clients of ids that may have lost records, and aborts
+    /// the open transactions that no id knows of.
     pub fn settle_once(&mut self, broker: BrokerId) -> Result<(), String> {
         let is_loaded = |at: PartitionId| {
             self.brokers[broker].coordinators.get(&at).is_some_and(|coordinator| coordinator.is_loaded)

@@ -17,7 +17,7 @@ const FETCHED_MAX: usize = 10;
 /// A consumer of one partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
-    /// The life of the topic that the consumer reads. A recreated topic is read from its beginning.
+    /// The `life` of the topic from which the consumer has read. It reads a recreated topic from the beginning.
     life: u32,
     pub position: usize,
 }
@@ -43,7 +43,7 @@ impl Reader {
         self.read(at, &partition.outcomes, (&replica.log, &replica.aborted, stable), fault, random)
     }
 
-    /// Fetches from the index as [`Reader::fetch`] fetches from a leader.
+    /// Fetches from the index of the diskless partition, and checks the records as [`Reader::fetch`] does.
     pub fn fetch_diskless(
         &mut self,
         partition: &Partition,

@@ -16,7 +16,7 @@ pub const PRODUCERS_MAX: usize = 12;
 /// How many of each producer's last batches the log remembers.
 const WINDOW: usize = 5;
 
-/// A broker's belief that it leads the partition.
+/// The leadership of a broker. Another broker may have become leader without its knowledge.
 #[derive(Clone, Copy, Debug)]
 pub struct Leadership {
     pub epoch: i32,
@@ -33,15 +33,16 @@ pub struct Snapshot {
     entries: Vec<SnapshotEntry>,
 }
 
-/// The state at the time when a batch's verification was requested: the leader epoch and the producer's transactions.
+/// The state of a partition when the broker requested a verification. It shows later whether the confirmation is
+/// outdated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     leader_epoch: i32,
     seen: TransactionsSeen,
-    /// The epoch of the coordinator, for a batch of offsets. The broker recognises a late batch of offsets by this
-    /// epoch, because the batch has no sequence.
+    /// The epoch of the group's coordinator if the batch has offsets. Such a batch has no sequence, so a late one is
+    /// recognised by this epoch.
     coordinator_epoch: Option<i32>,
-    /// The end of the diskless partition as the broker knew it.
+    /// The end of the diskless partition as far as the broker knew.
     next_offset: i64,
 }
 
@@ -51,7 +52,7 @@ impl Moment {
         Moment { leader_epoch: 0, seen: TransactionsSeen::default(), coordinator_epoch: None, next_offset }
     }
 
-    /// Adds the epoch of the coordinator that has responded.
+    /// Adds the epoch of the coordinator that has sent the response.
     pub fn of_coordinator(self, coordinator_epoch: Option<i32>) -> Moment {
         Moment { coordinator_epoch, ..self }
     }
@@ -111,8 +112,8 @@ impl Replica {
             self.aborted.clear();
             let mut read = Producers::bounded(PRODUCERS_MAX);
             if let Some(snapshot) = snapshot {
-                // A snapshot does not contain the list of aborted transactions, so the part of the list before the
-                // snapshot is read from the log.
+                // A snapshot lacks the list of aborted transactions. The part of the list before the snapshot is
+                // therefore read from the log.
                 let mut before = Replica::default();
                 log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
                 self.aborted = before.aborted;
@@ -251,8 +252,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state already contains. `completed` is the transaction that the entry has
-    /// ended. If that transaction was aborted, adds it to the list of aborted transactions.
+    /// Appends an entry that the producer state already contains. `completed` is the transaction that the entry ends.
+    /// An aborted one is added to the list of aborted transactions.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);

@@ -102,7 +102,7 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(requested));
                 return Ok(());
             }
-            // Offsets that are still unverified after the coordinator has responded get this error.
+            // The coordinator has responded and the offsets are still unverified, so they get this error.
             Ok(Offer::Unverified) if write.partition == OFFSETS && verification != Verification::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if a replaced coordinator sent the marker to a topic that was recreated. With the old protocol, the
+    /// Returns true if a replaced coordinator sent the marker by the old protocol to a topic that was recreated. The
     /// leader cannot distinguish such a marker from a valid one.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;

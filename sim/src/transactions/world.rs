@@ -23,7 +23,7 @@ const EXPIRATION_MS: i64 = 20_000;
 const IDS: usize = 3;
 /// How many client processes each transactional id has. All except one are zombies.
 const CLIENTS: usize = 2;
-/// How much longer than usual a message may take.
+/// Maximum time by which a message is later than usual.
 const LATE_MAX_MS: usize = 800;
 /// Maximum number of messages in flight. Further messages are lost.
 const NETWORK_MAX: usize = 150;
@@ -43,9 +43,9 @@ pub struct World {
     pub check: Check,
     clients: Vec<Client>,
     pub readers: Vec<Reader>,
-    /// True if the cluster is a standalone broker, which flushes and may lose power.
+    /// True if the world has only a standalone broker, which flushes its writes and may lose power.
     pub is_alone: bool,
-    /// True after a power loss, until transactions that may have lost their state are ended.
+    /// True after a power loss, until the broker has aborted transactions whose state may be lost.
     pub is_unsettled: bool,
     incarnations: usize,
     numbers: u64,
@@ -175,7 +175,7 @@ impl World {
         if self.network.is_empty() {
             return Ok(());
         }
-        // Old messages usually go first, so that each arrives in the end.
+        // Half of the deliveries choose among the oldest messages, so that no message waits for ever.
         let count = self.network.len();
         let at = if self.random.one_in(2) { self.random.below(count) } else { self.random.below(count.min(12)) };
         let to_paused = self.network[at].to().is_some_and(|to| self.brokers[to.broker].is_paused);
@@ -224,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes one record of a producer without transactions, which never writes again.
+    /// Writes the only record of a new producer without transactions.
     fn write_plain(&mut self) -> Result<(), String> {
         let partition = self.random.below(DATA);
         let producer_id = self.new_producer_id();
@@ -451,7 +451,7 @@ impl World {
         self.late.retain(|(_, message)| !which(message));
     }
 
-    /// Ends all faults and clients. Then all transactions and requests must come to an end.
+    /// Ends all faults and all activity of clients. Then every transaction and every request must end.
     pub fn end(&mut self) -> Result<(), String> {
         self.is_quiet = true;
         self.network.extend(self.late.drain(..).map(|(_, message)| message));

@@ -99,10 +99,11 @@ impl World {
         }
     }
 
-    /// Returns true if a power loss of this broker loses no committed record. The records that this broker has not
-    /// flushed must be on other brokers. So no other disk may have lost records, and one of these disks must be in the
-    /// ISR or ELR, also after pending changes of the ISR. Returns false if the broker's disk is a copy that was taken
-    /// while a process ran. Only the heartbeat number reveals such a copy, and a power loss invalidates this number.
+    /// Returns true if a power loss of this broker loses no committed record, for example because it flushes each
+    /// write. Otherwise the unflushed records must be on other brokers. For that, no other disk may have lost records,
+    /// and one of them must be in the ISR or ELR, also after pending changes of the ISR. Returns false if the broker's
+    /// disk is a copy that was taken while a process ran. Only the heartbeat number reveals such a copy, and a power
+    /// loss invalidates this number.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;
@@ -131,8 +132,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if every broker has seen a version that a database older by `by` versions lacks. A broker that has
-    /// seen no such version would take the older database for the newest.
+    /// Returns true if every broker would notice that the database is older by `by` versions. For that, the broker must
+    /// have seen a version that the older database lacks.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

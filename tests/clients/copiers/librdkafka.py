@@ -1,5 +1,5 @@
-"""Copies a topic to another one exactly once with librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`.
-See `copiers.py`."""
+"""Copies each record of a topic to another topic exactly once, with librdkafka, until SIGTERM: `librdkafka.py BOOTSTRAP
+FROM TO GROUP`. See `copiers.py`."""
 
 import signal
 import sys

@@ -29,7 +29,7 @@ class Told(ConsumerRebalanceListener):
         tell("partitions_assigned", assigned)
 
     def on_partitions_revoked(self, revoked):
-        uncommitted.clear()  # not committed any more: the next owner of the partitions reads these records again
+        uncommitted.clear()  # never committed: the next owner of the partitions reads these records again
         tell("partitions_revoked", revoked)
 
 
@@ -58,7 +58,7 @@ async def main():
             say("offsets_committed", success=True, offsets=[
                 {"topic": p.topic, "partition": p.partition, "offset": offset} for p, offset in uncommitted.items()])
             uncommitted.clear()
-        except KafkaError as error:  # After a rebalance, nothing is left to commit. Otherwise the next round retries.
+        except KafkaError as error:  # The next round commits again, unless a rebalance has cleared `uncommitted`.
             say("offsets_committed", success=False, error=repr(error), offsets=[])
     await consumer.stop()
     say("shutdown_complete")

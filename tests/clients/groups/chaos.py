@@ -41,7 +41,7 @@ GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range
 
 
 class Group:
-    """Two members of a group, and the offsets that the broker returns as committed."""
+    """A group with two members. Records the committed offsets that the broker returns."""
 
     def __init__(self, topic, client, protocol, strategy):
         self.name, self.topic = f"{client}, {protocol}", topic
@@ -57,7 +57,7 @@ class Group:
         self.watcher.start()
 
     def told(self):
-        """Returns, for each partition, the highest committed offset that any member has had acknowledged."""
+        """Returns the highest offset of each partition for which a member's commit was acknowledged."""
         found = {}
         for member in self.former + self.members:
             with member.lock:

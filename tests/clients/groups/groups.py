@@ -46,7 +46,8 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """Kills all members on SIGTERM. A member that survived would try to leave its group at a broker that has ended."""
+    """Kills all members on SIGTERM. By then the broker may have ended, so a member that is not killed would wait for
+    it."""
     STARTING.acquire()  # The lock is never released, so that no further member starts.
     for process in STARTED:
         process.kill()
@@ -76,7 +77,8 @@ class Member:
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # The session of a static member must last until its next process has joined. No test waits for its end.
+        # The session of a static member must not expire before its next process has joined. No test waits for an
+        # expiry.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -256,8 +258,7 @@ def life(scene, kinds):
 
 
 def static(scene, kinds):
-    """A static member that comes back within its session gets its former partitions. The other member does not
-    rebalance."""
+    """A static member that returns within its session gets its former partitions, and no other member rebalances."""
     first, second = (kinds * 2)[:2]
     if second["protocol"] == "consumer":
         scene.set_session(45_000)

@@ -65,8 +65,8 @@ while running:
         say("offsets_committed", success=True,
             offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
     except KafkaException as error:
-        # With _NO_OFFSET, nothing is left to commit: a rebalance has revoked the partitions, and their new owners read
-        # the records again. After other errors, the next round commits the offsets.
+        # After _NO_OFFSET there is nothing to commit: a rebalance has revoked the partitions, and their new owners read
+        # the records again. After any other error, the next round commits the offsets.
         uncommitted = error.args[0].code() != KafkaError._NO_OFFSET
         say("offsets_committed", success=False, error=str(error), offsets=[])
 consumer.close()

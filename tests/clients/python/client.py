@@ -196,7 +196,7 @@ def made_again():
     count, lives = 0, 5
     for life in range(lives):
         first = len(delivered)
-        deadline = time.time() + 3 * WAIT_S  # a long time, because librdkafka may have only one batch in flight
+        deadline = time.time() + 3 * WAIT_S  # takes long, because librdkafka may have only one batch in flight
         while len(delivered) < first + 500 and not fatal:
             assert time.time() < deadline, f"life {life}: {len(delivered) - first} delivered, {errors[:3]}"
             if count - len(delivered) < 300:  # few enough to be delivered before the deadline
@@ -222,7 +222,7 @@ def recreate(topic):
 
 @case("a consumer reads on after its topic is recreated with fewer records")
 def read_again():
-    """The consumer's position is past the end of the new topic, whose records have a later leader epoch. So librdkafka
+    """The new topic ends before the consumer's position, and its records have a later leader epoch. librdkafka thus
     finds that the former records are gone, and reads the new ones from the beginning."""
     topic = new_topic("read-again")
     send(topic, numbered(10))

@@ -32,8 +32,8 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic. Each broker has a replica of it. The broker may answer CreateTopics
-    before that."""
+    """Returns true if every broker knows the topic, of which each broker has a replica. The broker may answer
+    CreateTopics before that."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 
 

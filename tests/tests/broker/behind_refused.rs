@@ -1,6 +1,6 @@
-//! A batch is refused while later batches of the same producer are in flight (librdkafka#4953). The later ones must get
-//! the same error until the client resends the refused batch, even if the cause has gone. OUT_OF_ORDER_SEQUENCE_NUMBER
-//! would cost an idempotent client its epoch.
+//! A batch is refused while later batches of its producer are in flight (librdkafka#4953). The broker must refuse these
+//! with the same error until the client resends the first one, even if the cause is gone. After
+//! OUT_OF_ORDER_SEQUENCE_NUMBER an idempotent client would have to begin a new epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -20,8 +20,8 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// Checks that the four batches after `refused` fail with `why`, and that all five succeed when they are resent. After
-/// that, a batch that skips a sequence must be refused as out of order.
+/// Checks that the four batches after `refused` fail with `why`, and that all five succeed when they are resent. Then
+/// checks that a batch after a gap is refused as out of order.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");
@@ -80,7 +80,7 @@ fn append_without_a_descriptor_refuses_later_batches_for_its_reason() {
     let large = |sequence| Batch::of(&[vec![b'.'; 600_000]]).from_producer(id, 0, sequence);
     assert_eq!(client.produced(TOPIC, 0, &large(0)), 0);
     broker.refuse_descriptors();
-    // The next batch needs a new segment, whose files cannot be opened.
+    // The next batch needs a new segment, but the broker cannot open its files.
     assert_eq!(client.produce(TOPIC, 0, &large(1)).error_code, STORAGE);
     broker.allow_descriptors();
     assert_goes_on(&mut client, id, 1, STORAGE);

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const TOPIC: &str = "bulk";
-/// How many elements one request has, which is a few hundred kilobytes on the wire.
+/// How many elements each request has. Such a request has a few hundred kilobytes.
 const MANY: usize = 100_000;
-/// How many connections send a request of this size at the same time.
+/// How many connections send such a request at the same time.
 const GREEDY: usize = 4;
-/// How much more memory the broker may use while it handles all these requests. Measured with a debug build.
+/// How much additional memory the broker may use while it handles all these requests. Measured with a debug build.
 const RSS_MAX: u64 = 160 * MIB;
-/// How much more memory the broker may use for requests of hundreds of thousands of entries. Their budget is 256 MiB,
-/// and the allocator keeps up to 64 MiB.
+/// How much additional memory the broker may use for requests of hundreds of thousands of entries: their budget of 256
+/// MiB, and 64 MiB that the allocator retains.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
 /// How long an honest client may wait for a produce and a fetch. The machine may be busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
@@ -43,8 +43,8 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Sends the request over several connections at once. Checks the memory, and that an honest client is served
-/// meanwhile. Returns one of the responses.
+/// Sends the request over several connections at once. Until all have a response, checks the broker's memory and that
+/// an honest client is served. Returns one of the responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }
@@ -213,8 +213,8 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     }
 }
 
-/// If the request were not refused, its response would have gigabytes of partitions. Creating the topics would delay
-/// all other decisions.
+/// The broker must refuse the request. Otherwise the response would list gigabytes of partitions, and the creation of
+/// the topics would delay all other changes of metadata.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();

@@ -1,4 +1,4 @@
-//! Several connections commit, and a group rebalances repeatedly, when the broker is killed. After the restart, each
+//! The broker is killed while several connections commit and a group rebalances repeatedly. After the restart, each
 //! acknowledged offset or a newer one must be there. Committed offsets never decrease unless they are reset, and each
 //! generation is assigned once. `FULLBORE_COMMIT_ROUNDS` is the number of rounds (by default 4, in `make soak` 200).
 
@@ -49,7 +49,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
 #[derive(Default, Clone)]
 struct Seen {
     acknowledged: Vec<i64>,
-    /// The offset in the last request, which might be committed.
+    /// The offset in the last request, which the broker may have committed before the kill.
     in_flight: i64,
 }
 
@@ -73,7 +73,7 @@ fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count:
     }
 }
 
-/// The generations that a member of the group has seen.
+/// The generations of the group in which one member took part.
 #[derive(Default)]
 struct Generations {
     /// The last generation in which the member got an assignment.

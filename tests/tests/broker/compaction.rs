@@ -111,8 +111,8 @@ fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
-/// Only compaction can free space on this disk. To write the newest record of each key it needs more space than is
-/// free, but less than the disk reserve has.
+/// On this disk, only compaction can free space. It needs more space than is free to write the newest record of each
+/// key, but less than the disk reserve.
 #[test]
 fn a_disk_full_of_compacted_topics_has_free_space_after_compaction() {
     let Some(disk) = SmallDisk::mount(16 << 20) else { return };
@@ -271,7 +271,8 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     assert_eq!(client.latest("t", 0), 0);
 }
 
-/// A batch of a thousand records without keys takes 100 bytes, but the list of their record errors takes 200 KB.
+/// A compressed batch of a thousand records without keys takes 100 bytes, but the list of its record errors takes 200
+/// KB.
 #[test]
 fn record_errors_of_one_response_are_bounded_whatever_the_number_of_its_batches() {
     let broker = Broker::start(SETTINGS);

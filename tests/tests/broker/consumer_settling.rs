@@ -1,5 +1,5 @@
-//! While a group of the consumer protocol changes, the broker sends its members other heartbeat intervals, so that the
-//! change takes as few heartbeats as possible. Kafka always sends the same interval.
+//! While a group of the consumer protocol changes, the broker sends its members special heartbeat intervals, so that
+//! the change takes as few heartbeats as possible. Kafka always sends the same interval.
 
 use crate::members::{Member, describe, heartbeat, new_group, unique};
 use fullbore_tests::{Broker, wait_until};

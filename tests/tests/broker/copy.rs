@@ -21,11 +21,11 @@ const SETS: &[&str] = &[
     // first checks for expired segments.
     "log.retention.ms=-1",
 ];
-/// With a short session timeout, a killed member is soon removed from the group.
+/// A short session timeout, so that a killed member soon leaves the group.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
 
 fn started(to_partitions: i32) -> (Broker, String) {
-    // The port stays the same, because copiers reconnect to it after the broker was killed.
+    // The broker has a fixed port, because copiers reconnect to it after a kill.
     let listens = format!("listeners=PLAINTEXT://127.0.0.1:{}", fullbore_tests::stable_ports(1)[0]);
     let broker = Broker::start(&[SETS, &[&listens]].concat());
     let mut client = broker.client();
@@ -184,7 +184,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(
         reported.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied"))
     );
-    // The group's offsets are past the deleted records, although partition 1 has no later record.
+    // The group's offset of partition 1 is past the deleted records, although no record follows them.
     assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
 }
 

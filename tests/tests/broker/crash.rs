@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const TOPIC: &str = "crashed";
-/// How many requests are in flight, as with an idempotent client.
+/// How many requests are in flight, which is the maximum of an idempotent client.
 const IN_FLIGHT: usize = 5;
 const RECORDS_PER_BATCH: i32 = 3;
 const PRODUCERS: i32 = 3;
@@ -162,8 +162,7 @@ fn every_acknowledged_record_is_there_after_each_kill_9_of_a_slow_store() {
     survives(&[("diskless.enable", "true")], &slow);
 }
 
-/// Some rounds end with a clean stop, after which the next start trusts the files. A start after a kill must not trust
-/// them.
+/// Some rounds end with a clean stop. The next start trusts the files only after a clean stop, and not after a kill.
 #[test]
 fn clean_stops_between_kills_lose_nothing() {
     let mut broker = Broker::start(&[]);

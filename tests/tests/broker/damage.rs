@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const TOPIC: &str = "damaged";
-/// How many batches are written before the damage. Each has one record.
+/// How many batches of one record are written before the damage.
 const BATCHES: i32 = 20;
 
 /// A position inside the log's first record, after the header of its batch.
@@ -66,7 +66,7 @@ fn garbage_after_the_last_whole_batch_is_cut_off() {
     }
 }
 
-/// Returns the first half of the batch that would come next.
+/// Returns the first 300 bytes of the next batch.
 fn half_a_batch() -> Vec<u8> {
     let next = Batch { base_offset: i64::from(BATCHES), leader_epoch: 0, ..Batch::of(&[vec![b'x'; 500]]) };
     next.bytes()[..300].to_vec()
@@ -185,7 +185,7 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
     }
 }
 
-/// Returns a timestamp later than those of all records so far, so that a lookup by time finds only a new record.
+/// Returns a later timestamp than that of any record, so that a lookup by this time finds only a new record.
 fn later() -> i64 {
     Batch::of(&["now"]).base_timestamp + 1000
 }

@@ -49,7 +49,8 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
     client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
 }
 
-/// A request names more partitions than one transaction of the index takes. Each partition must have its own result.
+/// The request names more partitions than one transaction of the index can change. Each partition must get its own
+/// result.
 #[test]
 fn many_diskless_partitions_have_a_result_each() {
     let broker = Broker::start(&["log.retention.check.interval.ms=50"]);
@@ -162,7 +163,7 @@ fn kill_9_restores_no_deleted_record_and_loses_no_other() {
     assert_eq!(checkpoint, format!("0\n1\n{TOPIC} 0 20\n"));
 }
 
-/// A file of the partition has the log start offset. If that file is lost, the checkpoint still has it.
+/// The log start offset is in a file of the partition. Without that file, the broker must read it from the checkpoint.
 #[test]
 fn log_start_survives_the_loss_of_its_file() {
     let (mut broker, mut client) = broker_with_records(10);
@@ -224,7 +225,7 @@ fn segments_before_the_log_start_are_removed() {
     assert_eq!(broker.client().earliest(TOPIC, 0), 10);
 }
 
-/// The state of a producer is kept longer than its records (rows 1 and 9 of the list of bugs in `sequence`).
+/// The broker keeps the state of a producer longer than its records (rows 1 and 9 of the list of bugs in `sequence`).
 #[test]
 fn producers_continue_their_sequences_after_all_their_records_are_deleted() {
     let (mut broker, mut client) = broker_with_records(0);

@@ -17,7 +17,7 @@ fn directories(broker: &Broker) -> Vec<PathBuf> {
     paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
 }
 
-/// Deletes the topic without waiting until its directory is moved away.
+/// Deletes the topic. Does not wait until the topic's directory is moved away.
 fn delete_without_waiting(broker: &Broker) {
     let delete = DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 1, ..Default::default() };
     assert_eq!(broker.client().call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
@@ -30,8 +30,8 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.client().create_topic("t", 1, &[]);
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
-        // Before the broker renames a directory at its start, it reads this file to learn to which topic the directory
-        // belongs. A pipe in place of the file blocks this read.
+        // At its start, the broker reads this file to find the topic of a directory before it renames the directory. A
+        // pipe in place of the file blocks this read.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);

@@ -9,7 +9,7 @@ use std::time::Duration;
 const TOPIC: &str = "scarce";
 const PARTITIONS: i32 = 8;
 const SOON: Duration = Duration::from_secs(60);
-/// Length of a batch, which takes a quarter of a segment.
+/// Length of a batch in bytes. Four batches fill a segment.
 const LEN: usize = 250_000;
 
 /// Produces a batch to each partition and ignores the results.
@@ -63,7 +63,7 @@ fn flush_without_descriptors_is_retried() {
     assert_eq!(client.produced(TOPIC, 0, &Batch::sized(LEN)), 2);
 }
 
-/// The log cannot be opened while a directory stands in the place of one of its files. The test removes the directory
+/// The log cannot be opened, because a directory has the name of one of its files. The test removes this directory
 /// later.
 #[test]
 fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
@@ -78,7 +78,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let reported = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
-    // The fetch may wait for much longer than the broker takes to open a log. The failure must end the wait.
+    // The maximum wait of the fetch is much longer than the opening of a log. The failure must end the wait.
     client.set_read_timeout(3 * SOON);
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const DISK: usize = 48 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// The two topics. The records of each of them take a large part of the disk.
+/// The two topics. The records of each take a large share of the disk.
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
@@ -36,7 +36,7 @@ impl Filled {
     /// and checkpoint lines for each of them.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
-        // With a small buffer, the socket takes only a little of a response.
+        // With a small buffer, the socket accepts only the beginning of a response.
         let broker = Broker::start_in(&disk.path().join("data"), &["socket.send.buffer.bytes=65536"]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
@@ -134,7 +134,7 @@ fn full_disk_slow_readers_do_not_hold_deleted_space() {
     }
 }
 
-/// The bytes of the disk reserve that are released for a deletion must not go to producers that retry.
+/// The broker releases bytes of the disk reserve for a deletion. Producers that retry must not get these bytes.
 #[test]
 fn full_disk_deletions_succeed_beside_retrying_producers() {
     let Some(filled) = Filled::new() else { return };
@@ -180,8 +180,8 @@ fn full_disk_record_deletion_frees_space_for_others() {
         let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
         let start = part.unwrap_or(filled.large);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
-        // A deletion within the first segment frees no space, so writing the new log start takes space from the disk
-        // reserve. A crash must not undo the deletion.
+        // A deletion within the first segment frees no space, so the broker releases disk reserve to write the new log
+        // start. A crash must not undo the deletion.
         filled.broker.kill();
         filled.broker.restart();
         assert_eq!(filled.broker.client().earliest(LARGE, 0), start);

@@ -25,8 +25,8 @@ impl SmallDisk {
         match mount {
             Ok(status) if status.success() => Some(SmallDisk(directory)),
             _ => {
-                // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests
-                // were skipped.
+                // Writes to the stream directly, because `cargo test` captures `eprintln!`. Each run must show which
+                // tests were skipped.
                 let _ = writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here");
                 None
             }
@@ -40,7 +40,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // After the lazy unmount, the file system remains until all its files are closed.
+        // After the lazy unmount, the file system exists until all its files are closed.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }

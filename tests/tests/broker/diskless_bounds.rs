@@ -118,8 +118,8 @@ fn flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
         let before = client.latest(TOPIC, 0);
         client.produced(TOPIC, 1, &Batch::of(&["small"]));
         let passed = client.latest(TOPIC, 0) - before;
-        // The memory budget has room for about 300 large records. If the small batch had to wait for all of them, more
-        // than the limit would be committed before it. The limit leaves a margin for slow machines.
+        // The memory budget has room for about 300 large records. If the small batch waited for all of them, the broker
+        // would commit more than the limit before it. The limit has a margin for slow machines.
         assert!(passed < 200, "{passed} records of 100 kB were committed before it");
     }
     drop(broker);

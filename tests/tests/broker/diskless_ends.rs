@@ -21,7 +21,7 @@ const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 /// Length of a record.
 const LEN: usize = 2_000;
-/// Short times, so that orphaned objects are soon deleted.
+/// Short intervals, so that orphans are soon deleted.
 const CLEANER: [&str; 2] = ["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 
 /// Returns how many files are in a directory and below it.
@@ -62,8 +62,8 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// Checks that the topic has `batches` batches. Then sends the second batch twice and the third once. Each must be
-    /// stored once.
+    /// Checks that the topic has `batches` batches. Then sends the second batch twice and the third batch once, after
+    /// which the topic must have each batch once.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {
@@ -99,8 +99,8 @@ fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     on.goes_on(1);
 }
 
-/// The client sends a fetch that waits, and then the produce. Responses are sent in order, so the produce's response
-/// cannot be sent before the kill.
+/// The client sends a long poll, and then the produce. The broker sends responses in order, so it cannot send that of
+/// the produce before the kill.
 #[test]
 fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();

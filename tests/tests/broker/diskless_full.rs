@@ -12,7 +12,7 @@ use super::disk_freed::{delete_topic, fill};
 use super::disk_full::SmallDisk;
 
 const DISK: usize = 48 << 20;
-/// Short times, so that orphaned objects are soon deleted.
+/// Short intervals, so that orphans are soon deleted.
 const CLEANER: &[&str] = &["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 const CLEANED: Duration = Duration::from_secs(60);
 const LARGE: &str = "large";

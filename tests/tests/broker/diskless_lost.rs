@@ -102,7 +102,7 @@ fn broker_set_to_another_store_does_not_start() {
     fs::create_dir(&second).expect("made");
     fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
     refused(&storage(&second), OTHER);
-    // The directory of objects is now empty, like a mount point whose disk is not mounted.
+    // The directory of objects is empty, as if its disk were not mounted.
     fs::rename(directory.join("diskless"), other.path().join("mounted")).expect("moved");
     fs::create_dir(directory.join("diskless")).expect("made");
     refused(&storage(&directory.join("diskless")), OTHER);

@@ -10,10 +10,10 @@ use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// A wait in milliseconds that no test reaches.
+/// A maximum wait in milliseconds that is longer than any test.
 const LONG: i32 = 300_000;
 const FETCH: i16 = 11;
-/// A response size that no test reaches.
+/// A response size in bytes that exceeds all records of any test.
 const ALL: i32 = 50 << 20;
 
 fn poll(offset: i64, min_bytes: usize, partition_max_bytes: i32, max_wait_ms: i32) -> FetchRequest {
@@ -51,7 +51,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     let broker = Broker::start(&["diskless.puts.per.second.max=1000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
-    // Batches of this size are small enough for the broker to copy them into responses.
+    // Batches of this size are so small that the broker copies them into responses.
     let mut all = write(&mut client, &Batch::of(&[vec![b'x'; 4_000]]), 5_000);
     let polling = |_| {
         let mut reader = broker.client();

@@ -117,8 +117,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // From these PUTs the broker learns how long a PUT usually takes. Later it hedges PUTs that take much
-            // longer.
+            // The broker measures these PUTs to learn their usual duration. Later it hedges PUTs that take much longer.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -259,8 +258,8 @@ fn idle_broker_sends_no_put() {
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // These requests together take longer than many commit intervals. If the broker sent PUTs without new batches, it
-    // would do so now.
+    // All these requests last for many commit intervals. A broker that sends PUTs without new batches would send some
+    // meanwhile.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));

@@ -60,7 +60,7 @@ fn wait_for(broker: &Broker, name: &str, value: u32) {
     wait_until(&line, SOON, || broker.admin_page("/metrics").lines().any(|found| found == line));
 }
 
-/// Checks that the broker reports unreadable records of the partition until the disk can read them again.
+/// Checks that the broker reports the partition until the disk can read its records again.
 fn assert_noted_until_mended(broker: &Broker, mend: impl FnOnce()) {
     wait_for(broker, "fullbore_partitions_unwritable", 1);
     broker.wait_for_stderr("cannot read records of a partition for seconds");
@@ -83,7 +83,8 @@ fn fetch_last(client: &mut Client) -> Option<ErrorCode> {
 fn fetch_of_records_that_the_disk_does_not_return_marks_the_partition() {
     let Some((disk, broker)) = filled(&[], &[]) else { return };
     let lost = disk.lose_end_of(&broker.partition_files(TOPIC, 0, "log").pop().expect("a segment"));
-    // The first response breaks off, because the disk cannot read its records. Later responses have an error code.
+    // The first response ends in the middle, because the disk cannot read its records. Later responses have an error
+    // code.
     wait_until("the error is answered", SOON, || {
         fetch_last(&mut broker.client()) == Some(ErrorCode::KAFKA_STORAGE_ERROR)
     });
@@ -119,11 +120,11 @@ fn cleaning_of_records_that_the_disk_does_not_return_marks_the_partition() {
 fn read_only_remount_after_an_error_is_logged_once_a_minute() {
     let Some((disk, broker)) = filled(&["replica.high.watermark.checkpoint.interval.ms=100"], &[]) else { return };
     let since = Instant::now();
-    // After this record, the broker has a new high watermark to write to the checkpoint.
+    // This record raises the high watermark, so the broker must write the checkpoint again.
     assert_eq!(produce(&mut broker.client(), BATCHES, b"x"), ErrorCode::NONE);
     disk.fail();
     broker.wait_for_stderr("cannot write high watermarks");
-    // The housekeeping thread tries to write the checkpoint once a second, and must not log each failure.
+    // The housekeeping thread tries to write the checkpoint once a second. It must not log every failure.
     wait_until("several rounds have failed", SOON, || since.elapsed() > Duration::from_secs(6));
     assert_eq!(produce(&mut broker.client(), BATCHES + 1, b"x"), ErrorCode::KAFKA_STORAGE_ERROR);
     assert_seldom(&broker, "cannot write high watermarks", since);

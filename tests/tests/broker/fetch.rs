@@ -173,7 +173,8 @@ fn valid_partitions_of_a_fetch_are_returned_beside_invalid_ones() {
     assert_eq!(codes, [(unknown, 0), (unknown, 0), (ErrorCode::NONE, 6), (ErrorCode::OFFSET_OUT_OF_RANGE, 0)]);
 }
 
-/// Only followers may change some state of a partition. A client that pretends to be a follower must not.
+/// Fetches of followers change the state of a partition, such as its ISR. A client that pretends to be a follower must
+/// not do that.
 #[test]
 fn fetch_with_a_replica_id_is_refused() {
     let (_broker, mut client, _) = broker_with_records();
@@ -211,7 +212,7 @@ fn long_poll_on_a_deleted_topic_ends() {
     let (broker, mut client, _) = broker_with_records();
     let mut poller = broker.client();
     poller.send(&fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 6 }], 1, LONG_MS), FETCH);
-    // Once a later request of the same connection is admitted, the poll before it is waiting.
+    // The broker admits the requests of a connection in order. Once this later one is admitted, the poll is waiting.
     poller.send_produce(TOPIC, 1, &Batch::of(&["behind the poll"]));
     fullbore_tests::wait_until("the poll waits", std::time::Duration::from_secs(30), || client.latest(TOPIC, 1) == 2);
     client.delete_topic(TOPIC);

@@ -107,7 +107,7 @@ impl Member {
     }
 
     pub fn send_sync(&mut self) {
-        // The leader assigns to each member that member's own id.
+        // The assignment of each member is the member's own id.
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: id.as_bytes().to_vec().into(),
@@ -155,9 +155,10 @@ fn leave(client: &mut Client, group: &str, members: Vec<MemberIdentity>) -> Leav
     client.call(&LeaveGroupRequest { group_id: Text::from(group), members, ..Default::default() }, LEAVE)
 }
 
-/// Lets the members join until all are in one stable generation.
+/// Makes the members join until all are in one stable generation.
 pub(super) fn stable(members: &mut [Member]) {
-    // The members join one by one, so that the first member is known. Each join makes the earlier members rejoin.
+    // The members join one by one, so that the test knows which one is first. After each join, the earlier members must
+    // rejoin.
     for count in 1..=members.len() {
         let (others, newcomer) = members[..count].split_at_mut(count - 1);
         newcomer[0].send_join();
@@ -322,7 +323,7 @@ fn a_group_without_members_is_empty_after_a_restart() {
     assert_eq!((group.error_code, &*group.group_state, group.members.len()), (OK, "Empty", 0));
 }
 
-/// A request that follows a JoinGroup on the same connection is handled after the JoinGroup's response, as in Kafka.
+/// As in Kafka, a request after a JoinGroup on the same connection is handled only after the JoinGroup's response.
 #[test]
 fn a_heartbeat_behind_a_join_finds_the_new_generation() {
     let broker = Broker::start(QUICK);

@@ -23,7 +23,7 @@ fn members_of_a_group_and_groups_of_a_broker_are_limited() {
     assert_eq!(code("g"), ErrorCode::GROUP_MAX_SIZE_REACHED);
     assert_eq!(code("second"), ErrorCode::MEMBER_ID_REQUIRED);
     assert_eq!(code("third"), ErrorCode::GROUP_MAX_SIZE_REACHED);
-    // The refused requests have not removed the members from the group.
+    // The members are still in the group after the refused requests.
     assert!(members.iter_mut().all(|member| member.heartbeat() == ErrorCode::NONE));
 }
 
@@ -102,7 +102,7 @@ fn values_that_no_client_sends_are_refused() {
     super::assert_serves(&broker);
 }
 
-/// Returns clients whose JoinGroup waits for the rebalance delay. Each is in its own group.
+/// Returns clients, each with a group of its own, whose JoinGroup waits for the rebalance delay.
 fn waiting(broker: &Broker, count: usize) -> Vec<Client> {
     let join = |at: usize| {
         let mut client = broker.client();
@@ -128,7 +128,7 @@ fn a_stop_does_not_wait_for_two_hundred_joins() {
         assert_eq!(response.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    // The limit only shows that the stop did not wait for the rebalance delay of ten minutes.
+    // The rebalance delay is ten minutes. The limit shows only that the stop did not wait for it.
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 

@@ -94,15 +94,16 @@ fn client_that_stops_reading_is_disconnected() {
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // The client sends requests until the system's buffers are full. The broker stops reading at its limit of requests
-    // without a response.
+    // The client sends requests until the system's buffers are full. The broker stops reading when the connection has
+    // the maximum number of requests without a response.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));
     while writing.try_send(&fetch, FETCH).is_ok() {}
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
 
-/// A poll may last for weeks. If its client has closed the sending side, the broker must disconnect the client earlier.
+/// The maximum wait of a poll may be weeks. If the client has closed its sending side, the broker must disconnect it
+/// earlier.
 #[test]
 fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     let broker = Broker::start(&["connections.max.idle.ms=5000"]);

@@ -1,5 +1,5 @@
-//! Frames that no client sends. Each must be answered by an error or closed connection at a limited cost, and all other
-//! clients must be served as before.
+//! Frames that no client sends. The broker must answer each with an error or a closed connection, at a limited cost,
+//! and serve all other clients as before.
 //!
 //! Limits of connections and sizes are tested in `limits`.
 
@@ -48,7 +48,7 @@ impl Visit for Empty {
     }
 }
 
-/// Sends bytes, closes the sending side, and waits until the broker has responded and closed the connection.
+/// Sends bytes, closes the sending side, and waits until the broker closes the connection after its responses.
 fn exchange(broker: &Broker, bytes: &[u8]) {
     let mut client = broker.client();
     // The broker may close the connection before it has read everything.

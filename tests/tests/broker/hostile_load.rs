@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TOPIC: &str = "honest";
-/// Maximum number of frames that are sent on one connection.
+/// Maximum number of frames on one connection.
 const FRAMES_A_CONNECTION: usize = 5;
 /// How many requests the honest client sends before the hostile ones begin.
 const ALONE: usize = 300;
@@ -42,8 +42,8 @@ fn offered(broker: &Broker) -> Vec<ApiKey> {
     broker.client().offered()
 }
 
-/// Returns a request of a random API and version. A few fields, counts, lengths, the header or the length of the frame
-/// are changed.
+/// Returns the frame of a request of a random API and version, with a few random changes: in fields, counts, lengths,
+/// the header or the length of the frame.
 fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     let key = offered[dice.below(offered.len())];
     let versions = key.versions();

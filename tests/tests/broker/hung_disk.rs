@@ -42,7 +42,7 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
     let frozen = disk.freeze();
     hang(&broker, &mut clients);
     for _ in 0..2 {
-        // Each connection is new, so one of the remaining threads serves it.
+        // A new connection is assigned to a thread that does not hang.
         let mut client = broker.client();
         assert_eq!(client.metadata(&[OTHER]).topics[0].error_code, ErrorCode::NONE);
         let records: Vec<String> = client.fetch_records(OTHER, 0).iter().map(|record| record.text()).collect();
@@ -58,7 +58,8 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
         assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
     }
     drop(frozen);
-    // Only a produce that a thread read before the broker noticed the hang can succeed. The broker refuses all others.
+    // Only a produce that a thread had begun before the broker noticed the hang can succeed. The broker refuses all
+    // others.
     let has_hung: Vec<bool> =
         clients.iter_mut().map(|client| client.receive_produced().error_code == ErrorCode::NONE).collect();
     assert!(has_hung.contains(&true), "a write has come back");

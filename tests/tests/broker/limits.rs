@@ -38,7 +38,7 @@ fn a_hundred_announced_frames_of_a_hundred_megabytes_take_only_the_received_byte
         client.send_bytes(&104_857_600_i32.to_be_bytes());
         client.send_bytes(&[0; 1000]);
     }
-    // By the time the broker answers this later request on another connection, it has read from each of these
+    // When the broker answers this later request on another connection, it has already read from each of these
     // connections.
     assert_serves(&broker);
     let grown = broker.rss().saturating_sub(before);
@@ -75,12 +75,12 @@ fn flood_of_requests_with_unread_responses_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each response has 78 KB, and a connection may have 6.5 MB of them. When the responses are freed together, they leave
-/// holes below memory that is still in use. The system must get this memory back, too.
+/// The memory of freed responses must return to the system. Each response has 78 KB, and a connection may have 6.5 MB
+/// of them. When they are freed together, they leave holes below memory that is still in use.
 #[test]
 fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
     const CLIENTS: usize = 60;
-    // The broker must first build thousands of large responses, while the machine is busy with other tests.
+    // While the machine is busy with other tests, the broker must build thousands of large responses.
     const IN_TIME: Duration = Duration::from_secs(150);
     let broker = Broker::start(&[]);
     for topic in 0..3 {
@@ -138,7 +138,7 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     });
     let (mut busy, mut opened, mut requested) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
-        // If the machine has suspended this test meanwhile, the busy connection was idle too, and the broker may have
+        // If the machine has suspended this test, the busy connection was idle for that time, and the broker may have
         // closed it. The test then opens another one.
         if requested.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());
@@ -171,8 +171,8 @@ fn connection_that_waits_for_a_response_is_not_idle() {
 const SLOW_BYTES: usize = 32 << 20;
 /// The number of pieces in which a slow client transfers them.
 const PIECES: usize = 128;
-/// How long a slow client pauses after each piece. All pauses together take twice as long as the idle limit [`IDLE`]. A
-/// single pause is far shorter than the limit, even if a busy machine prolongs it.
+/// How long a slow client pauses after each piece. The sum of the pauses is twice the idle limit [`IDLE`], while each
+/// of them is far shorter than the limit, even on a busy machine.
 const PAUSE: Duration = Duration::from_millis(65);
 const IDLE: &str = "connections.max.idle.ms=4000";
 
@@ -216,7 +216,7 @@ fn client_that_sends_a_request_slowly_is_not_idle() {
     broker.client().create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES]]).bytes();
     let request = bytes_of(&encode_request(&produce_request("large", 0, batch), 9, 0, None).expect("a request"));
-    // The client connects after the request is made, which may take as long as the idle limit.
+    // The client connects only after the request is encoded, which may take as long as the idle limit.
     let mut slow = broker.client();
     for piece in request.chunks(SLOW_BYTES / PIECES) {
         slow.send_bytes(piece);
@@ -226,8 +226,8 @@ fn client_that_sends_a_request_slowly_is_not_idle() {
     assert_eq!(response.responses[0].partition_responses[0].base_offset, 0);
 }
 
-/// Three clients stop transferring. `deaf` has read only the beginning of a response. `flood` has done the same, and
-/// has sent more requests than the broker reads. `half` has sent only a part of a request.
+/// Three clients stop transferring. `deaf` has read only the beginning of a response. So has `flood`, which has also
+/// sent more requests than the broker reads. `half` has sent only a part of a request.
 #[test]
 fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=3000");
@@ -247,7 +247,7 @@ fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     other.call(&metadata_of_all(), 9);
     assert!(other.is_open_at_broker(), "one that is open is found to be");
     for mut client in [deaf, flood] {
-        // The client begins to read after the close. It gets only the bytes that sockets still hold.
+        // The client starts to read after the close. It gets only the bytes that are already in the sockets' buffers.
         wait_until("it is closed", SOON, || !client.is_open_at_broker());
         assert!(client.take_what_comes().len() < SLOW_BYTES);
     }

@@ -1,6 +1,6 @@
-//! Many idle clients, slow consumers and group members, and one consumer that is far behind, all at the same time. All
-//! must be served within a stated sum of memory. When they leave, none of their memory and descriptors may remain.
-//! `bench/load` measures the speed.
+//! Many idle clients, slow consumers and group members, and one consumer that is far behind, all at the same time. The
+//! broker must serve all of them within a fixed amount of memory ([`GROWN_MAX`]). When they leave, none of their memory
+//! and descriptors may remain. `bench/load` measures the speed.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -63,7 +63,7 @@ impl Crowd {
         Crowd { idle, slow, members }
     }
 
-    /// Checks that each client is served. Slow clients are served as soon as they read.
+    /// Checks that the members, the idle clients and five of the slow consumers are served.
     fn assert_served(&mut self) {
         for member in &mut self.members {
             assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
@@ -77,8 +77,8 @@ impl Crowd {
         }
     }
 
-    /// Lets most members leave their groups. The other members and all other clients disconnect without notice, the
-    /// slow ones in the middle of a response.
+    /// Ends the clients. Most members leave their groups first. All others disconnect without notice, and the slow
+    /// consumers do so in the middle of a response.
     fn go(mut self) {
         for member in self.members.iter_mut().skip(VANISHING) {
             assert_eq!(member.leave().error_code, ErrorCode::NONE);

@@ -14,7 +14,7 @@ const TOPIC: &str = "seldom";
 /// How often each cause occurs.
 const TIMES: usize = 300;
 
-/// Checks that at most one line per started minute contains `words`.
+/// Checks that `words` is in a line, and in at most one line for each minute since `since`.
 pub fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
     broker.wait_for_stderr(words);
     let stderr = broker.stderr();

@@ -1,4 +1,4 @@
-//! Tests of the broker as a process: its protocol, its files and its end. Each test starts its own broker.
+//! Tests of the broker as a process: its protocol, its files, and how it ends. Each test starts its own broker.
 
 mod behind_refused;
 mod bulk;

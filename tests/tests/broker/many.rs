@@ -1,4 +1,4 @@
-//! A thousand topics of ten partitions. After a restart they must be available, with limited memory and descriptors.
+//! A thousand topics of ten partitions. All must be available after a restart, with limited memory and descriptors.
 
 use fullbore_tests::{Batch, Broker, topic_data};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -16,8 +16,8 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
-    // The broker raises its limit of open files to this hard limit. Each partition that is written to holds a
-    // descriptor for a while.
+    // The broker raises its limit of open files to the hard limit that is checked here. Each partition keeps a
+    // descriptor open for a while after a write.
     if open_files_max() < 12_000 {
         let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
         return;
@@ -54,7 +54,7 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
     assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
-/// Writes one batch to each partition. There is one request per topic, and all are in flight at once. Each batch must
+/// Writes one batch to each partition, with one request per topic and all requests in flight at once. Each batch must
 /// get the offset `offset`.
 fn write_everywhere(broker: &Broker, offset: i64) {
     let mut reader = broker.client();

@@ -23,7 +23,8 @@ pub fn unique(name: &str) -> String {
     format!("{name}-{}-{}", now.as_nanos(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns the name of a new group, once the group has a coordinator. A peer creates the coordinator at the first use.
+/// Returns the name of a new group that has a coordinator. A peer creates the topic of the groups at the first request
+/// for a coordinator.
 pub fn new_group(broker: &Broker, name: &str) -> String {
     let (group, mut client) = (unique(name), broker.client());
     wait_until("the group has a coordinator", SOON, || {

@@ -78,7 +78,7 @@ fn data_directory_replaced_by_an_empty_one_refuses_new_partitions() {
     });
 }
 
-/// The data directory is the mount point itself, so that its path exists after the unmount.
+/// The data directory is the mount point itself. Its path therefore still exists after the unmount.
 #[test]
 fn unmounted_data_directory_refuses_new_partitions_until_it_is_mounted_again() {
     let Some(disk) = Disk::make() else { return };

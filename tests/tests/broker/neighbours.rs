@@ -68,8 +68,8 @@ fn log_in_recovery_delays_no_other_partition_of_any_request() {
     let listed = client.call(&list_offsets("slow", -1), LIST_OFFSETS);
     assert_eq!(listed.topics[0].partitions[0].error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
 
-    // A fetch of both topics returns the other topic's records. A fetch of `slow` alone returns no records and no
-    // error.
+    // A fetch of both topics returns the records of the other topic. A fetch of `slow` alone returns neither records
+    // nor an error.
     let both =
         [FetchFrom { topic: "slow", partition: 0, offset: 0 }, FetchFrom { topic: "other", partition: 0, offset: 0 }];
     let fetched = client.call::<FetchRequest>(&fetch_request(&both, 1, 30_000), FETCH);
@@ -142,7 +142,7 @@ fn lookup_by_time_delays_no_other_request() {
     let slow = Pipe::in_place_of(&first);
     let mut listing = broker.client();
     listing.send(&list_offsets("slow", 1000), LIST_OFFSETS);
-    // The lookup waits for the file until the test opens the pipe. Meanwhile the test opens these connections.
+    // The lookup waits until the test opens the pipe. Meanwhile these connections are opened and served.
     for _ in 0..100 {
         let mut others = broker.client();
         assert_eq!(others.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
@@ -150,7 +150,7 @@ fn lookup_by_time_delays_no_other_request() {
     }
     let pipe = slow.wait_for_reader();
     drop(pipe);
-    // The broker reads no valid index from the pipe, so the response to the lookup has an error.
+    // The broker reads no valid index from the pipe, so it responds to the lookup with an error.
     assert_eq!(listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1.topics.len(), 1);
 }
 
@@ -174,8 +174,8 @@ fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     for _ in 0..100 {
         assert_eq!(broker.client().call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
     }
-    // The first deletion waits for the pipe. Therefore nothing wakes the poll between the deletion of its topic and the
-    // creation of the new one.
+    // The deletion of `slow` waits for the pipe, and delays that of `polled`. No event can therefore wake the poll
+    // before its topic is created again.
     for topic in ["slow", "polled"] {
         let delete = DeleteTopicsRequest { topic_names: vec![topic.into()], timeout_ms: 1, ..Default::default() };
         assert_eq!(client.call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
@@ -187,8 +187,8 @@ fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     drop((pipe, slow));
 }
 
-/// Each response has 70 KB, and a connection may have a thousand requests in flight. The broker must not build all of
-/// these responses at once.
+/// The broker must not build all responses of a connection at once: each has 70 KB, and a thousand requests may be in
+/// flight.
 #[test]
 fn unread_responses_are_built_a_few_at_a_time() {
     const CLIENTS: usize = 10;

@@ -19,7 +19,7 @@ fn broker_with_records() -> (Broker, Client) {
     broker_with_records_of("false")
 }
 
-/// Writes the records of [`broker_with_records`] to a topic whose `diskless.enable` is `is_diskless`.
+/// Writes the records of [`broker_with_records`] to a topic with `diskless.enable` set to `is_diskless`.
 fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -1,5 +1,5 @@
-//! A named pipe in place of a file. It imitates a disk whose reads take as long as the test wants: a reader's open
-//! waits until the test opens the pipe for writing.
+//! A named pipe in place of a file. It imitates a disk with slow reads: a reader waits until the test opens the pipe
+//! for writing.
 
 use fullbore_tests::wait_until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -24,8 +24,8 @@ impl Pipe {
         Pipe { path: path.to_owned(), bytes }
     }
 
-    /// Waits until the broker opens the file. The broker continues after the test has written to the returned end and
-    /// dropped it.
+    /// Waits until the broker opens the file. The broker continues once the test drops the returned writing end, after
+    /// writing to it or not.
     pub fn wait_for_reader(&self) -> File {
         let mut pipe = None;
         wait_until("the broker reads the file", SOON, || {

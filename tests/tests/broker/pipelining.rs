@@ -15,7 +15,7 @@ const FETCH: i16 = 12;
 const PRODUCE: i16 = 9;
 const METADATA: i16 = 9;
 const SOON: Duration = Duration::from_secs(30);
-/// A wait in milliseconds that no test reaches.
+/// A maximum wait in milliseconds that is longer than any test.
 const LONG_MS: i32 = 60_000;
 
 /// Returns a fetch that waits for the first record of partition 0.
@@ -35,13 +35,13 @@ fn broker_with_topics(topics: &[&str]) -> (Broker, Client) {
     let mut client = broker.client();
     for topic in topics {
         client.create_topic(topic, 1, &[]);
-        // The first fetch of a partition may have to open files, so it is not measured.
+        // The first fetch of a partition may have to open files, so it is done before the measurement.
         client.fetch(topic, 0, 0);
     }
     (broker, client)
 }
 
-/// If the broker served one request of a connection at a time, these requests would take 10 s.
+/// A broker that serves only one request of a connection at a time would need 10 s for these requests.
 #[test]
 fn five_long_polls_of_two_seconds_on_one_connection_end_together() {
     let (_broker, mut client) = broker_with_topics(&["quiet"]);
@@ -127,7 +127,8 @@ fn produce_with_acks_zero_is_written_without_a_response() {
         let batch = Batch::of(&[format!("{n}")]).bytes();
         client.send(&ProduceRequest { acks: 0, ..produce_request("unheard", 0, batch) }, PRODUCE);
     }
-    // The ten requests before have acks=0 and get no response. The next response belongs to the request after them.
+    // The ten produce requests have acks=0, so their client gets no response to them. The next response is that of the
+    // lookup.
     assert_eq!(client.latest("unheard", 0), 10);
     let texts: Vec<String> = client.fetch_records("unheard", 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -143,8 +144,8 @@ fn failed_produce_with_acks_zero_closes_the_connection() {
     crate::assert_serves(&broker);
 }
 
-/// The client sends more requests at once than the broker admits. The broker stops reading meanwhile, and all responses
-/// must arrive in order.
+/// The client sends more requests at once than the broker admits. The broker stops reading from time to time, and all
+/// responses must arrive in order.
 #[test]
 fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     const REQUESTS: i32 = 10_000;
@@ -163,7 +164,8 @@ fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     writing.join().expect("the writer does not fail");
 }
 
-/// A connection is full of polls, so the broker does not read from it. It reads on as the polls end.
+/// A connection has its maximum number of polls, so the broker does not read from it. The broker continues to read as
+/// polls end.
 #[test]
 fn long_polls_beyond_the_limit_of_a_connection_are_admitted_as_others_end() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
@@ -184,19 +186,19 @@ fn connection_limited_to_one_request_handles_one() {
     let mut full = broker.client();
     full.send(&long_poll("polled", 100_000), FETCH);
     (0..3).for_each(|_| _ = full.send_produce("written", 0, &Batch::of(&["v"])));
-    // The poll was read and waits. By the time that these requests are answered, the three requests behind the poll
-    // have arrived, but the broker must not have handled any of them.
+    // The broker has read the poll, which waits. While these requests are answered, the three requests after the poll
+    // arrive, but the broker must not handle any of them.
     (0..100).for_each(|_| assert_eq!(client.latest("written", 0), 0));
     client.produced("polled", 0, &Batch::of(&["enough"]));
     full.receive::<FetchRequest>(FETCH);
     (0..3).for_each(|n| assert_eq!(full.receive_produced().base_offset, n));
-    // A request without a response must also release its permit.
+    // A request that gets no response must release its permit, too.
     let unnoticed = ProduceRequest { acks: 0, ..produce_request("written", 0, Batch::of(&["v"]).bytes()) };
     (0..3).for_each(|_| _ = full.send(&unnoticed, PRODUCE));
     assert_eq!(full.latest("written", 0), 6);
 }
 
-/// Batches that follow a poll are appended at once, up to the limit of pending responses.
+/// Batches after a poll are appended at once, until the connection has its maximum number of pending responses.
 #[test]
 fn connection_at_its_limit_of_pending_responses_is_not_read() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
@@ -209,8 +211,8 @@ fn connection_at_its_limit_of_pending_responses_is_not_read() {
         full.send_produce("written", 0, &Batch::of(&["v"]));
     }
     wait_until("the connection is full", SOON, || client.latest("written", 0) >= 3);
-    // By the time that these requests are answered, all twenty batches have arrived. A broker that reads beyond its
-    // limit would have appended all of them.
+    // While these requests are answered, all twenty batches arrive. A broker that reads beyond its limit would append
+    // them all.
     (0..100).for_each(|_| assert!(client.latest("written", 0) >= 3));
     assert_eq!(client.latest("written", 0), 3, "and the poll is the fourth");
     client.produced("polled", 0, &Batch::of(&["enough"]));

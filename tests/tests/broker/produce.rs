@@ -224,8 +224,8 @@ fn a_record_whose_fields_leave_it_is_invalid() {
 #[test]
 fn zstd_is_refused_before_version_7_and_accepted_from_then_on() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
-    // Versions before 7 do not permit zstd, and refuse a batch by the codec in its header. From version 7 on, no batch
-    // is refused for its version.
+    // Before version 7, the broker refuses a batch because of the codec zstd in its header. From version 7 on, it
+    // refuses no batch because of the version.
     let zstd = Batch { attributes: 4, ..good() }.bytes();
     for version in 3..=6 {
         let response = outcome(&mut client, version, zstd.clone());

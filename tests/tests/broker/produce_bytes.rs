@@ -74,7 +74,7 @@ fn check(sets: &[&str]) {
             (topic.name, topic.topic_id) = (Text::default(), topic_id);
         }
         let request = ProduceRequest { topic_data: vec![topic], ..produce_request(TOPIC, 0, batch.bytes()) };
-        // The second request is a retry and must get the same response.
+        // The second request is a retry of the first, so its response must be the same.
         for _ in 0..2 {
             let id = client.send(&request, version);
             let frame = client.receive_frame().expect("an answer");

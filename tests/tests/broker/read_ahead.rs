@@ -13,7 +13,7 @@ const FETCH: i16 = 18;
 const PARTITIONS: i32 = 3;
 const BATCHES: i64 = 20;
 const IN_BATCH: i64 = 5;
-/// How long a poll may wait.
+/// Maximum wait of a poll in milliseconds, which is longer than any test.
 const LONG_MS: i32 = 300_000;
 const SOON: Duration = Duration::from_secs(60);
 
@@ -71,7 +71,7 @@ fn fetches_sent_without_waiting_continue_at_the_end_of_the_former_one() {
     assert_ne!(opened.session_id, 0);
     let mut answers = vec![opened];
     let session = answers[0].session_id;
-    // More fetches are sent than needed, so the last ones find no records.
+    // More fetches are sent than all records need, so the last fetches find no records.
     let fetches = 80;
     (1..=fetches).for_each(|epoch| _ = client.send(&request(id, (session, epoch), &[]), FETCH));
     answers.extend((1..=fetches).map(|_| client.receive::<FetchRequest>(FETCH).1));
@@ -164,8 +164,8 @@ fn full_response_does_not_wait_for_the_minimum() {
         ..request(id, session, named)
     };
     let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
-    // `min_bytes` is larger than the limit of a partition in the first fetch, and larger than the limit of the response
-    // in the second.
+    // In the first fetch, `min_bytes` exceeds the limit of a partition. In the second, it exceeds the limit of the
+    // response.
     for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));

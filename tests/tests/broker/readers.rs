@@ -84,8 +84,8 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The thread that reads standard error may get the last lines a moment after the command's end. It drops its
-        // handle of the lines once it has all of them.
+        // The thread that reads standard error may get the last lines a moment after the command's end. After the last
+        // line, it drops its handle.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.reported().pop().unwrap_or_default())
     }
@@ -238,7 +238,7 @@ fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
     }
 }
 
-/// Starts a broker whose store has lost one object. Records 1 and 2 with the timestamp 2000 were in it. Records 0 and 3
+/// Starts a broker whose store has lost one object, which had records 1 and 2 with the timestamp 2000. Records 0 and 3
 /// are readable.
 fn with_a_lost_object() -> Broker {
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
@@ -300,13 +300,13 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let mut broker = written(PARTITIONS);
     broker.stop();
     broker.restart();
-    // The broker has descriptors for the connections of one consumer, and for some of the logs at a time.
+    // The broker gets enough descriptors for the connections of one consumer, and for some of the logs at a time.
     broker.leave_descriptors(40);
     let reader = Reader::start(&broker, &[]);
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
     broker.wait_for_stderr("cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry");
-    // A broker with few free descriptors closes logs soon after a read, and can then open others. On a loaded machine,
-    // the command may therefore read all partitions before it has waited long enough for a report.
+    // When few descriptors are free, the broker closes a log soon after a read and can then open another one. On a
+    // loaded machine, the command may therefore read all partitions without a wait that is long enough for a report.
     let is_reported =
         |line: &String| ["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"].iter().all(|word| line.contains(word));
     reader.waits_for("a report or all partitions", |reader| {
@@ -347,7 +347,7 @@ fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
 
 /// Maximum size of decompressed records that a broker accepts.
 const RECORDS_BYTES_MAX: usize = 256 << 20;
-/// The size of the values of the batch below. The producer of `copy` sends values of up to 1 MiB by default.
+/// The length of each value in the batch below. By default, the producer of `copy` sends values of up to 1 MiB.
 const VALUE_BYTES: usize = 1_000_000;
 
 /// Returns a compressed batch that decompresses to the largest accepted size, and the number of its records.
@@ -365,8 +365,8 @@ fn largest_batch() -> (Bytes, usize) {
     (builder.seal(Stamp::NONE).expect("sealed").0.freeze(), count)
 }
 
-/// The topic stores batches without compression, so a small request leaves a batch that is larger than 256 MiB. A
-/// broker sends the first batch of a fetch whole, whatever the limits of the fetch are (KIP-74).
+/// The topic stores batches without compression, so a small request creates a batch of more than 256 MiB. A broker
+/// sends the first batch of a fetch whole, even if it exceeds the limits of the fetch (KIP-74).
 #[test]
 fn batch_of_the_largest_size_is_read_by_consume_copy_and_perf_consume() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);

@@ -75,7 +75,7 @@ fn codec_at(client: &mut Client, topic: &str, offset: i64) -> Compression {
     BatchView::first(&stored(client, topic, offset)).expect("whole").compression().expect("a codec")
 }
 
-/// Returns the records of a batch as bytes.
+/// Returns the decompressed records of a batch.
 fn records(bytes: &[u8]) -> Bytes {
     let batch = BatchView::first(bytes).expect("whole");
     decompress(batch.compression().expect("a codec"), batch.payload(), 1 << 26).expect("opens")
@@ -168,7 +168,7 @@ fn new_level_applies_from_the_next_append_on() {
         client.set_config(TOPIC, "t", key, high);
         let small = size(&mut client);
         assert!(small < fast, "{codec}: {small} bytes at {high}, {fast} at {low}");
-        // If the topic has no compression level, the broker's level applies.
+        // The broker's level applies to topics without a level of their own.
         client.set_config(BROKER, "", key, low);
         assert_eq!(size(&mut client), small);
         let answers = client.alter(vec![alter_resource(TOPIC, "t", &[(key, 1, None)])], false);
@@ -260,7 +260,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
     for (_, codec) in &CODECS[..4] {
         let whole = batch(*codec, Stamp::NONE);
         let payload = &whole[HEADER_LEN..];
-        // The payload cannot be decompressed, or it has other records than the header states.
+        // The payload is incomplete, or its records differ from those that the header states.
         let cut = with_payload(&whole, &payload[..payload.len() / 2]);
         assert_refused(&mut client, "t", cut, ErrorCode::INVALID_RECORD);
         let mut opened = records(&whole).to_vec();

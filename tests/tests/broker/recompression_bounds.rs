@@ -44,7 +44,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
     client.create_topic("slow", 1, &configs);
     assert_serves(&broker);
     let large = words(2_000_000);
-    // There are several senders for each thread that serves connections.
+    // The number of senders is a multiple of the number of threads that serve connections.
     let senders = 4 * thread::available_parallelism().map_or(4, usize::from).min(12);
     let answered = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
         for _ in 0..3 {
             assert_serves(&broker);
         }
-        // Other clients were served before half of the senders were done, so they did not wait for an idle thread.
+        // Other clients got responses before half of the senders did. So they did not wait until a thread was idle.
         assert!(answered.load(Ordering::SeqCst) < senders / 2, "others were served in between");
     });
     assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));
@@ -76,7 +76,7 @@ fn queued_large_batches_leave_permits_for_long_work_of_others() {
     client.create_topic("large", 1, &configs);
     client.create_topic("other", 1, &[]);
     client.produced("other", 0, &fullbore_tests::Batch::at(1000, &["v"]));
-    // How many senders there are, which is twice the number of permits.
+    // The number of senders, which is twice the number of permits.
     const SENDERS: usize = 32;
     let large = bomb(Compression::Zstd, 20);
     let answered = AtomicUsize::new(0);

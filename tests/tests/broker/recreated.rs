@@ -11,7 +11,7 @@ use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// A topic whose name sorts last, so that a walk over all topics reaches it last.
+/// The name sorts after those of all other topics, so that a walk over all topics reaches this one last.
 const VICTIM: &str = "zz-victim";
 const PRODUCE: i16 = 9;
 
@@ -107,7 +107,8 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         (0..4).for_each(|index| _ = client.produced(&name(n), index, &Batch::of(&["v"])));
     }
     for n in 0..TOPICS {
-        // The client leaves during the deletion, so at some moment the response to its fetch cannot be written.
+        // The client leaves during the deletion. In some of these rounds, its connection closes while the broker sends
+        // the response to its fetch.
         let mut leaving = broker.client();
         let from = [FetchFrom { topic: VICTIM, partition: 0, offset: 0 }];
         leaving.send(&fetch_request(&from, 1, i32::try_from(n % 10).expect("small")), 12);
@@ -115,7 +116,8 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         leaving.send(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
         leaving.reset();
     }
-    // A deletion may be lost when its connection is reset, so the test deletes the remaining topics again.
+    // The broker may not have read a deletion before its connection was reset, so the test deletes the remaining topics
+    // again.
     wait_until("the topics are gone", SOON, || {
         let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
         let names: Vec<String> = all.topics.iter().flat_map(|topic| topic.name.as_deref().map(str::to_owned)).collect();
@@ -243,7 +245,7 @@ fn goes_on(configs: &[(&str, &str)]) {
         }
         assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         client.create_topic(VICTIM, 1, configs);
-        // The batch after the refused one must be refused as well, until the refused batch is resent.
+        // Until the refused batch is resent, the broker must refuse the batch after it as well.
         let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
         assert_eq!(client.latest(VICTIM, 0), 0);
@@ -253,8 +255,8 @@ fn goes_on(configs: &[(&str, &str)]) {
     assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
-/// The responses to some batches are lost, and the topic is recreated. If the new topic refused the resent batches and
-/// accepted the next one, the log would have a hole.
+/// The client gets no responses to some batches, and the topic is recreated. If the new topic refused the resent
+/// batches but accepted the next one, the resent records would be missing from the log.
 #[test]
 fn recreated_topic_takes_resent_batches_with_lost_responses() {
     writes_again(&[]);
@@ -291,7 +293,7 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
-/// Regression: the producer state that a recreated topic takes over from its predecessor was only in memory. After a
+/// Regression: a recreated topic takes over producer state from its predecessor, which was only in memory. After a
 /// restart, the broker refused each batch of these producers permanently.
 #[test]
 fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
@@ -324,8 +326,7 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
         for sequence in 3..7 {
             assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
         }
-        // The check is repeated after another restart, also with a second producer that has not written to the new
-        // topic.
+        // The same must hold after another restart, and for a second producer that has not written to the new topic.
         let mut client = restarted();
         assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
         assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
@@ -420,15 +421,15 @@ fn restart_after_removal_of_the_directory_lets_producers_continue_in_the_next_to
     goes_on_through(&[(8, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The second topic has two partitions only, so it has no state for partition 5.
+/// The second topic has only two partitions, so it keeps no state of the producer that wrote to partition 5.
 #[test]
 fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// No client writes to the second topic, and its partitions may not know the producers of the first topic. The last
-/// topic must learn from the second one that such producers may exist, and let them continue.
+/// No client writes to the second topic, so its partitions may not know the producers of the first topic. From the
+/// second topic, the last one must learn that such producers may exist, and accept their next batches.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {

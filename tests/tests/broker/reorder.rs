@@ -51,8 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// A means to find out when the broker has admitted a sender's requests. The sender writes a record to another topic
-/// with acks=0. Once this record is readable, all earlier requests of the sender are admitted.
+/// A probe that detects when the broker has admitted the requests of a sender. The sender writes a record to another
+/// topic with acks=0. Once this record is readable, all earlier requests of the sender are admitted.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -129,9 +129,9 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
     }
 }
 
-/// Sends rounds of one window over five connections. Some connections break while batches are in flight, parked or
-/// answered, and these batches are resent over others. The offset in each response must equal the sequence. A batch
-/// loses its connection at most three times, because only a few copies of a batch may be parked.
+/// Sends one window of batches after another over five connections. Some connections break while batches are in flight,
+/// parked or acknowledged, and these batches are resent over others. The offset in each response must equal the
+/// sequence. A batch is resent at most three times, because only a few copies of a batch may be parked.
 #[test]
 fn connections_lost_with_batches_in_flight_lose_neither_batch_nor_order() {
     const WINDOW: i32 = 64;
@@ -190,8 +190,8 @@ fn retry_of_a_waiting_batch_shares_its_append() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// A batch is appended in its order even if its connection is lost. The client may never retry it, and later batches
-/// must not wait for a retry.
+/// A parked batch is appended in order even if its connection is lost. The client may never resend it, and later
+/// batches must not wait for that.
 #[test]
 fn waiting_batch_of_a_lost_connection_is_appended_in_order() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -219,8 +219,8 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// If a partition has records, the broker accepts any first sequence of an unknown producer. When a later batch
-/// overtakes the producer's first one, the broker must not accept the later batch as the first.
+/// A partition that has records accepts any first sequence of an unknown producer. If a later batch overtakes the
+/// producer's first one, the broker must not take it for the first.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -305,8 +305,8 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Responses are sent in the order of requests, so the response to a metadata request waits for these parked batches.
-/// The broker must time the batches out soon instead of after `fullbore.reorder.wait.ms`.
+/// The broker sends responses in the order of requests, so the response to a metadata request waits for these parked
+/// batches. The broker must therefore time out their requests soon, and not only after `fullbore.reorder.wait.ms`.
 #[test]
 fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {
@@ -318,7 +318,8 @@ fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
         let late = [receive_error(&mut lane), receive_error(&mut lane)];
         assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
         assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
-        // Although the requests have timed out, the batches stay parked. A resent batch is therefore not parked again.
+        // The requests have timed out, but their batches are still parked. A resent batch is therefore not parked a
+        // second time.
         send(&mut lane, topic, &one(id, 1));
         send(&mut client, topic, &one(id, 0));
         assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");

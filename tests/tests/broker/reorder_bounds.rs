@@ -45,7 +45,7 @@ fn expired_batch_is_refused_as_out_of_order_and_can_be_sent_again() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// The batch must expire even though an earlier request of its connection still has no response.
+/// The batch must expire although an earlier request on its connection still waits for its response.
 #[test]
 fn batch_behind_a_long_poll_expires() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.wait.ms=200"], &[]);
@@ -55,7 +55,7 @@ fn batch_behind_a_long_poll_expires() {
     early.send(&poll, 12);
     send(&mut early, topic, &one(id, 1));
     probe.wait(&mut early);
-    // The broker parks this batch after the other one, so it also expires later.
+    // This batch is parked after the other one, so the other one has expired when it expires.
     send(&mut later, topic, &one(id, 5));
     assert_eq!(receive_error(&mut later), OUT_OF_ORDER);
     client.produced("striped", 0, &one(id, 0));
@@ -152,8 +152,7 @@ fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     crate::assert_serves(&broker);
 }
 
-/// The same out-of-order batch is sent repeatedly and parked once. The number of responses that wait for it is limited
-/// as well.
+/// The same out-of-order batch is sent repeatedly and parked once. Only a limited number of responses may wait for it.
 #[test]
 fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -203,8 +202,8 @@ fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     assert_large_in_order(&mut client, "striped", 40);
 }
 
-/// The connection has reached its limit of requests, so the missing batch is not read. After the parked batches have
-/// expired, the connection continues.
+/// The connection has its maximum number of requests, so the broker does not read the missing batch. It continues to
+/// read after the parked batches have expired.
 #[test]
 fn connection_full_of_early_requests_goes_on_as_they_expire() {
     let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=1000"];

@@ -25,7 +25,7 @@ fn write(client: &mut Client, topic: &str, producer_id: i64, sequences: std::ops
     }
 }
 
-/// Resends the batches of the last window. Each must get its original offset, and none may be appended again.
+/// Resends the last window of batches. Each must get its original offset, and none may be appended again.
 fn assert_window_is_remembered(client: &mut Client, topic: &str, producer_id: i64, next: i32) {
     for sequence in next - WINDOW..next {
         assert_eq!(client.produced(topic, 0, &one(producer_id, sequence)), i64::from(sequence), "a duplicate");
@@ -195,7 +195,8 @@ fn row_04_a_retry_after_kill_between_append_and_answer_is_no_duplicate() {
         (0..WINDOW).for_each(|n| {
             unanswered.send_produce("retried", 0, &one(id, round * WINDOW + n));
         });
-        // Each round kills the broker at another moment, when none, some or all of the five batches are appended.
+        // Each round kills the broker at another moment, after it has appended between none and all of the five
+        // batches.
         wait_until("some are in the log", SOON, || {
             client.latest("retried", 0) >= i64::from(round * WINDOW + round % (WINDOW + 1))
         });
@@ -241,7 +242,8 @@ fn row_05_two_connections_that_race_in_threads_agree_on_every_offset() {
     let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(racer)).collect();
     for racer in racers {
         for (sequence, answer) in (0..).zip(racer.join().expect("no racer panics")) {
-            // If a thread sends a batch after more than a window of later ones is appended, it gets a duplicate error.
+            // A batch that a thread sends late gets a duplicate error if more than a window of later batches is
+            // appended.
             match answer.error_code {
                 ErrorCode::NONE => assert_eq!(answer.base_offset, sequence),
                 code => assert_eq!(code, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
@@ -281,8 +283,8 @@ fn window_survives(broker: &mut Broker, end: fn(&mut Broker)) {
     write(&mut client, "survives", id, next..next + 1);
 }
 
-/// The second producer resends its batch until it is appended again, which shows that its state has expired. The first
-/// producer wrote earlier, so its state has expired as well.
+/// The test waits until a resent batch of the second producer is appended again, because the producer's state has
+/// expired. The first producer wrote earlier, so its state has expired as well.
 #[test]
 fn row_08_an_expired_producer_continues_with_any_sequence() {
     let broker = Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);

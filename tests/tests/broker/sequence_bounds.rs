@@ -30,7 +30,8 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// From sequence 2147483600 on, a batch crosses the end of the range. From 2147483640 on, a batch ends exactly there.
+/// From sequence 2147483600 on, one of the batches contains both the last sequence and 0. From 2147483640 on, a batch
+/// ends with the last sequence.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {
@@ -72,7 +73,7 @@ fn row_12_the_wrap_survives_kill_9() {
     assert_eq!(client.produced("wrap", 0, &batch(id, 0, 6, 1)), 11);
 }
 
-/// While one producer stays busy, 100,000 others write one batch each, with three partitions in a request.
+/// A producer stays busy. Meanwhile 100,000 others write one batch each, three of them in each request.
 #[test]
 fn row_14_very_many_producers_take_bounded_memory_and_the_busy_one_is_kept() {
     const REQUESTS: i64 = 33_334;

@@ -64,7 +64,8 @@ fn incremental_fetch_returns_only_changed_partitions() {
     assert_eq!((response.session_id, reported(&response)), (id, vec![]), "nothing is new");
     client.produced(TOPIC, 1, &Batch::of(&["new"]));
     assert_eq!(reported(&client.call(&request(id, 2, &[]), FETCH)), [(1, true)]);
-    // The consumer continues after the record. The record is not sent again, and nothing else has changed.
+    // The consumer's offset is now after the record. The broker must not send the record again, and no other partition
+    // has changed.
     assert_eq!(reported(&client.call(&request(id, 3, &[(1, 1)]), FETCH)), []);
     client.produced(TOPIC, 0, &Batch::of(&["newer"]));
     assert_eq!(reported(&client.call(&request(id, 4, &[]), FETCH)), [(0, true)]);
@@ -216,14 +217,14 @@ fn all(partitions: i32) -> Vec<(i32, i64)> {
     (0..partitions).map(|partition| (partition, 0)).collect()
 }
 
-/// The request has 35 KB. Regression: each waiting fetch kept its own list of partitions, which took 2.6 MB.
+/// The fetches have 35 KB in total. Regression: each waiting fetch kept its own list of partitions, which took 2.6 MB.
 #[test]
 fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     const PARTITIONS: i32 = 20_000;
     const FETCHES: i32 = 500;
     let (broker, mut client) = broker_with_partitions(PARTITIONS, &[]);
     let id = client.call(&request(0, 0, &all(PARTITIONS)), FETCH).session_id;
-    // The first waiting fetch allocates memory that later ones use again, so it is not measured.
+    // The first waiting fetch allocates memory that later ones reuse, so it is done before the measurement.
     let waited = FetchRequest { max_wait_ms: 1, ..long_poll(id, 1, &[]) };
     assert_eq!(client.call(&waited, FETCH).error_code, ErrorCode::NONE);
     let before = broker.rss();
@@ -239,14 +240,13 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
         broker.rss() / 1_000_000
     );
     assert!(each < 64 * 1024, "{each} bytes each");
-    // The fetches are answered one after another, and the first one gets the record.
+    // The first fetch returns the record, and only then is the next one served.
     client.produced(TOPIC, 5, &Batch::of(&["found"]));
     let (_, first) = polling.receive::<FetchRequest>(FETCH);
     assert_eq!((first.error_code, reported(&first)), (ErrorCode::NONE, vec![(5, true)]));
 }
 
-/// The fetches of a session are served one after another, as in Kafka. Several of them can wait for records at the same
-/// time.
+/// As in Kafka, the broker responds to the fetches of a session one after another. Several of them can be waiting.
 #[test]
 fn queued_fetches_of_a_session_are_answered_in_sequence() {
     let (_broker, mut client) = broker_with_topic();
@@ -311,7 +311,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
         }
     });
     wait_until("the connection holds what it may", SOON, || client.latest("behind", 0) >= 2);
-    // If the broker had not stopped reading from the connection, all ten batches would be in the log by now.
+    // All ten batches would be in the log by now if the broker still read from the connection.
     (0..200).for_each(|_| assert!(client.latest("behind", 0) < 5));
     client.produced(TOPIC, 5, &Batch::of(&["enough"]));
     for _ in 0..10 {
@@ -322,7 +322,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
     sender.join().expect("the sender does not fail");
 }
 
-/// A name of 249 bytes may be that of a topic, a longer one cannot.
+/// Names of topics have at most 249 bytes.
 #[test]
 fn names_too_long_for_topics_are_kept_by_no_session() {
     let (_broker, mut client) = broker_with_topic();

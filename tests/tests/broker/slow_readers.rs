@@ -1,5 +1,5 @@
-//! Clients that do not read the responses they requested. If data is deleted meanwhile, it must leave the disk, and the
-//! clients' connections must end.
+//! Clients that do not read the responses to their requests. If data is deleted meanwhile, the broker must free its
+//! disk space and close the clients' connections.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -14,7 +14,7 @@ const BATCH_BYTES: usize = 1_000_000;
 const IN_SEGMENT: usize = 4;
 /// How many batches all segments have together.
 const BATCHES: usize = 3 * IN_SEGMENT;
-/// A setting with which socket buffers are small and hold little of a response.
+/// A setting that makes socket buffers small, so that they hold only a little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";
 
 fn fill(broker: &Broker) {
@@ -32,15 +32,15 @@ pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
     client
 }
 
-/// Returns clients that each have the unread response of a segment. Some are plain, others use TLS.
+/// Returns clients, each with an unread response that has a whole segment. Half of them use TLS.
 fn hanging(secured: &Secured) -> Vec<Client> {
     let firsts = (0..BATCHES).step_by(IN_SEGMENT).map(|first| first as i64);
     let both = |first| [hang_at(secured.broker.client(), TOPIC, first), hang_at(secured.client(), TOPIC, first)];
     firsts.flat_map(both).collect()
 }
 
-/// Checks that the broker frees the disk space of removed files although no client has read its response. Then checks
-/// that each client's connection is closed within its first response.
+/// Checks that the broker frees the disk space of removed files although no client reads its response. Then checks that
+/// each connection is closed before its first response is complete.
 fn assert_ended(broker: &Broker, slow: Vec<Client>) {
     wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
     for mut client in slow {

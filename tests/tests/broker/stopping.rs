@@ -34,8 +34,8 @@ fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
     broker.restart();
     let mut requesting = broker.client();
-    // The first deletion hangs, and the broker handles the second request only afterwards. By then, the time that a
-    // stopping broker has for its last responses is over.
+    // The first deletion hangs, and the broker handles the second one only afterwards. By then, the broker no longer
+    // waits for its last responses.
     requesting.send(&delete("slow"), DELETE_TOPICS);
     requesting.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();
@@ -65,8 +65,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.kill();
     let log = broker.partition_files("t", 0, "log").remove(0);
     let mut file = fs::File::options().append(true).open(log).expect("there");
-    // The starting broker finds no batch in these bytes, and searches 32 GiB of zeros after them for one. The search
-    // would take longer than a stop may take.
+    // The broker finds no batch in these bytes when it starts, and searches 32 GiB of zeros after them for one. This
+    // search takes longer than a stop may take.
     file.write_all(&[0xff; 100]).expect("written");
     file.set_len(32 << 30).expect("a file with a hole");
     broker.restart();
@@ -75,8 +75,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.stop();
 }
 
-/// The idle limit ends connections. A response for which a stop waits may take longer than that, and must still be
-/// sent.
+/// The stop waits for a response that takes longer than the idle limit. The broker must send it before it closes the
+/// connection.
 #[test]
 fn stop_waits_for_a_response_past_the_idle_limit() {
     let mut broker = Broker::start(&[

@@ -14,7 +14,7 @@ use std::time::Duration;
 const CLIENT_METRICS: i8 = 16;
 const ZERO: Uuid = Uuid::ZERO;
 const SOON: Duration = Duration::from_secs(30);
-/// An interval in milliseconds that no test reaches.
+/// An interval in milliseconds that is longer than any test.
 const LONG: &str = "3600000";
 
 fn request(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptionsResponse {

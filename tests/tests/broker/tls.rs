@@ -47,7 +47,8 @@ impl Secured {
         Client::connect_tls(self.addr(), &self.tls(None))
     }
 
-    /// Connects and sends a request. `None` if either fails. With TLS 1.3, a refusal shows only after the handshake.
+    /// Connects and sends a request. `None` if either fails. With TLS 1.3, the client notices a refusal only after its
+    /// handshake.
     fn try_request(&self, identity: Option<&Issued>) -> Option<Client> {
         let mut client = Client::try_connect_tls(self.addr(), &self.tls(identity)).ok()?;
         client.try_send(&metadata_of_all(), 9).ok()?;
@@ -266,8 +267,8 @@ fn silent_client_is_idle_before_and_after_its_handshake() {
     let secured = Secured::start(&["connections.max.idle.ms=500", "fullbore.ssl.handshake.timeout.ms=600000"]);
     let mut silent = Client::connect(secured.addr());
     let mut shaken = None;
-    // The idle limit also applies during the handshake. On a busy machine the handshake may therefore fail, so the test
-    // repeats it.
+    // The idle limit also applies to the handshake, which may therefore fail on a busy machine. The test then repeats
+    // it.
     wait_until("a session", SOON, || {
         shaken = Client::try_connect_tls(secured.addr(), &secured.tls(None)).ok();
         shaken.is_some()
@@ -282,7 +283,7 @@ fn a_stop_does_not_wait_for_handshakes() {
     secured.assert_serves();
     let started = Instant::now();
     secured.broker.stop();
-    // The stop must not take as long as clients may take for their handshake or their responses.
+    // Clients may take longer than this for their handshake or their responses. The stop must not wait for silent ones.
     assert!(started.elapsed() < Duration::from_secs(9), "it waited for a silent client");
 }
 

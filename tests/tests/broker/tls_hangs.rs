@@ -15,12 +15,12 @@ use std::time::Duration;
 /// and max.block.ms for a record.
 const LONG: Duration = Duration::from_secs(50);
 
-/// How a peer prevents the completion of its handshake.
+/// How a peer keeps a handshake from completing.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
     /// The peer sends nothing.
     Silent,
-    /// The peer sends single bytes with pauses, and never the whole handshake.
+    /// The peer sends one byte at a time, with pauses, and never a complete handshake.
     Slow,
 }
 

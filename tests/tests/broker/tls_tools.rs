@@ -7,7 +7,7 @@ use std::fs::File;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs the binary with these arguments, in which DIRECTORY and ADDRESS stand for those of the broker.
+/// Runs the binary with these arguments. DIRECTORY and ADDRESS in them are replaced by those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
     let directory = secured.directory.path().to_str().expect("UTF-8");
     let filled = arguments.replace("DIRECTORY", directory).replace("ADDRESS", &secured.addr().to_string());
@@ -99,7 +99,7 @@ fn profile_names_a_cluster_with_tls_every_tool_uses_it() {
     }
 }
 
-/// Returns a file of three lines, as the standard input of a tool.
+/// Returns a file of three lines for the standard input of a tool.
 fn records(directory: &str) -> File {
     let path = format!("{directory}/records");
     std::fs::write(&path, "a\nb\nc\n").expect("written");

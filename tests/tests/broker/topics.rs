@@ -227,8 +227,8 @@ fn topics_are_deleted_by_id_and_unknown_ones_are_errors() {
     assert!(names(&mut client).is_empty());
 }
 
-/// A topic may have been recreated since the client learned its name and id. If a request has both, it is refused, as
-/// in Kafka.
+/// Since the client learned the name and id of a topic, the topic may have been recreated. The broker therefore refuses
+/// a deletion that has both, as Kafka does.
 #[test]
 fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     let broker = Broker::start(&[]);
@@ -250,8 +250,8 @@ fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     assert_eq!(names(&mut client), ["again"]);
 }
 
-/// The message of a refusal would be too long for a response, so it is shortened. The results of valid topics in the
-/// same response are complete.
+/// The message of a refusal is too long for a response, so the broker shortens it. The same response must have the
+/// complete results of valid topics.
 #[test]
 fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
     let broker = Broker::start(&[]);

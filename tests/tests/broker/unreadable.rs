@@ -87,7 +87,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
     let mut wrong_crc = packed(Compression::Gzip, records);
     let at = wrong_crc.len() - 8;
     wrong_crc[at] ^= 1;
-    // Replaces the frame header by one for linked blocks. The last byte is the checksum of the header.
+    // Replaces the LZ4 frame header by one for linked blocks. Its last byte is a checksum.
     let mut linked = packed(Compression::Lz4, records);
     linked[4..7].copy_from_slice(&[0x40, 0x40, 0xc0]);
     let google = [b"\xff\x06\x00\x00sNaPpY".to_vec(), bare_snappy(records)].concat();
@@ -165,7 +165,7 @@ fn batches_with_large_decompressed_records_are_appended_in_order() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
-    // Some of these batches are decompressed at once, and others block by block. The broker must accept both.
+    // The broker decompresses some of these batches as a whole and others block by block. It must accept both.
     let batch = plain(5, 1 << 20);
     let whole = with_payload(&batch, Compression::Snappy, &bare_snappy(&batch[HEADER_LEN..]), 5);
     for at in 0..3 {

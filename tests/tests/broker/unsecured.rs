@@ -1,5 +1,5 @@
-//! Fullbore has no access control, quotas or users. Its responses to requests about them must be those of a Kafka
-//! broker on which they are not configured.
+//! Fullbore has no access control, quotas or users. To requests about them it must respond like a Kafka broker on which
+//! they are not configured.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{
@@ -66,7 +66,7 @@ fn any() -> DescribeAclsRequest {
     DescribeAclsRequest { pattern_type_filter: 1, ..Default::default() }
 }
 
-/// Returns the message. `None` if it is empty, which is how Kafka sends no message.
+/// Returns the message. Kafka sends an empty one instead of none, so an empty message becomes `None`.
 fn words(message: Option<Text>) -> Option<String> {
     message.map(|message| message.to_string()).filter(|message| !message.is_empty())
 }
@@ -264,7 +264,7 @@ fn authorized_operations_on_request_are_all_operations() {
     };
     let reported = client.call(&request, 13).topics.remove(0);
     assert_eq!((reported.error_code, reported.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
-    // A client cannot leave out the authorized operations in this request, so the response always has them.
+    // The request has no flag for the authorized operations, so the response always has them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };
     let of_topics: Vec<_> =

@@ -8,8 +8,8 @@ use fullbore_tests::{Broker, Client, Fixture, WAITING};
 /// The fixtures of a standalone broker.
 const NAMES: [&str; 2] = ["broker", "killed"];
 
-/// Starts a broker on each fixture and runs the check. The settings are [`WAITING`], except that `sets` replace those
-/// with the same keys.
+/// Starts a broker on each fixture and runs the check. The settings are those of [`WAITING`], in which `sets` replace
+/// those with the same keys.
 fn for_each(sets: &[&str], check: impl Fn(&Fixture, &Broker)) {
     for fixture in NAMES.iter().flat_map(|name| Fixture::of_releases(name)) {
         let is_set = |key: &&str| sets.iter().any(|set| set.split('=').next() == key.split('=').next());

@@ -46,7 +46,7 @@ fn unserved_apis_are_not_offered_and_close_the_connection() {
     for key in NOT_SERVED {
         assert!(offered.iter().all(|offered| offered.code() != key), "{key}");
         let mut client = broker.client();
-        // The fields of the header are the length, key, version 0, correlation id and no client id.
+        // The fields are the length, API key, version 0, correlation id, and a null client id.
         let header = [&10_i32.to_be_bytes()[..], &key.to_be_bytes(), &[0; 6], &[0xff; 2]].concat();
         client.send_bytes(&header);
         assert_eq!(client.wait_for_close(), 0, "{key}");
@@ -102,7 +102,7 @@ fn described_cluster_is_this_broker_with_its_advertised_address() {
     assert_eq!(describe(&broker).cluster_id, before.cluster_id, "a cluster keeps its id");
 }
 
-/// Finds the coordinator of the given key type. The layout of the messages depends on the version.
+/// Sends FindCoordinator for a key of the given type. The layout of the messages depends on the version.
 fn coordinator(client: &mut Client, key_type: i8, version: i16) -> Coordinator {
     let several = version >= 4;
     let request = FindCoordinatorRequest {

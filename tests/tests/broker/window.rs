@@ -13,7 +13,7 @@ const OF_BROKER: &str = "max.idempotence.batches.to.retain";
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 
-/// A producer that alone writes to a partition. Its batch `n` is one record with sequence `n` and offset `n`.
+/// The only producer of a partition. Its batch `n` is one record with sequence `n` and offset `n`.
 struct Producer {
     topic: String,
     id: i64,
@@ -55,8 +55,8 @@ impl Producer {
         }
     }
 
-    /// Checks that retries of the last `window` batches return their offsets and that the batch before them gets
-    /// DUPLICATE_SEQUENCE_NUMBER. A batch after a gap must be out of order. None of these may be appended.
+    /// Checks that retries of the last `window` batches return their offsets, and that the batch before them gets
+    /// DUPLICATE_SEQUENCE_NUMBER. A batch after a gap must be refused as out of order. No batch may be appended.
     fn assert_remembers(&self, client: &mut Client, window: i32) {
         self.assert_at_their_offsets(client, self.next - window..self.next);
         if window < self.next {
@@ -94,7 +94,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
     }
 }
 
-/// The first half of the batches is in a snapshot, and the second half only in the log. Each topic has its own window.
+/// The snapshot has the first half of the batches, and only the log has the second half. Each topic has a window of its
+/// own size.
 fn windows_survive(end: End) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -132,8 +133,8 @@ fn row_07_windows_of_5_64_and_1024_survive_kill_9() {
     windows_survive(Broker::kill);
 }
 
-/// A larger window applies at once. A smaller one applies only when the producer must have received it in a response.
-/// `end` ends the broker in between.
+/// A larger window applies at once. A smaller one applies only once the producer must know it from a response. `end`
+/// stops or kills the broker between the changes.
 fn window_changes(key: &str, kind: i8, name: &str, end: End) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -163,7 +164,7 @@ fn window_changes(key: &str, kind: i8, name: &str, end: End) {
     broker.restart();
     client = broker.client();
     producer.write(&mut client, 10);
-    // After a kill, the broker may remember more batches, because the log does not show when the producer learnt of the
+    // After a kill, the broker may remember more batches. The log does not show when the producer learned of the
     // smaller window.
     producer.assert_at_their_offsets(&mut client, producer.next - 5..producer.next);
     assert_eq!(client.latest("changes", 0), i64::from(producer.next));

@@ -23,7 +23,7 @@ const SETS: [&str; 6] = [
     "transaction.state.log.min.isr=1",
 ];
 
-/// Starts a cluster with an object store. The store must be dropped after the cluster.
+/// Starts a cluster and its object store. The caller must drop the cluster before the store.
 fn start(brokers: usize) -> (Cluster, TempDir) {
     let store = TempDir::new().expect("a directory");
     let mut plan = ClusterPlan::with_own_postgres(brokers, &SETS);
@@ -87,8 +87,8 @@ fn grown_after_the_copy() -> (Cluster, TempDir) {
     (cluster, store)
 }
 
-/// Adds the partition again while broker 1 is stopped, restarts broker 1 as a follower, and kills the leader. Broker 1
-/// must then have the new records only.
+/// Adds the partition again while broker 1 is stopped. Broker 1 then starts as a follower, and the leader is killed.
+/// Broker 1 must have only the records that were written since the partition was added again.
 fn add_again_and_lose_leader(cluster: &mut Cluster) {
     grow(cluster, "3:1");
     produce(cluster, 3, "grown", 1, &numbered("new", 60));
@@ -99,7 +99,8 @@ fn add_again_and_lose_leader(cluster: &mut Cluster) {
     assert_eq!(texts(cluster, 1, "grown", 1), numbered("new", 60));
 }
 
-/// When the partition is added again, one of its followers has the records of the first partition with this number.
+/// The partition 1 that existed before the copy was accepted has left its records on a follower. Then a new partition 1
+/// is added.
 #[test]
 fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_own_records() {
     let (mut cluster, _store) = grown_after_the_copy();
@@ -110,12 +111,12 @@ fn partition_is_added_again_after_an_accepted_copy_its_replicas_have_only_its_ow
     let is_aside = names.iter().any(|name| name.starts_with("grown-1.") && name.ends_with("-stray"));
     assert!(is_aside && !names.iter().any(|name| name == "grown-1"), "{names:?}");
     cluster.broker(1).wait_for_stderr("set aside directories of partitions");
-    // The follower is stopped, so that it learns of the new partition only at its next start.
+    // The follower is stopped, so it learns of the new partition 1 only when it starts again.
     cluster.broker(1).stop();
     add_again_and_lose_leader(&mut cluster);
 }
 
-/// The follower still has the directory of the first partition, as if it had not run since the copy was accepted.
+/// The follower still has the directory of the former partition 1, as if it had not run since the copy was accepted.
 #[test]
 fn follower_comes_back_after_a_partition_is_added_again_it_drops_the_records_of_the_first() {
     let (mut cluster, _store) = grown_after_the_copy();
@@ -162,15 +163,15 @@ fn copy_with_a_shorter_retention_is_accepted_no_records_are_deleted_until_it_is_
     produce(&mut cluster, 1, "classic", 0, &numbered("since", 3));
     continue_on_copy(&mut cluster);
     cluster.broker(1).wait_for_stderr("retention and compaction delete nothing for a while");
-    // The diskless records are not in the copy of the index, so the test writes new ones.
+    // The copy of the index lacks the diskless records, so the test writes new ones.
     produce(&mut cluster, 1, "diskless", 0, &numbered("new", 3));
-    // These writes take longer than several intervals of retention.
+    // Writes to another topic for several intervals of the retention check.
     produce(&mut cluster, 1, "other", 0, &numbered("other", 20));
     assert_eq!(texts(&mut cluster, 1, "classic", 0), numbered("since", 3));
     assert_eq!(texts(&mut cluster, 1, "diskless", 0), numbered("new", 3));
 }
 
-/// The marker of the transaction is in the lost part of the index, while the coordinator knows that the transaction is
+/// The lost part of the index has the transaction's marker, while the coordinator knows that the transaction is
 /// complete. The group has committed an offset past the end of the copy.
 #[test]
 fn copy_with_an_open_diskless_transaction_is_accepted_consumers_of_committed_records_continue() {

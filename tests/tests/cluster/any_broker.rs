@@ -1,4 +1,4 @@
-//! Requests of tools that every broker of a cluster answers alike: the quorum, and moves of replicas.
+//! Requests of tools to which every broker of a cluster gives the same response: the quorum, and moves of replicas.
 
 use fullbore_tests::{Client, Cluster};
 use fullbore_wire::ErrorCode;

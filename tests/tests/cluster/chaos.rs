@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long faults are injected.
 const SCHEDULE_MS: u64 = 20_000;
-/// How long it may take after the faults until every replica is in sync. A broker that was fenced several times waits
-/// for up to eight times the session timeout before it returns.
+/// How long every replica may take to get in sync after the faults. A broker that was fenced several times waits for up
+/// to eight session timeouts before it returns.
 const WHOLE_MAX: Duration = Duration::from_secs(90);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
@@ -37,7 +37,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// The thing that a fault affects. Two faults at the same time must not affect the same thing.
+/// A part of the cluster that a fault affects. Concurrent faults must affect different parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),
@@ -71,8 +71,7 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // The broker may be down already, because none is started while the database is down. This fault is then
-            // skipped.
+            // A broker that is down stays down while the database is down. A fault of such a broker is skipped.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);
@@ -134,7 +133,7 @@ fn assert_well(cluster: &mut Cluster, id: i32) {
     assert!(!reported.contains("panicked"), "{reported}");
 }
 
-/// Carries out the steps. While the database is down, no broker is started, because it would refuse to start.
+/// Carries out the steps. Starts no broker while the database is down, because the start would fail.
 fn carry_out(steps: &[Step], cluster: &mut Cluster) {
     let began = Instant::now();
     let mut events: Vec<(u64, bool, Fault)> = steps.iter().map(|step| (step.from_ms, true, step.fault)).collect();

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// Runs `fullbore admin check` and returns its lines about the data directory. The first value is true if none of these
-/// lines is marked as wrong.
+/// Runs `fullbore admin check`. Returns true if its lines about the data directory report nothing wrong, and these
+/// lines.
 pub fn checked(cluster: &Cluster, sets: &[&str], directory: &Path) -> (bool, String) {
     lines_about(cluster, sets, directory, "data directory ")
 }
 
-/// Runs `fullbore admin check` and returns its lines that contain `subject`. The first value is true if none of these
-/// lines is marked as wrong.
+/// Runs `fullbore admin check`. Returns true if its lines that contain `subject` report nothing wrong, and these lines.
 fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str) -> (bool, String) {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("server.properties");
@@ -29,7 +28,7 @@ fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let report = String::from_utf8(output.stdout).expect("text");
     let about: Vec<&str> = report.lines().filter(|line| line.contains(subject)).collect();
-    // The other lines may also be marked as wrong: the databases of tests run with fsync=off, which the check reports.
+    // Other lines may report something wrong, for example that the databases of tests run with fsync=off.
     assert_eq!(output.status.success(), !report.contains("WRONG"), "{report}");
     let reported = about.join("\n");
     (!reported.contains("WRONG"), reported)
@@ -68,7 +67,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     );
 
     cluster.broker(1).stop();
-    // Removing the rows has the same effect as deleting the topic while the broker is down.
+    // Removes the topic from the database, as a deletion does while the broker is down.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
     let (is_well, reported) = checked(&cluster, &[], &directory);
     assert!(
@@ -95,7 +94,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     assert!(!is_well && reported.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{reported}");
     fs::remove_file(directory.join("diskless-counter")).expect("there");
 
-    // Without its newest version, the database is in the state of an older copy.
+    // Removes the newest version, so that the database is like an older copy.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, reported) = checked(&cluster, &[], &directory);

@@ -49,7 +49,7 @@ impl Cluster {
 
     fn up(&self, flags: &[&str]) -> String {
         let port = self.port.to_string();
-        // The admin listener is disabled, because two tests at the same time would use the same port for it.
+        // The admin listener is disabled. Otherwise two concurrent tests would use the same port for it.
         self.ran("up", &[&["--port", &port, "--set", "fullbore.admin.listener="], flags].concat())
     }
 
@@ -83,11 +83,11 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
     assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
     let postgres = cluster.pid("postgres/data/postmaster.pid");
-    // A second `up` leaves everything as it is.
+    // A second `up` changes nothing.
     let first = cluster.pid("broker-1.pid");
     cluster.up(&[]);
     assert_eq!((cluster.pid("broker-1.pid"), cluster.pid("postgres/data/postmaster.pid")), (first, postgres));
-    // A later `up` starts the killed processes and leaves the others running.
+    // Another `up` starts only the processes that were killed.
     let second = cluster.pid("broker-2.pid");
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");
@@ -129,7 +129,7 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     kill_process(frozen, Signal::STOP).expect("it runs");
     let reported = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
-    // Broker 1 may still be handing over its partitions. The message then names broker 1 before broker 2.
+    // The message also names broker 1, before broker 2, if broker 1 is still handing over its partitions.
     let expected = format!(
         "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
          end, and `kill -9 {pid}` ends it at once\n"
@@ -148,7 +148,8 @@ fn process_hangs_or_database_ends_status_fails_and_names_it() {
     let hangs = std::time::Duration::from_secs(120);
     fullbore_tests::wait_until("all run", hangs, || cluster.status(&[]).1.matches(" running ").count() == 3);
     let (broker, postgres) = (cluster.pid("broker-2.pid"), cluster.pid("postgres/data/postmaster.pid"));
-    // On a busy machine another process may not respond within the command's limit, so the status is read repeatedly.
+    // On a busy machine, a process that does not hang may respond too late as well. The status is therefore read
+    // repeatedly.
     let says = |words: &str, count: usize, problem: &str| {
         for (flags, shown) in [(&[][..], format!(" {words} ")), (&["--json"][..], format!("\"state\":\"{words}\""))] {
             let what = format!("{words} {count} times: {problem}");

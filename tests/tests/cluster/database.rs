@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
 
-/// How long a change of the metadata may wait for the database before it fails, given the timeout [`CALL`].
+/// How long a change of the metadata waits for the database before it fails, with the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(20);
 const CALL: &str = "control.plane.timeout.ms=4000";
 /// How soon a change must succeed after the database is back.
@@ -20,8 +20,7 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
-/// Creates the topic. Returns true if the topic exists now, perhaps because an earlier attempt was carried out after
-/// its timeout.
+/// Creates the topic. Returns true if the topic exists now. An earlier request may have created it after its timeout.
 fn is_created(client: &mut Client, name: &str) -> bool {
     [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS].contains(&create(client, name))
 }
@@ -89,7 +88,8 @@ fn older_copy_of_the_database_is_refused() {
     under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || is_created(&mut cluster.broker(1).client(), "later"));
-        // Every broker must have seen metadata that the copy lacks. Otherwise it could not recognise the copy.
+        // A broker recognises the copy only if it has seen metadata that the copy lacks. Waits until every broker has
+        // seen such metadata.
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, "later", 3));
         cluster.postgres().swap();
         let went_back = "it was set back to an older state, or it is another database";

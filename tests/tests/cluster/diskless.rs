@@ -16,7 +16,7 @@ use crate::workload::{Load, produced_while};
 
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
-/// The session timeout is short because only its expiry shows that a broker has ended. A diskless topic has no replicas
+/// A short session timeout. Only its expiry shows that a broker has ended, because a diskless topic has no replicas
 /// that would notice.
 pub const SESSION: &str = "broker.session.timeout.ms=4000";
 pub const CALL: &str = "control.plane.timeout.ms=4000";
@@ -29,13 +29,13 @@ pub struct Shared {
     _store: TempDir,
 }
 
-/// Starts three brokers with the given settings and creates a diskless topic. The session timeout is the default, so
-/// the cluster does not soon notice that a broker has ended.
+/// Starts three brokers with the given settings and creates a diskless topic. The default session timeout applies, so
+/// the cluster is slow to notice that a broker has ended.
 pub fn shared(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, sets), partitions)
 }
 
-/// Does the same as [`shared`] for a test that kills or freezes brokers.
+/// Does the same as [`shared`] with a short session timeout, for a test that kills or freezes brokers.
 pub fn shared_with_short_sessions(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, &[&[SESSION, CALL], sets].concat()), partitions)
 }
@@ -94,7 +94,8 @@ fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
 
 #[test]
 fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
-    // With these settings a call of the database may take 30 s. The request must end earlier, by its own limit of 8 s.
+    // A call of the database may take 30 s with these settings. The request has its own limit of 8 s, and must end
+    // then.
     let plan =
         ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=60000", "control.plane.timeout.ms=30000"]);
     let mut shared = shared_by(plan, 1);
@@ -183,8 +184,8 @@ fn broker_hung_past_its_session_loses_no_diskless_record() {
 #[test]
 fn database_outage_delays_diskless_batches() {
     under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
-        // The load's topic must have only the load's records. A refused batch may nevertheless be written, so these
-        // batches go to another topic.
+        // The test's batches go to another topic, because a refused batch may be written nevertheless. The load's topic
+        // must have only the load's records.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
         cluster.postgres().stop();
@@ -215,7 +216,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
         client.produced(TOPIC, 0, &Batch::of(&["before"]));
     }
     cluster.postgres().copy();
-    // To make the copy, the database was stopped and started. A broker may therefore refuse the first attempts.
+    // The database was stopped for a while to make the copy, so a broker may refuse the first attempts.
     let mut offsets = Vec::new();
     for client in &mut clients {
         wait_until("it is taken", SOON, || {
@@ -335,7 +336,7 @@ fn recreated_topic_is_empty_at_all_brokers() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     for round in 0..10 {
-        // Waits until all brokers know of the deletion. A broker that does not would append its record to the old
+        // Waits until all brokers know of the deletion. Otherwise a broker could append its record to the deleted
         // topic.
         cluster.wait_for_same_topic(TOPIC);
         for id in ALL {
@@ -393,15 +394,15 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // No broker knows this producer, which may have written to an even older topic of this name. After this error code,
-    // the producer begins a new epoch instead of failing permanently.
+    // No broker knows this producer. It may have written to an earlier topic of this name, so it must get this error
+    // code, after which it begins a new epoch. Another code would make it fail permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
     });
 }
 
-/// Java's producer begins a new epoch if the response has a log start offset. Without one it retries until
+/// If the response has a log start offset, Java's producer begins a new epoch. Otherwise it retries until
 /// delivery.timeout.ms.
 #[test]
 fn unknown_producer_gets_the_log_start_offset() {
@@ -425,8 +426,8 @@ fn unknown_producer_gets_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Regression: after a topic was recreated, only the first producer could continue at once. The batches of the others
-/// were parked until they expired.
+/// Regression: after a topic was recreated, only one producer could continue at once. The batches of all others were
+/// parked until they expired.
 #[test]
 fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -441,8 +442,8 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
-        // The first producer resends its last batch, as after a lost response. The last producer writes to a broker
-        // that was just restarted.
+        // Producer 0 resends its last batch, as after a lost response. Producer 2 writes to a broker that has just
+        // restarted.
         for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
             let broker = ALL[(of + round as usize) % 3];
             if of == 2 {
@@ -460,7 +461,7 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
             });
             assert!(requested.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", requested.elapsed());
         }
-        // After its resent batch, the first producer also sends the batch that the others have already sent.
+        // Producer 0 has resent a batch and is one batch behind the others, so it now sends its next one.
         let mut client = cluster.broker(1).client();
         assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
     }
@@ -546,15 +547,15 @@ fn broker_with_another_store_does_not_start() {
         "{}",
         refused.stderr
     );
-    // The broker that refused to start must be fenced. Otherwise it would get replicas and clients until its session
-    // expires.
+    // The broker that refused to start must be fenced at once. Otherwise it would get replicas and clients until its
+    // session expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);
 }
 
-/// The broker starts while its store is unreachable. When the store is back, it turns out not to be the cluster's, so
-/// the broker must write nothing to it.
+/// The broker starts while its store is unreachable. The store that it later reaches belongs to another cluster, so the
+/// broker must not write to it.
 #[test]
 fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();

@@ -27,7 +27,7 @@ fn texts(cluster: &mut Cluster, broker: i32) -> Vec<String> {
     cluster.broker(broker).client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
 }
 
-/// Starts the broker on its directory, which must fail. Returns the last line of its output.
+/// Starts the broker on its directory. The start must fail. Returns the last line of the broker's standard error.
 fn refused(cluster: &mut Cluster, broker: i32) -> String {
     let sets: Vec<String> = cluster.sets_of(broker).to_vec();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
@@ -36,7 +36,7 @@ fn refused(cluster: &mut Cluster, broker: i32) -> String {
     refused.stderr.lines().last().expect("it says why").to_owned()
 }
 
-/// Runs `fullbore admin accept-copy`. Returns true if it succeeds, and its output.
+/// Runs `fullbore admin accept-copy`. Returns true if the command succeeds, and its output.
 fn accept(cluster: &Cluster) -> (bool, String) {
     let url = cluster.sets_of(1).iter().find_map(|set| set.strip_prefix("control.plane=")).expect("set");
     let run = Command::new(binary()).args(["admin", "accept-copy", "--control-plane", url]).output();
@@ -66,7 +66,7 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     let line = refused(cluster, 1);
     assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("fullbore admin accept-copy"), "it names the remedy: {line}");
-    // Without the file `diskless-counter` the broker cannot notice the loss, and starts.
+    // Only the file `diskless-counter` shows that the index is older. Without this file, the broker starts.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);
@@ -74,8 +74,8 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// The clean stop of brokers changes the metadata, too, so the copy lacks metadata that the brokers have seen. In the
-/// copy only broker 1 is in sync, but broker 1 ends before the newest records are written.
+/// The clean stop of the brokers changes the metadata after the copy was made, so they have seen metadata that the copy
+/// lacks. In the copy, only broker 1 is in sync, but it has ended before the newest records were written.
 #[test]
 fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
     let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
@@ -116,8 +116,8 @@ fn older_copy_is_accepted_by_command_brokers_start_and_its_records_are_read() {
         assert!(is_done || printed.contains("stop all brokers"), "{printed}");
         is_done
     });
-    // The broker that lacks the newest classic records starts first. It must not lead, although it is the only live
-    // broker, and the only one in the ISR of the copy.
+    // The broker without the newest classic records starts first. It must not become leader, although it is the only
+    // live broker and the only member of the ISR in the copy.
     cluster.broker(1).restart();
     wait_until("broker 1 is registered", BACK_MAX, || {
         let fenced = "SELECT string_agg(fenced::int::text, '' ORDER BY broker_id) FROM fullbore.brokers";

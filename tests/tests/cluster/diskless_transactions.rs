@@ -12,7 +12,7 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the broker that coordinates a transactional id, once the broker `requested` knows the coordinator.
+/// Returns the coordinator of a transactional id. Waits until the broker `requested` knows the coordinator.
 fn coordinator(cluster: &mut Cluster, requested: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
@@ -86,7 +86,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
             assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
         }
     }
-    // All brokers are killed and restarted, so that none has the transactions in memory.
+    // All brokers restart, so that they must read the transactions from the index.
     for id in ALL {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
@@ -112,7 +112,8 @@ fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // The response has the record, and perhaps not the marker, whose object the broker may not have read yet.
+            // The response has the record. It may lack the marker, because the broker may not have read the marker's
+            // object yet.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));

@@ -8,7 +8,7 @@ pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
 pub const SOON: Duration = Duration::from_secs(60);
-/// How much more memory a process may use after a round than after an earlier one.
+/// The maximum growth of a process's memory from any earlier round to a later one, in bytes.
 const MEMORY_SPREAD: u64 = 8 << 20;
 
 /// Starts three brokers with the given settings and creates a topic that needs two replicas in sync.
@@ -88,7 +88,7 @@ fn faults_of_other_brokers_leave_nothing_in_a_broker_that_stayed() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         wait_until("it has closed what it opened", SOON, || cluster.broker(1).descriptors() <= descriptors);
         wait_until("its memory is what it was", SOON, || cluster.broker(1).rss() <= memory_max);
-        // Memory that the first round has allocated may stay in use, so only later rounds have a limit.
+        // The first round has no limit, because the process may retain the memory that it has allocated there.
         memory_max = memory_max.min(cluster.broker(1).rss() + MEMORY_SPREAD);
     }
 }

@@ -5,7 +5,7 @@ use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use std::time::{Duration, Instant};
 
-/// A session timeout that is short enough for a test. A busy machine does not suspend a broker for this long.
+/// A short session timeout for tests. Even a busy machine does not suspend a broker for as long as this.
 pub const SESSION: &str = "broker.session.timeout.ms=4000";
 pub const SESSION_MAX: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(60);
@@ -20,8 +20,8 @@ fn broker_hung_past_its_session_loses_no_record() {
     });
 }
 
-/// The former leader resumes and believes that it still leads, until it learns of its successor. Until then it must not
-/// acknowledge a record with acks=all.
+/// The former leader resumes. Until it learns of its successor, it believes that it still leads, but must not
+/// acknowledge any record with acks=all.
 #[test]
 fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     const ONE: &str = "one";
@@ -49,7 +49,7 @@ fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     logs_are_equal(&mut cluster, ONE, 1, &ALL);
 }
 
-/// Checks for the time `during` that no leader changes and that no broker is considered failed.
+/// Checks that no leader changes during the time `during`, and that no broker is considered failed.
 pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Duration, epochs: &[i32]) {
     let started = Instant::now();
     while started.elapsed() < during {

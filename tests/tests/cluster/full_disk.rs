@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A limit for the lag of followers, in milliseconds, that no test reaches.
+/// A `replica.lag.time.max.ms` that is longer than any test.
 const NEVER: &str = "3600000";
 
 /// Writes to a file until the disk is full. Returns the file's path.
@@ -44,7 +44,7 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
-        // The broker deletes files of replicas that it gives up, and the freed space must be filled again.
+        // The broker deletes the files of replicas that it gives up, which frees space. Fills this space again.
         fill(&small.path());
         let partitions = cluster.partitions(2, TOPIC);
         partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
@@ -98,13 +98,13 @@ fn wait_for_others(cluster: &Cluster) {
     });
 }
 
-/// Returns how many partitions broker 1 reports as not writable in its metric.
+/// Returns the number of partitions that broker 1 reports as not writable.
 fn unwritable(cluster: &mut Cluster) -> Option<f64> {
     metric(cluster, 1, "fullbore_partitions_unwritable")
 }
 
-/// The data directory is moved away. No new file can be created, as with wrong permissions or after a read-only
-/// remount, but open files can still be written.
+/// The data directory is moved away. As with wrong permissions, the broker cannot create files there, but can still
+/// write to open files.
 #[test]
 fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
@@ -126,7 +126,7 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// An empty directory takes the place of the data directory, as after an unmount. The broker could create files in it,
+/// An empty directory is at the path of the data directory, as after an unmount. The broker could create files in it,
 /// but their records would be lost after the next mount.
 #[test]
 fn data_directory_replaced_by_another_hands_leadership_over_until_it_is_back() {
@@ -191,7 +191,7 @@ fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable
         load.goes_on();
         cluster
             .broker(1)
-            .wait_for_stderr("cannot append to a partition for seconds: another replica in sync takes over");
+            .wait_for_stderr("cannot append to a partition for seconds: another in-sync replica becomes leader");
         assert_eq!(unwritable(cluster), Some(partitions.len() as f64));
         assert_eq!(metric(cluster, 1, "fullbore_partitions_failed"), Some(0.0), "no start has to mend them");
         moves.iter().for_each(|[from, to]| fs::rename(to, from).expect("moved"));
@@ -237,7 +237,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
             load.goes_on();
             dirs_of_topic(&paths[0]).all(|dir| segments(&dir).len() > 2)
         });
-        // After a restart, the broker has not opened the older segments yet.
+        // The restarted broker has not opened the older segments yet.
         cluster.broker(1).stop();
         cluster.broker(1).restart();
         cluster.wait_for_isr(2, TOPIC, 3);
@@ -245,7 +245,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         wait_until("broker 1 leads one", SOON, || led().is_some());
         let led = led().expect("broker 1 leads one").partition_index;
         let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
-        // The first segment stays readable, because clients of the load read the log from its start.
+        // The first segment stays readable, because the load's clients read the log from its start.
         let older = &all[1..all.len() - 1];
         let base_offset = older[0].file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
         take_away(older);
@@ -258,7 +258,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         load.goes_on();
         cluster
             .broker(1)
-            .wait_for_stderr("cannot read records of a partition for seconds: another replica in sync takes over");
+            .wait_for_stderr("cannot read records of a partition for seconds: another in-sync replica becomes leader");
         assert_eq!(unwritable(cluster), Some(1.0));
         give_back(older);
         wait_until("they can be read again", SOON, || unwritable(cluster) == Some(0.0));
@@ -280,7 +280,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     segments
 }
 
-/// Replaces files by entries that no process can open.
+/// Replaces files by symbolic links to themselves, which no process can open.
 fn take_away(segments: &[PathBuf]) {
     for segment in segments {
         fs::rename(segment, segment.with_extension("away")).expect("moved");
@@ -323,7 +323,7 @@ fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
                 }
             }
             if is_killed {
-                // The broker is started and killed, so that its last start below does not follow a clean stop.
+                // The broker starts and is killed here, because its last start below must not follow a clean stop.
                 cluster.broker(1).restart();
                 cluster.broker(1).kill();
             }

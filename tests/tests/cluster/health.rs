@@ -1,5 +1,5 @@
-//! Signals by which monitoring learns about a broker and its database: metrics, and the probes that direct clients or
-//! restart the broker.
+//! The signals from which monitoring learns the state of a broker and of its database: metrics, and the probes that
+//! direct clients or restart the broker.
 
 use fullbore_tests::{Cluster, ClusterPlan, wait_until};
 use std::time::Duration;

@@ -39,8 +39,8 @@ impl Seen {
         .concat()
     }
 
-    /// Reports acknowledged records that are not at their offset with the same content. In a successful run every
-    /// record is acknowledged.
+    /// Reports acknowledged records that were not read, with the same value, at their acknowledged offsets. In a
+    /// successful run, every record is acknowledged.
     fn lost(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -138,7 +138,7 @@ fn seen() -> Seen {
     let ends = BTreeMap::from([(0, 6), (1, 6)]);
     let reported =
         |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
-    // In another epoch the offsets may be lower.
+    // In another leader epoch the offsets may be lower.
     let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(reported).to_vec();
     Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends, marks }
 }

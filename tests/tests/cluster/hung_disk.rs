@@ -36,7 +36,7 @@ fn hung_write_is_not_acknowledged_and_is_truncated_under_the_next_leader() {
         cluster.broker(of.leader_id).client().produced(TOPIC, of.partition_index, &Batch::of(&["before"]));
     }
     let partition = partitions.iter().find(|of| of.leader_id == 1).expect("each broker leads").partition_index;
-    // More clients wait than the broker has threads to serve them.
+    // There are more waiting clients than threads that serve clients.
     let mut clients: Vec<Client> = (0..8).map(|_| cluster.broker(1).client()).collect();
     let frozen = disk.freeze();
     for client in &mut clients {

@@ -28,7 +28,7 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// Returns the state of a link for broker `id`. Each broker gets a different one of `links`.
+/// Returns the one of `links` to use for broker `id`. Each broker gets a different one.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }
@@ -45,7 +45,7 @@ fn unreachable_broker_loses_no_record() {
 #[test]
 fn link_cut_in_one_direction_loses_no_record() {
     befalls_each(linked(), &ALL, |cluster, load, id| {
-        // Only the requests of broker `id` to `leader` and their responses are disturbed.
+        // The fault affects only requests of broker `id` to `leader`, and the responses to them.
         let leader = id % 3 + 1;
         cluster.links().between(id, leader, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         wait_until(&format!("broker {id} is out of sync where {leader} leads"), SOON, || {

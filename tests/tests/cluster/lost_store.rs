@@ -11,15 +11,16 @@ use crate::diskless::TOPIC;
 use crate::faults::ALL;
 use crate::workload::produced_while;
 
-/// How many partitions the topics have. With this number each broker leads some of them, whatever ids the topics get.
+/// How many partitions each topic has. With this number, each broker is given some of them, whatever ids the topics
+/// get.
 const PARTITIONS: i32 = 36;
-/// The topic to which a test writes itself, beside the load.
+/// The topic to which the test itself writes. The load writes to another one.
 const OWN: &str = "own";
-/// How long a broker without a store may remain in use. It reports the loss after 4 s, and its peers learn of this from
-/// a heartbeat. A busy machine takes longer.
+/// How long clients may be sent to a broker that has lost its store. The broker reports the loss after 4 s, and other
+/// brokers learn of it from a heartbeat. A busy machine takes longer.
 const LEFT_OUT_MAX: Duration = Duration::from_secs(40);
-/// How long a broker may take until it is in use again. Before that, its store must have responded for 5 s, or for up
-/// to 40 s if the broker has lost the store before.
+/// How long it may take until clients are sent to a broker again. First its store must respond for 5 s, or for up to 40
+/// s if the broker has lost the store before.
 const BACK_MAX: Duration = Duration::from_secs(120);
 
 /// The store of three brokers, and the link of each broker to it.
@@ -71,7 +72,7 @@ fn produce(cluster: &mut Cluster, id: i32, partition: i32, text: &str) -> ErrorC
     cluster.broker(id).client().produce(OWN, partition, &Batch::of(&[text])).error_code
 }
 
-/// Cuts only broker 2 off from the store, and later restores its link.
+/// Cuts only the link between broker 2 and the store, and restores it later.
 fn broker_loses(link: Link) {
     let (mut cluster, store) = started();
     produced_while(&mut cluster, TOPIC, |cluster, load| {
@@ -80,7 +81,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // At first the broker returns a retriable error, because the store may soon be back.
+        // The broker returns a retriable error at first, because its store may soon respond again.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {

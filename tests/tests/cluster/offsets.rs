@@ -32,8 +32,8 @@ impl Marks {
     }
 }
 
-/// Polls the offsets of the partitions that broker `id` leads until `is_over`. Returns them in order. Reconnects if the
-/// broker was down.
+/// Polls the offsets of the partitions that broker `id` leads until `is_over` is true. Returns them in order. If the
+/// broker is down, connects again later.
 pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
     let mut reported = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -57,7 +57,7 @@ fn request(client: &mut Client, id: i32, topic: &str, reported: &mut Vec<Marks>)
         let from = &mut request.topics[0].partitions[0];
         (from.current_leader_epoch, from.partition_max_bytes) = (led.leader_epoch, 1);
         let answer = client.try_call(&request, FETCH)?.responses.remove(0).partitions.remove(0);
-        // Another epoch has begun, or this broker does not know yet that it leads.
+        // The leader epoch has changed, or this broker does not know yet that it leads.
         if answer.error_code != ErrorCode::NONE {
             continue;
         }

@@ -28,7 +28,8 @@ fn put_back(copied: Option<&Path>, directory: &Path) {
     }
 }
 
-/// Writes each record until a leader acknowledges it. The leader may change meanwhile, because a broker was frozen.
+/// Writes each record until a leader acknowledges it. The leader may change during this time, because a broker was
+/// frozen.
 fn write_half(cluster: &mut Cluster) {
     let id = cluster.broker(2).client().init_producer_id();
     for sequence in (0..).take(HALF) {
@@ -74,8 +75,8 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
-    // Only heartbeats that were sent after the copy was made reveal the copy. One may have been in flight at that
-    // moment, so the test waits for several.
+    // A copy of a running broker is recognised only by heartbeats that were sent later. One may have been in flight
+    // when the copy was made, so the test waits for several.
     wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
@@ -102,8 +103,9 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` must recognise the copy, both
-/// before and after the broker is considered failed. The starting broker must recognise it, too. No record may be lost.
+/// Broker 1, the last member of the ISR, gets the older copy. `fullbore admin check` must recognise the copy, both
+/// before and after the broker is considered failed. The broker must recognise it when it starts, and no record may be
+/// lost.
 fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
@@ -138,7 +140,7 @@ fn older_directory_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
-/// The other brokers are killed first, and their sessions expire, so the last broker leads alone.
+/// The other brokers are killed first. Their sessions expire, and broker 1 leads alone.
 #[test]
 fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
     let place = tempfile::tempdir().expect("a directory");
@@ -194,9 +196,9 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     all_records_are_there(&mut cluster);
 }
 
-/// The test covers two unusual states of the directory's file `cluster`. In one, the broker was killed after it had
-/// noted a joining process, before the database responded. In the other, the file is from an earlier version, which
-/// noted no processes.
+/// The test covers two unusual contents of the directory's file `cluster`. In one, the broker noted its new process,
+/// and was killed before the database had registered it. The other is from an earlier release, which noted no
+/// processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);
@@ -249,7 +251,8 @@ fn older_directory_of_a_lone_broker_is_used_with_its_database() {
     assert_eq!(broker.client().produced(TOPIC, 0, &Batch::of(&["v"])), 1);
 }
 
-/// The only other replica never comes back. An unclean election accepts the loss and brings the partition back.
+/// The only other replica never returns. After an unclean election the partition continues, without the records that
+/// only that replica had.
 #[test]
 fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_unclean_election() {
     let mut cluster = Cluster::start(3, &[SESSION]);

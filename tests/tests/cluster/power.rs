@@ -1,4 +1,4 @@
-//! Power losses of one machine or of all of them. The disks keep only what a power loss would leave. Skipped without
+//! Power losses of one machine or of all of them. Each disk has only what a power loss would leave. Skipped without
 //! root.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls_each, cluster, under_fault};
@@ -18,8 +18,8 @@ fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     Some((disks, cluster))
 }
 
-/// Cuts the power of the brokers `ids` at the same moment. Then starts them again on the disks as the power loss left
-/// them.
+/// Cuts the power of the brokers `ids` at the same moment. Then starts them again, with disks that have only what a
+/// power loss would leave.
 pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
     ids.iter().for_each(|id| cluster.broker(*id).freeze());
     for id in ids {
@@ -58,14 +58,14 @@ fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
         cluster.broker(id).kill();
         let directory = cluster.broker(id).data_dir().to_owned();
         std::fs::remove_dir_all(&directory).expect("ours");
-        // A broker with an empty directory may start only once the cluster considers its former process failed.
+        // A broker with an empty directory may not start before the cluster considers its former process failed.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });
 }
 
-/// The power fails on all machines, so no leader is elected before every broker has reported its log end. One broker
-/// cannot open its log at first, as if it had no free descriptors.
+/// The power fails on all machines, so a partition gets no leader before every broker has reported its log end. At
+/// first, one broker cannot open its log, as if it had no free descriptors.
 #[test]
 fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     let mut cluster = cluster(&[]);
@@ -87,7 +87,7 @@ fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     std::fs::create_dir(&segment).expect("made");
     ALL.iter().for_each(|id| cluster.broker(*id).restart());
     cluster.broker(2).wait_for_stderr("cannot open the logs of some partitions without a leader");
-    // Broker 1 may return the leaders from before the power loss at first.
+    // At first, broker 1 may return the leaders from before the power loss.
     let all_but_the_first: Vec<bool> = (0..PARTITIONS).map(|partition| partition != 0).collect();
     wait_until("only the partition with an unknown log end has no leader", SOON, || led(&cluster) == all_but_the_first);
     std::fs::remove_dir(&segment).expect("removed");

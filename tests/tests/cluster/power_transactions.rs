@@ -26,7 +26,7 @@ const SETS: [&str; 4] = [
 struct Writer {
     producer: Transactional,
     coordinator: i32,
-    /// The producer ids and epochs that the clients of this id have had.
+    /// All producer ids and epochs of this id's clients so far.
     known: HashSet<(i64, i16)>,
     /// The partitions and values of the records in the open transaction.
     open: Vec<(i32, String)>,

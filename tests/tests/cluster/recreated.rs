@@ -44,10 +44,9 @@ fn restart_all(cluster: &mut Cluster) {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Creates the topics `lives` one after another under the same name, and deletes each before the next. Each entry of
-/// `lives` has the topic's number of partitions, and true if the topic is diskless. A producer writes to the first
-/// topic and must be able to continue in the last. All brokers restart before each deletion if `is_during` is true, and
-/// otherwise after it.
+/// Creates the topics `lives` one after another under the same name, and deletes each before the next. Each entry is
+/// the number of partitions, and true for a diskless topic. A producer writes to the first topic, and the last one must
+/// accept its next batches. All brokers restart before each deletion if `is_during` is true, and after it otherwise.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     let store = tempfile::tempdir().expect("a directory");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
@@ -93,8 +92,8 @@ fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_produce
     goes_on_through(&[(8, false), (2, true), (8, true)], true);
 }
 
-/// Only the leader of the classic topic knows the topic's producers, and another broker may create the diskless topic
-/// in the index.
+/// Only the leader of the classic topic knows its producers, but another broker may be the one that creates the
+/// diskless topic in the index.
 #[test]
 fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
     let store = tempfile::tempdir().expect("a directory");
@@ -176,8 +175,8 @@ fn deletion_during_an_absence_lets_producers_continue_at_the_broker_afterwards()
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// Broker 2 is frozen while the second topic exists, so it only has the producer state of the first topic. When it
-/// leads the third topic, the producer must be able to continue.
+/// Broker 2 is frozen while the second topic exists, so its producer state is that of the first topic. When it leads
+/// the third topic, it must accept the producer's next batch.
 #[test]
 fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     let mut cluster = Cluster::start(2, &[SESSION]);
@@ -195,7 +194,7 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
-    // Waits until broker 2 has the new topic. Until then it would respond for the former topic.
+    // Waits until broker 2 knows the new topic. Before that, broker 2 would respond as leader of the former one.
     let is_seen = || {
         let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
         id == seen
@@ -213,7 +212,7 @@ fn epoch_end(client: &mut Client, believed: i32, epoch: i32) -> EpochEndOffset {
     client.call(&request, 4).topics.remove(0).partitions.remove(0)
 }
 
-/// Fetches as a client that believes the partition to be in this leader epoch.
+/// Fetches with this leader epoch, which the client believes to be current.
 fn fetched_in(client: &mut Client, believed: i32) -> ErrorCode {
     let mut request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 0 }], 0, 0);
     request.topics[0].partitions[0].current_leader_epoch = believed;
@@ -255,7 +254,8 @@ fn topic_made_again_after_elections_begins_in_a_later_leader_epoch() {
         assert_eq!(ends(epoch_end(&mut client, before, before)), (ErrorCode::NONE, before, 1));
         assert_eq!(ends(epoch_end(&mut client, -1, before + 1)), (ErrorCode::NONE, -1, -1));
         assert_eq!(client.fetch_batches(TOPIC, 0)[0].leader_epoch, before);
-        // For an epoch of the deleted topic the end is 0, so a client treats all records of that topic as truncated.
+        // The epochs of the deleted topic end at offset 0. The client thus treats all records of that topic as
+        // truncated.
         assert_eq!(ends(epoch_end(&mut client, before, deleted)), (ErrorCode::NONE, deleted, 0));
         assert_eq!(epoch_end(&mut client, deleted, deleted).error_code, ErrorCode::FENCED_LEADER_EPOCH);
         assert_eq!(fetched_in(&mut client, deleted), ErrorCode::FENCED_LEADER_EPOCH);

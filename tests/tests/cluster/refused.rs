@@ -68,7 +68,8 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
 
     cluster.broker(follower).freeze();
-    // The ISR is too small, so the high watermark does not advance. The request times out, as in Kafka since KIP-966.
+    // The frozen follower leaves the ISR while the request waits. The ISR is then smaller than min.insync.replicas, so
+    // the high watermark does not advance. The request times out, as in Kafka since KIP-966.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
     cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
@@ -131,13 +132,13 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
 
 #[test]
 fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directory_free() {
-    // With this timeout, broker 2 cannot leave the cluster by an expired session. It must leave because its start
-    // fails.
+    // With this timeout, the session of broker 2 cannot expire during the test. Broker 2 must leave the cluster because
+    // its start fails.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a directory");
-    // A directory has the name `cluster.tmp`, under which the broker writes the file `cluster` before it renames the
-    // file. So the write fails.
+    // The broker writes the file `cluster` as `cluster.tmp` and then renames it. A directory has this name, so the
+    // write fails.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let reported = refusal(new.path(), &sets);
@@ -160,8 +161,8 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// Brokers 2 and 3, which were last in sync, are down. Broker 1 starts alone. It must not lead, and cannot reach the
-/// leaders.
+/// Brokers 2 and 3, the last members of the ISR, are down. Broker 1 starts alone. It must not lead, and it cannot reach
+/// the brokers that lead.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -169,7 +170,7 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     cluster.wait_for_isr(1, TOPIC, 3);
     cluster.broker(1).kill();
     cluster.wait_for_isr(2, TOPIC, 2);
-    // Brokers 2 and 3 are frozen before they are killed, so that broker 3 cannot notice that broker 2 ended.
+    // Both brokers are frozen before they are killed. Otherwise broker 3 might notice the end of broker 2.
     [2, 3].iter().for_each(|id| cluster.broker(*id).freeze());
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();

@@ -13,11 +13,11 @@ fn broker_without_descriptors_for_a_while_loses_no_record() {
         cluster.broker(other).kill();
         cluster.wait_for_isr(id, TOPIC, 2);
         cluster.broker(id).refuse_descriptors();
-        // After the other broker's restart, the broker needs a descriptor for a new connection of this follower.
+        // The restarted follower connects to this broker, which needs a descriptor for the connection.
         cluster.broker(other).restart();
         wait_until("it has none left", SOON, || {
-            // If the broker has closed a descriptor in the meantime, it could open another one. The limit is therefore
-            // lowered again.
+            // The limit is lowered each time, because the broker may have closed a descriptor meanwhile and could open
+            // another one.
             cluster.broker(id).refuse_descriptors();
             drop(cluster.broker(id).client());
             cluster.broker(id).stderr().contains("Too many open files")

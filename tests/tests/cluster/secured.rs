@@ -82,7 +82,7 @@ fn broker_with_another_authority_logs_it_once_per_leader_and_is_in_sync_as_leade
         wait_until("it is told", SOON, || cluster.broker(3).stderr().lines().any(|line| is_it(&line)));
         let reported = cluster.broker(3).stderr();
         let lines: Vec<&str> = reported.lines().filter(is_it).collect();
-        // Broker 3 logs one such line while it is in sync, and perhaps another one after it has left the ISR.
+        // Broker 3 logs this line while it is in sync, and perhaps again after it has left the ISR.
         assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{reported}");
     }
     let mut producing = cluster.producing(TOPIC);

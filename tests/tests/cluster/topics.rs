@@ -1,4 +1,4 @@
-//! Topics of a cluster: on which brokers their replicas are, and what changes while a broker is down.
+//! Topics of a cluster: which brokers have their replicas, and what changes while a broker is down.
 
 use crate::workload::log_of;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
@@ -73,7 +73,7 @@ pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE, "{:?}", created.topics[0].error_message);
 }
 
-/// Produces a batch, and retries as a client does until the broker knows that it leads. Returns the error code of the
+/// Produces a batch and retries until the broker knows that it leads, as a client does. Returns the error code of the
 /// last response.
 pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
     let mut code = ErrorCode::NONE;
@@ -84,7 +84,7 @@ pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> Er
     code
 }
 
-/// Returns how many batches a log has. All of them must have the same length.
+/// Returns the number of batches in a log, all of which must have the same length.
 fn batches_of(log: &[u8]) -> usize {
     let length = |at: &[u8]| usize::try_from(u32::from_be_bytes(at.try_into().expect("4 bytes"))).expect("small");
     log.get(8..12).map_or(0, |at| log.len() / (12 + length(at)))
@@ -145,8 +145,8 @@ fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // Both brokers must know the old topic before its deletion. A broker that never knew the old topic would not
-        // know that the new one has a predecessor.
+        // Both brokers must know the former topic before it is deleted. Otherwise a broker would not know that the new
+        // topic has a predecessor.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);

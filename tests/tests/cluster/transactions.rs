@@ -21,8 +21,8 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // This setting also applies to internal topics. With 1, an ISR could shrink to the only broker that the test keeps
-    // away.
+    // This setting also applies to internal topics. With 1, their ISR could shrink to a single broker, which the test
+    // then keeps down.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
@@ -32,7 +32,7 @@ const SETS: [&str; 5] = [
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// The treatment of a broker that reaches the step.
+/// The fault of a broker that reaches the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The broker is killed and restarted at once.
@@ -44,8 +44,8 @@ enum Fate {
     Freezes,
 }
 
-/// The brokers that were killed or frozen at the step and are still away. `since` has, for each of them, the number up
-/// to which the client had copied at that time.
+/// The brokers that were killed or frozen at the step and are not back. `since` has the number that the client had
+/// reached when each of them was noted.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,

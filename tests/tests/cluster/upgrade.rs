@@ -10,8 +10,8 @@ use std::process::Command;
 
 const BROKERS: usize = 3;
 
-/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`], one of
-/// which `replaced` may replace.
+/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`].
+/// `replaced` may replace one of them.
 fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) {
     for fixture in Fixture::of_releases("cluster") {
         let mut plan = ClusterPlan::with_own_postgres(BROKERS, &WAITING);
@@ -33,7 +33,7 @@ fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) 
     }
 }
 
-/// Returns the properties file of a broker that `cluster up` wrote.
+/// Returns the content of a broker's properties file, which `cluster up` wrote.
 fn properties(fixture: &Fixture, index: usize) -> String {
     std::fs::read_to_string(fixture.path(&format!("cluster/broker-{}.properties", index + 1))).expect("settings")
 }
@@ -52,8 +52,8 @@ fn migrate(fixture: &Fixture, plan: &ClusterPlan) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Gives a broker the settings in its properties file, except addresses and paths of the machine on which the file was
-/// written.
+/// Sets a broker's settings to those in its properties file. Leaves out addresses and paths, which are those of the
+/// machine that wrote the file.
 fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
         if !["control.plane", "diskless.storage", "fullbore.admin.listener", "listeners", "log.dirs"].contains(&key) {

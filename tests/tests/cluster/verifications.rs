@@ -14,7 +14,7 @@ const DEAD_TOPIC: &str = "dead";
 const LIVE_TOPIC: &str = "live";
 /// How many ids wait for their coordinator.
 const STUCK: usize = 20;
-/// How many times the batch of each waiting id is refused in one attempt, on average.
+/// How many times the batch of a waiting id is refused in one attempt, on average.
 const ROUNDS: usize = 5;
 const ATTEMPTS: usize = 10;
 
@@ -59,8 +59,8 @@ struct Stuck {
     leader: Client,
 }
 
-/// Sends batches of the waiting ids until each is refused [`ROUNDS`] times on average. Returns how often `transaction`
-/// has run meanwhile.
+/// Sends batches of the waiting ids until each batch was refused [`ROUNDS`] times on average. Returns how many times
+/// `transaction` ran meanwhile.
 fn ended_beside(stuck: &mut [Stuck], partition: i32, transaction: &mut impl FnMut()) -> usize {
     let refused = AtomicUsize::new(0);
     let goes_on = || refused.load(Relaxed) < STUCK * ROUNDS;
@@ -84,8 +84,8 @@ fn ended_beside(stuck: &mut [Stuck], partition: i32, transaction: &mut impl FnMu
     count
 }
 
-/// Many ids wait for a last marker that only a failed broker could write. For the next batch of each id, the leader
-/// sends a request to the coordinator. The coordinator cannot confirm the batch before that marker is written.
+/// Many transactional ids wait for a last marker, which only a failed broker could write. Until then, the coordinator
+/// cannot confirm their next batches. The leader nevertheless requests the confirmation of each batch.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     let mut cluster = Cluster::start(
@@ -113,7 +113,7 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     cluster.broker(DEAD).kill();
     stuck.iter_mut().for_each(|producer| producer.end(&mut coordinator, true));
     let mut producer = Transactional::begin(&mut coordinator, &honest, Protocol::New);
-    // The first batch connects the leader with the coordinator, before the count begins.
+    // The first batch makes the leader connect to the coordinator. This must not be part of the measurement.
     let batch = producer.batch(LIVE_TOPIC, partition, &["first"]);
     sent(&producer, &mut leader, partition, &batch);
     producer.end(&mut coordinator, true);
@@ -129,8 +129,8 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
         sent(&producer, &mut leader, partition, &batch);
         producer.end(&mut coordinator, true);
     };
-    // If the waiting ids delayed the producer, it would complete only about one transaction in the time in which each
-    // of them is refused once. A busy machine delays the producer as well, but not in every attempt.
+    // If the waiting ids delayed the producer, it would complete only about `ROUNDS` transactions: one in the time in
+    // which each waiting id is refused once. A busy machine also delays the producer, but not in every attempt.
     let mut counts = Vec::new();
     while counts.len() < ATTEMPTS && counts.last().is_none_or(|count| *count < 3 * ROUNDS) {
         counts.push(ended_beside(&mut stuck, partition, &mut transaction));

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// How many keys the records have. The records of each key must stay in order.
 const KEYS: usize = 20;
-/// How many records are written before each pause. The producer prints acknowledgements only during pauses.
+/// How many records are written before each pause. The producer prints its acknowledgements only during a pause.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
-/// How long it may take after the fault until everything written is readable.
+/// How long after the fault every record must be readable.
 const READABLE_MAX: Duration = Duration::from_secs(120);
-/// How long the producer may get no acknowledgement during a fault that should hardly delay it.
+/// How long the producer may wait for acknowledgements during a fault that should hardly delay it.
 const GOES_ON_MAX: Duration = Duration::from_secs(60);
 
 /// The clients that run while a fault is injected.
@@ -24,19 +24,19 @@ pub struct Load {
 }
 
 impl Load {
-    /// Waits until more records are acknowledged, for at most [`GOES_ON_MAX`].
+    /// Waits until 200 more records are acknowledged, for at most [`GOES_ON_MAX`].
     pub fn goes_on(&self) {
         self.goes_on_within(GOES_ON_MAX);
     }
 
-    /// Waits until more records are acknowledged, for at most `deadline`.
+    /// Waits until 200 more records are acknowledged, for at most `deadline`.
     pub fn goes_on_within(&self, deadline: Duration) {
         self.acknowledged.goes_on_within(deadline, 200);
     }
 }
 
-/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs. Afterwards compares what the clients
-/// saw with the promises.
+/// Runs an idempotent producer with acks=all, and a consumer, while `under_fault` runs. Then compares what these
+/// clients saw with the promises.
 pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
@@ -51,7 +51,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
         let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
             let mut sent = Vec::new();
-            // After the fault, more records are written, which shows that everything works again.
+            // More records are written after the fault, to show that the cluster works again.
             let mut left = 1_000;
             while left > 0 {
                 let key = format!("k{}", sent.len() % KEYS);
@@ -64,7 +64,8 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
             }
             (sent, producing.finish())
         });
-        // If the test panics, dropping this value ends the producer's input. Otherwise the test would hang.
+        // Sets `is_over` when it is dropped, even by a panic. Otherwise the producer would write for ever and the test
+        // would hang.
         let ended = EndOfScope(&is_over);
         load.goes_on();
         under_fault(cluster, &load);

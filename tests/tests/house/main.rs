@@ -52,8 +52,8 @@ fn sibling_directories_have_no_cycle() {
     assert!(circles.is_empty(), "circles of directories:\n{}", circles.join("\n"));
 }
 
-/// Returns a line for each directory in a cycle of sibling directories. Files of one directory may use each other, and
-/// so may a directory and those inside it.
+/// Returns a line for each directory that is in a cycle of directories with the same parent. Files of one directory may
+/// use each other. A directory and the directories inside it may do so, too.
 fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (file, used) in uses::between_files(of) {
@@ -76,7 +76,7 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the names of the directories that lead to a file. If a directory has the file's name, the file counts as
+/// Returns the names of the directories on the path of a file. A file with the same name as a directory counts as
 /// inside that directory.
 fn directory_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));

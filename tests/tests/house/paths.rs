@@ -1,7 +1,8 @@
 //! Checks the tables in docs/internals/paths.md, which follow a request from file to file.
 //!
 //! A row names a file and functions in it. A function calls another one if its body contains the name as a call, even
-//! through a trait, a closure or a macro. The caller of a function is the one before it, unless the row names another.
+//! through a trait, a closure or a macro. The caller of a function is the function before it, unless the row names
+//! another caller.
 
 use super::files::{Crate, File, crates};
 use super::uses::functions;
@@ -11,7 +12,7 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// The number of files that handle the batch or its outcome on each path. The goals were at most 20 and 26.
+/// The exact number of files that handle the batch or its outcome on each path. The goals were at most 20 and 26.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 19), ("A diskless produce", 26)];
 
 struct Table {
@@ -22,13 +23,13 @@ struct Table {
 struct Row {
     file: String,
     functions: Vec<String>,
-    /// True for each function that is called by the caller of the function before it.
+    /// True for each function whose caller is also the caller of the function before it.
     are_siblings: Vec<bool>,
-    /// The caller of the row's first function, if the caller is not the function above. If the caller reaches the
-    /// function through one that the table leaves out, the second element is the function that is left out.
+    /// The caller of the row's first function. Empty if the caller is the function above. A second element is a
+    /// function between the two that the table leaves out.
     caller: Vec<String>,
-    /// The hand-over by which the row's first function is started: task, thread, answer, wake, future or closure.
-    /// `None` if a function of a row above calls it.
+    /// The way in which the row's first function is started, if no function above calls it: task, thread, answer, wake,
+    /// future or closure. `None` if a function above calls it.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
@@ -39,7 +40,7 @@ struct Function {
     file: String,
     name: String,
     body: String,
-    /// The index of its caller in [`Above::functions`]. `None` if the function has no caller there, or is started by a
+    /// The index of its caller in [`Above::functions`]. `None` if no function there calls it, for example after a
     /// hand-over.
     caller: Option<usize>,
 }
@@ -48,8 +49,8 @@ struct Function {
 #[derive(Default)]
 struct Above {
     functions: Vec<Function>,
-    /// A stack of functions whose bodies may have further calls that the next rows show. Each entry has the function's
-    /// index in `functions`, and the position in its body at which the search for the next call begins.
+    /// A stack of functions that may call the functions of the next rows. Each entry is the function's index in
+    /// `functions`, and the position in its body at which the search for the next call begins.
     open: Vec<(usize, usize)>,
 }
 
@@ -66,9 +67,8 @@ impl Above {
         self.functions.iter().rposition(|of| of.name == name && of.file.ends_with(file))
     }
 
-    /// Returns the index of the function that must call function `at` of a row. For the first function, this is the
-    /// caller that the row names. For a sibling, it is the caller of the function before. Otherwise it is the function
-    /// before.
+    /// Returns the index of the function that must call the row's function `at`. A row may name the caller of its first
+    /// function. The caller of a sibling is that of the function before. In all other cases it is the function before.
     fn wanted(&self, row: &Row, at: usize) -> Option<usize> {
         let before = self.functions.len().checked_sub(1)?;
         match row.caller.first() {
@@ -91,8 +91,8 @@ impl Above {
         next.is_some()
     }
 
-    /// Returns true if `is_start` is true of the body of the caller that a row names. If the row names no caller,
-    /// returns true if `is_start` is true of any body above.
+    /// Checks the body of the caller that a row names, with `is_start`. If the row names no caller, returns true if
+    /// `is_start` is true of any body above.
     fn starts(&self, row: &Row, is_start: impl Fn(&str) -> bool) -> bool {
         match row.caller.first() {
             Some(caller) => self.named(caller).is_some_and(|caller| is_start(&self.functions[caller].body)),
@@ -159,8 +159,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
         code.for_each(|line| body.extend([line, "\n"]));
     }
     for name in &row.functions {
-        // If a macro contains a function (`dispatch`), the function is not parsed. The text behind its name is then
-        // used as its body.
+        // A function inside a macro call (`dispatch`) is not parsed. The text after its name is then taken as its body.
         if !bodies.contains_key(name)
             && let Some((_, rest)) = text.split_once(&format!("fn {name}("))
         {

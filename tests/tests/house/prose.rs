@@ -120,7 +120,7 @@ fn lines_without_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 fn source(text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    let mut last = None; // the marker and number of the comment line before this one
+    let mut last = None; // marker and line number of the previous comment line
     let (mut test, mut fenced) = (false, false);
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -155,7 +155,8 @@ fn source(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns true unless the line before `at` is a comment with the same marker, which this line would continue.
+/// Returns true if a new comment begins at the line `at`. A line with the same marker before it would be a part of that
+/// comment.
 fn last_ended(text: &str, at: usize, marker: &str) -> bool {
     at == 0 || text.lines().nth(at - 1).is_none_or(|line| !line.trim().starts_with(marker))
 }

@@ -17,7 +17,7 @@ const PARAGRAPH_WORDS_MIN: usize = 8;
 /// Minimum number of words of a message, so that the sample has no bare placeholders.
 const MESSAGE_WORDS_MIN: usize = 3;
 
-/// The parts of the project by prefixes of paths. A file belongs to the first part that has a prefix of its path.
+/// The parts of the project, each with prefixes of paths. A file belongs to the first part with a prefix of its path.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
     ("diskless topics", &["crates/diskless/src"]),
@@ -28,7 +28,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("tests and benchmarks", &["tests/", "sim/", "bench/", "fuzz/", ".ci/"]),
 ];
 
-/// The prose of the project by kind. Each piece has the form `file:line: text`.
+/// The prose of the project by kind. Each text has the form `file:line: text`.
 #[derive(Default)]
 struct Prose {
     /// The comments of each part.

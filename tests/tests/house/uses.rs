@@ -28,7 +28,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
     used
 }
 
-/// The names that each module of a crate defines and re-exports.
+/// For each module of a crate, the names that it defines and re-exports.
 struct Names<'a> {
     modules: BTreeMap<&'a [String], Module>,
 }
@@ -36,7 +36,7 @@ struct Names<'a> {
 #[derive(Default)]
 struct Module {
     path: String,
-    /// Imported names with the paths for which they stand.
+    /// The path that each imported name stands for.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
 }
@@ -68,8 +68,8 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // The path begins with the name of another crate, or with an imported name. The import is in
-            // `Paths::named` by itself.
+            // The path begins with the name of another crate or with an imported name. `Paths::named` has the import as
+            // a path of its own.
             _ if depth == 0 => return None,
             _ => {}
         }
@@ -149,7 +149,7 @@ impl Paths {
         if ident == "self" {
             let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name.to_string() };
             self.imports.push((name, path.clone()));
-            // An import of a module (`self`) counts as a use of the module's file, unless it is a re-export.
+            // An import of a module by `self` counts as a use of the module's file. A re-export does not.
             self.words_of_module(path, is_exported);
             return;
         }
@@ -241,7 +241,7 @@ impl<'ast> Visit<'ast> for Paths {
     // `pub(in a::b)` names a module but does not use it.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
-    // Docs may name any item, which does not count as a use.
+    // Attributes contain docs, which may name any item without using it.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 

@@ -1,7 +1,8 @@
-//! The two parts of a distance, for the bytes of a relay and for packets. A delay line keeps items in order until they
-//! are due. A bottleneck computes when the last byte of an item has left.
+//! The two parts of a simulated distance. A relay uses them for bytes, and a link between namespaces for packets. A
+//! delay line holds items, in order, until they are due. A bottleneck computes when the last byte of an item has left.
 //!
-//! Times are in nanoseconds since an arbitrary start. Invariant: no item comes out before it is due, or out of order.
+//! Times are in nanoseconds since an arbitrary start. Invariant: items leave the line in order, and none before it is
+//! due.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,7 +29,7 @@ impl<T> Default for DelayLine<T> {
 }
 
 impl<T> DelayLine<T> {
-    /// Adds an item at the end. It comes out when it is due, but never before earlier items.
+    /// Adds an item at the end. It leaves the line at `due_ns`, or later if an earlier item is due later.
     pub fn push(&mut self, due_ns: u64, bytes: usize, item: T) {
         self.last_due_ns = self.last_due_ns.max(due_ns);
         self.waiting.push_back(Delayed { due_ns: self.last_due_ns, bytes, item });
@@ -66,7 +67,7 @@ impl<T> DelayLine<T> {
     }
 }
 
-/// The limited rate of a link. Bytes leave one after the other, and later bytes queue up.
+/// The limited rate of a link. Bytes are sent one after another, and later bytes wait in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     bytes_per_sec: Option<u64>,
@@ -79,7 +80,7 @@ impl Bottleneck {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues `bytes` bytes. Returns the time at which the last byte will have left.
+    /// Queues `bytes` bytes. Returns the time at which the last of them will have been sent.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;
@@ -87,7 +88,7 @@ impl Bottleneck {
         self.free_at_ns
     }
 
-    /// Returns how many bytes have not left yet.
+    /// Returns how many bytes are queued and not sent yet.
     pub fn queued_bytes(&self, now_ns: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let left_ns = self.free_at_ns.saturating_sub(now_ns);
@@ -102,7 +103,7 @@ impl Bottleneck {
     }
 }
 
-/// A generator of random numbers of low quality, which are the same for each seed (splitmix64).
+/// A simple generator of random numbers (splitmix64). The same seed yields the same numbers.
 pub struct Chance(u64);
 
 impl Chance {
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(bottleneck.send(0, 500), 1_000_000_000);
         assert_eq!((bottleneck.queued_bytes(0), bottleneck.queued_bytes(250_000_000)), (1_000, 750));
         assert_eq!((bottleneck.room_at_ns(750), bottleneck.room_at_ns(5_000)), (250_000_000, 0));
-        // Bandwidth that is unused in idle time is not saved up.
+        // An idle link does not save up bandwidth for later.
         assert_eq!(bottleneck.send(5_000_000_000, 1), 5_001_000_000);
     }
 

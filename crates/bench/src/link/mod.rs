@@ -1,8 +1,8 @@
-//! Links that simulate a distance, of two kinds. A [`relay`] stands between two sockets, needs no rights and works for
-//! any client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces and needs root. There,
-//! the kernels' own TCP sees the distance.
+//! Links that simulate a distance, of two kinds. A [`relay`] connects two sockets, needs no root and works for any
+//! client, but TCP itself does not notice the distance. [`namespaces`] joins two network namespaces and needs root.
+//! There, the kernel's TCP runs across the distance.
 //!
-//! [`line`] has the parts of both, without I/O or clock. [`units`] parses quantities as users write them.
+//! [`line`] has the code that both share, without I/O or clock. [`units`] parses quantities as users write them.
 
 pub mod line;
 pub mod namespaces;
@@ -14,13 +14,13 @@ use std::time::Duration;
 /// The properties of a link of either kind. They apply to each direction separately.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// The round-trip time. Each direction takes half of it.
+    /// The round-trip time. Each direction delays bytes by half of it.
     pub rtt: Duration,
     /// The bytes per second of each direction, or `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// How many bytes may wait for the bandwidth. `None` uses the default of [`Shape::buffer_bytes`].
+    /// How many bytes may wait to be sent at the limited bandwidth. `None` uses the default of [`Shape::buffer_bytes`].
     pub buffer: Option<u64>,
-    /// The maximum additional delay. It is random and does not change the order.
+    /// The maximum additional delay. The delay is random, but bytes stay in order.
     pub jitter: Duration,
 }
 
@@ -28,13 +28,13 @@ pub struct Shape {
 const BUFFER_BYTES_MIN: u64 = 64 * 1024;
 
 impl Shape {
-    /// Returns the shortest time that a byte takes in one direction.
+    /// Returns the delay of one direction, without jitter and queues.
     pub fn one_way(&self) -> Duration {
         self.rtt / 2
     }
 
-    /// Returns the size of the buffer before the bottleneck. Without a given size, it has as many bytes as the link
-    /// carries in one round trip, and at least 64 KiB.
+    /// Returns the size of the buffer before the bottleneck, in bytes. By default, this is what the link carries in one
+    /// round trip, and at least 64 KiB.
     pub fn buffer_bytes(&self) -> u64 {
         let fits = self.bandwidth.unwrap_or(0) as f64 * self.rtt.as_secs_f64();
         self.buffer.unwrap_or((fits as u64).max(BUFFER_BYTES_MIN))

@@ -1,11 +1,11 @@
 //! Parses durations, rates, sizes and probabilities as people write them: `150ms`, `200mbit`, `64KiB`, `0.1%`.
 //!
-//! Settings with Kafka's names are bare numbers and are not parsed here. Invariant: a number without its unit is
-//! refused where it could mean two things. Only a zero needs no unit.
+//! Settings with Kafka's names are bare numbers and are not parsed here. Invariant: a number without a unit is refused
+//! if it could have two meanings, unless the number is zero.
 
 use std::time::Duration;
 
-/// The longest duration that is accepted. More would be a typing error.
+/// The longest duration that is accepted. A longer one is probably a typing error.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// The number of bits in a byte, because rates are stored in bytes.
 const BITS: f64 = 8.0;

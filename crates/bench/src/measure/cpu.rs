@@ -1,8 +1,8 @@
 //! Reads the processor time of the client and of brokers on this machine, as Linux counts it. On other systems it is
 //! unknown.
 //!
-//! Invariant: a thread's time is in one figure at most, the client's or the broker's. Threads that carry a link are in
-//! neither.
+//! Invariant: a thread's time counts for the client or for the broker, never for both. The time of threads that
+//! simulate a link counts for neither.
 
 use rustix::param::clock_ticks_per_second;
 use rustix::thread::gettid;
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::net::{TcpListener, ToSocketAddrs};
 
-/// The name of the threads that carry links and keep time. Their time counts for neither the client nor the broker.
+/// The name of the threads that simulate links and run timers. Their time counts for neither the client nor the broker.
 pub const LINK_THREAD: &str = "link";
 /// The name of the producer's thread, cut to the 15 bytes that Linux keeps.
 const PRODUCER_THREAD: &str = "fullbore-produc";
@@ -73,8 +73,8 @@ impl CpuTimes {
     }
 }
 
-/// Returns the seconds of the client's threads and those of the threads that carry links, or `None` if the system does
-/// not count them.
+/// Returns two sums of processor seconds, of the client's threads and of the threads that simulate links. Returns
+/// `None` if the system does not count them.
 fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
@@ -104,7 +104,7 @@ fn own_seconds() -> f64 {
 /// Returns the seconds of all threads of a process, or `None` if they are unknown.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The fields follow the name, which is in parentheses and may contain any characters.
+    // The fields follow the process name. The name is in parentheses, and may itself contain parentheses and spaces.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / clock_ticks_per_second() as f64)
@@ -113,7 +113,7 @@ fn seconds_of(process: u32) -> Option<f64> {
 /// Returns the process that listens at an address, or `None` if the address is on another machine.
 fn process_at(host: &str, port: u16) -> Option<u32> {
     let mut found = (host, port).to_socket_addrs().ok()?;
-    // An address of another machine cannot be bound.
+    // Binding a socket fails if the address belongs to another machine.
     found.find(|address| TcpListener::bind((address.ip(), 0)).is_ok())?;
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()

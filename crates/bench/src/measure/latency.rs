@@ -3,10 +3,10 @@
 
 use hdrhistogram::Histogram;
 
-/// The largest latency that is recorded, in microseconds. Longer latencies are recorded with this value.
+/// The largest latency that is recorded, in microseconds. Longer latencies are recorded as this value.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// A distribution of latencies. It takes about 200 KiB, however many latencies there are.
+/// A distribution of latencies. It uses about 200 KiB, however many latencies it contains.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,

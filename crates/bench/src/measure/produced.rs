@@ -1,11 +1,11 @@
-//! The counts of a produce test: the whole run, the steady state after the warmup, and the window since the last
-//! report.
+//! Counts the records of a produce test: in the whole run, in the steady state after the warmup, and in the interval
+//! since the last report (the window).
 //!
 //! A line is printed for each window, as in Kafka's `ProducerPerformance.Stats`. A window ends with the first
-//! acknowledgement after the reporting interval. Once the steady state has begun, only its own windows are reported.
-//! Kafka's steady state begins when the first record after the warmup is sent. At that moment, a full buffer of warmup
-//! records may still be in flight. Our steady state therefore begins with the last acknowledgement of a warmup record.
-//! Invariant: every acknowledged record is counted in the whole exactly once.
+//! acknowledgement after the reporting interval. After the warmup, only windows of the steady state are reported. In
+//! Kafka's tool the steady state begins when the first record after the warmup is sent. At that moment, a full buffer
+//! of warmup records may still be in flight. Our steady state therefore begins when the last warmup record is
+//! acknowledged. Invariant: the whole run counts every acknowledged record exactly once.
 
 use super::Latencies;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Acknowledged {
     pub records: u64,
     /// The size of the records' keys and values, in bytes.
     pub bytes: u64,
-    /// The time from the moment at which the records should have been sent to their acknowledgement.
+    /// The time from the intended moment of sending to the acknowledgement.
     pub latency: Duration,
     /// True if the records were sent after the warmup.
     pub steady: bool,
@@ -57,11 +57,11 @@ pub struct Summary {
 
 /// The counts of the whole run, or of its steady state.
 struct Series {
-    /// When the first record of the series was sent.
+    /// When the first record of the run, or of its steady state, was sent.
     sent: Instant,
-    /// The time from which the rate of the series is computed.
+    /// The start of the time over which the rate is computed.
     started: Instant,
-    /// When the last record of the series was acknowledged.
+    /// When the last record was acknowledged.
     last: Option<Instant>,
     records: u64,
     bytes: u64,
@@ -117,8 +117,8 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // If all records of the series were acknowledged together with the last warmup record, the time is counted from
-        // the first send.
+        // If no record was acknowledged later than the last warmup record, the elapsed time would be zero. It then
+        // begins at the first send.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
@@ -162,7 +162,7 @@ impl Produced {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
-    /// Counts acknowledged records. If a window ended with them, returns it for a report.
+    /// Counts acknowledged records. If they complete a reporting window, returns the counts of that window.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
@@ -178,7 +178,7 @@ impl Produced {
         Some(IntervalCounts { first_steady: false, ..window })
     }
 
-    /// Returns when the last of the counted records was acknowledged, or `None` before that.
+    /// Returns when the last of the counted records was acknowledged, or `None` if no record was.
     pub fn last_acknowledged(&self) -> Option<Instant> {
         self.whole.last
     }
@@ -208,7 +208,8 @@ mod tests {
         assert_eq!((window.records, window.bytes, window.latency_us_max), (15, 1_500, 8_000));
         assert_eq!((window.latency_us_sum, window.elapsed.as_millis()), (60_000, 5_001));
         assert!(produced.record(&batch(1, 1, false), at(9_000)).is_none(), "a new window began");
-        // Partitions are counted one after another, so an acknowledgement may be counted after a later one.
+        // Partitions are counted one after another, so acknowledgements are not always counted in the order of their
+        // times.
         produced.record(&batch(1, 1, false), at(8_000));
         assert_eq!(produced.last_acknowledged(), Some(at(9_000)));
     }
@@ -237,7 +238,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
-        // When the first record after the warmup is sent, a full buffer of warmup records is in flight.
+        // The first record after the warmup is sent while 200 warmup records are still in flight.
         produced.start_steady(at(10));
         assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
         assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
         let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
         assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
-        // All records are in one batch, so the only known time is when they were sent.
+        // Warmup records and later ones are acknowledged together, so the steady state is counted from its first send.
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.start_steady(at(10));
         produced.record(&batch(5, 500, false), at(510));

@@ -1,8 +1,9 @@
 //! Sends a workload through our producer from one thread, at a rate or as fast as possible.
 //!
-//! Latencies count from the intended time of each record, so that they include the delay by a late sender or a full
-//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. The clock is read
-//! only once every few records and after every wait, so an intended time may be slightly early, but never late.
+//! Latencies count from the intended time of each record, so that they include the time that a record waits for a late
+//! sender or a full buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`.
+//! The clock is read only once every few records and after every wait, so an intended time may be slightly early, but
+//! never late.
 
 mod tracker;
 mod transactions;
@@ -19,9 +20,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use transactions::Transactions;
 
-/// Without a rate, the clock is read once for this number of records.
+/// How many records are sent without a rate before the clock is read again.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
-/// Without a rate, `stop` is checked once for this number of records.
+/// How many records are sent without a rate before `stop` is checked again.
 const RECORDS_PER_LOOK: u64 = 256;
 
 /// How often acknowledgements are counted while the producer is flushed.
@@ -105,9 +106,8 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, which may take long. Counts acknowledgements already during the
-/// wait. After the wait they would be counted one partition after another, and a reported interval would lack the
-/// records of later partitions.
+/// Flushes the producer, which may take long, and counts acknowledgements during the flush. If they were counted
+/// afterwards, one partition after another, a reported interval would lack the records of later partitions.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -134,7 +134,7 @@ async fn send_all(
 ) -> Result<(), ProduceFailure> {
     let (paced, is_transactional) = (workload.throughput >= 0.0, transactions.are_wanted());
     for number in 0..workload.records {
-        // A sender that always finds memory does not let any other task run. It therefore checks `stop` itself now and
+        // As long as memory is free, the sender never yields to other tasks. It therefore checks `stop` itself now and
         // then.
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
             break;
@@ -170,8 +170,8 @@ async fn send_all(
     Ok(())
 }
 
-/// Sends one record. Returns its delivery, and true if the send had to wait for memory. Finished records are counted
-/// before such a wait.
+/// Sends one record. Returns its delivery, and true if the send had to wait for memory. Before such a wait, counts the
+/// records that are acknowledged or failed.
 ///
 /// # Errors
 /// Returns [`SendError`] if the producer refuses the record.
@@ -189,10 +189,10 @@ pub async fn send(
     }
 }
 
-/// The pace of the records. A wait for a record's time blocks the thread, which should have no other work.
+/// The pace of the records. Waiting for a record's time blocks the thread, so the thread should have no other work.
 pub struct Pacer {
     start: Instant,
-    /// The wall clock at the start, so that a record's timestamp needs no read of the clock.
+    /// The wall-clock time of the start, from which timestamps of records are computed without reading the clock again.
     start_ms: i64,
     schedule: Schedule,
     now: Instant,
@@ -213,8 +213,8 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave, and returns that time, from which the record's latency counts. Returns
-    /// `None` if `stops` returns true first.
+    /// Waits for the intended send time of record `number` and returns it. The record's latency is measured from this
+    /// time. Returns `None` if `stops` returns true first.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {
@@ -239,14 +239,14 @@ impl Pacer {
         self.set(Instant::now());
     }
 
-    /// Returns the time at which the first record was meant to leave.
+    /// Returns the intended send time of the first record.
     pub fn started_at(&self) -> Instant {
         self.start
     }
 }
 
-/// Sleeps until `intended`. Returns false if `stops` returns true first. A paced sender that spins would take a core
-/// from the measured programs.
+/// Sleeps until `intended`. Returns false if `stops` returns true first. It does not spin, because that would take a
+/// core from the measured programs.
 fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> bool) -> bool {
     while intended > Instant::now() {
         if stops() {

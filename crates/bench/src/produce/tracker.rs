@@ -1,16 +1,16 @@
-//! Tracks the results of all records sent, with one delivery for each batch in flight, and the time each record was
-//! meant to leave.
+//! Tracks the results and the intended send times of all records sent, with one delivery for each batch in flight.
 //!
-//! Deliveries are polled, and never awaited while sending. The producer notes the time of an acknowledgement, so a
-//! later poll does not change a latency. Invariant: each record sent is counted once, as acknowledged or failed. Memory
-//! is bounded by the producer's buffer.memory, since the tracker drops a batch when it is done.
+//! While records are sent, deliveries are polled and never awaited. The producer stores the time of each
+//! acknowledgement, so a late poll does not change a latency. Invariant: each record sent is counted once, as
+//! acknowledged or failed. The tracker drops a batch when it is done, so the producer's buffer.memory also limits the
+//! tracker's memory.
 
 use crate::measure::{Acknowledged, IntervalCounts, Produced};
 use fullbore_producer::{Delivery, ProduceError};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Successive records of one batch that have the same size and were meant to leave at the same time.
+/// Successive records of one batch that have the same size and the same intended send time.
 struct Send {
     intended: Instant,
     records: u32,
@@ -27,13 +27,13 @@ struct TrackedBatch {
 
 #[derive(Default)]
 struct TrackedPartition {
-    /// The batch that the last record joined.
+    /// The batch to which the last record was added.
     open: Option<TrackedBatch>,
     /// The older batches, oldest first.
     in_flight: VecDeque<TrackedBatch>,
 }
 
-/// The records that were sent and not acknowledged.
+/// The count of the records that were sent but not acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Failed {
     /// The number of records.
@@ -61,7 +61,7 @@ impl Tracker {
         self.produced.start_steady(now);
     }
 
-    /// Adds a record of `bytes` bytes that was meant to leave at `intended`.
+    /// Adds a record of `bytes` bytes whose intended send time is `intended`.
     pub fn sent(&mut self, delivery: Delivery, intended: Instant, bytes: u64, steady: bool) {
         let index = usize::try_from(delivery.partition()).unwrap_or(0);
         if index >= self.partitions.len() {
@@ -116,7 +116,7 @@ impl Tracker {
         }
     }
 
-    /// Counts the batches that are done and drops the others. Returns all counts.
+    /// Counts the batches that are done, and ignores those still in flight. Returns all counts.
     pub fn abandon(mut self) -> (Produced, Failed) {
         for partition in &mut self.partitions {
             partition.in_flight.extend(partition.open.take());
@@ -125,7 +125,8 @@ impl Tracker {
         (self.produced, self.failed)
     }
 
-    /// Waits for every record sent and counts it. Returns all counts. The producer must be flushing meanwhile.
+    /// Waits for the result of every record sent and counts it. Returns all counts. The caller must flush the producer
+    /// at the same time.
     pub async fn finish(mut self) -> (Produced, Failed) {
         for index in 0..self.partitions.len() {
             let partition = &mut self.partitions[index];

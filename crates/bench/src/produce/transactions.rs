@@ -1,18 +1,18 @@
-//! The transactions of a run. Each is committed after a time, as in Kafka's `ProducerPerformance`.
+//! The transactions of a run. Each is committed after a configured duration, as in Kafka's `ProducerPerformance`.
 //!
-//! Invariant: while a transaction commits, the next one gathers records. The outcome of every commit is checked.
+//! Invariant: while a transaction commits, records are already added to the next one. The outcome of every commit is
+//! checked.
 
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
 
-/// How long a transaction lasts before it is committed, unless another time is given. Kafka's
-/// `DEFAULT_TRANSACTION_DURATION_MS`.
+/// How long a transaction lasts by default before it is committed. Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
 pub const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
 
 /// The reason why a run ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceFailure {
-    /// The producer did not take a record.
+    /// The producer refused a record.
     #[error(transparent)]
     Send(#[from] SendError),
     /// A transaction was not committed.
@@ -76,8 +76,8 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Ends the open transaction, after the producer has refused a record because this transaction had failed. Returns
-    /// the reason of that failure, or the refusal `refused` if no reason is known.
+    /// Ends the open transaction after the producer has refused a record. Returns the error of the commit, which is the
+    /// cause of the refusal, or `refused` if the commit succeeds.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }

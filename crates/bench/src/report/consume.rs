@@ -30,8 +30,8 @@ fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Returns the summary of a run. `setup` is the time that Kafka's tool calls rebalance. It was spent on finding the
-/// partitions and their first offsets.
+/// Returns the summary of a run. `setup` is the time in which the partitions and their first offsets were looked up.
+/// Kafka's tool calls it the rebalance time.
 pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateFormat, kafkas: bool) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
@@ -75,7 +75,8 @@ pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -
     ])
 }
 
-/// Returns the line of one reporting interval of `--show-detailed-stats`, with the totals at its end and its rates.
+/// Returns the line of one reporting interval of `--show-detailed-stats`: the totals at the end of the interval, and
+/// its rates.
 pub fn consume_progress_line(
     last: Consumed,
     now: Consumed,
@@ -103,7 +104,7 @@ pub fn consume_progress_line(
     )
 }
 
-/// Returns the warning that the records ended before the wanted number was read.
+/// Returns the warning that the timeout passed before the requested number of records was read.
 pub fn consume_timeout_line(timeout_ms: u64) -> String {
     format!(
         "WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) exceeded. \
@@ -111,8 +112,8 @@ pub fn consume_timeout_line(timeout_ms: u64) -> String {
     )
 }
 
-/// The part of Java's `SimpleDateFormat` that is supported: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as
-/// they are. Times are UTC.
+/// A subset of Java's `SimpleDateFormat`: the letters `yyyy MM dd HH mm ss SSS`, quotes, and characters other than
+/// letters. Times are UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFormat(Vec<DatePart>);
 

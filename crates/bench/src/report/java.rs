@@ -11,8 +11,8 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// Formats a rate like [`fixed`]. A rate of four digits or more has no decimals, unless `kafkas` is true, which stands
-/// for a line in the form of Kafka's tool.
+/// Formats a rate like [`fixed`]. If `kafkas` is false, a rate of four digits or more gets no decimals. Kafka's tool
+/// (`kafkas`) always prints them.
 pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
     let is_long = !kafkas && value.abs() >= 999.5;
     fixed(value, if is_long { 0 } else { digits })

@@ -13,12 +13,12 @@ pub fn plain(value: Option<impl ToString>) -> String {
     value.map_or_else(null, |value| value.to_string())
 }
 
-/// Returns a number with a fraction. A value that JSON lacks, such as the rate of nothing in no time, becomes [`null`].
+/// Returns a number with a fraction. NaN and infinity, which JSON lacks, become [`null`].
 pub fn fraction(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { null() }
 }
 
-/// Returns a text, or [`null`].
+/// Returns a string in JSON, or [`null`] for `None`.
 pub fn text(value: Option<&str>) -> String {
     value.map_or_else(null, string)
 }
@@ -60,7 +60,7 @@ pub(crate) fn assert_is_json(text: &str) {
 }
 
 #[cfg(test)]
-/// Returns where the value ends that begins here. Panics if the text is not JSON.
+/// Returns the position after the value that begins at this position. Panics if the text is not JSON.
 fn end_of(text: &[u8], at: usize) -> usize {
     let space = |mut at: usize| {
         while text[at].is_ascii_whitespace() {

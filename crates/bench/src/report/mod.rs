@@ -1,4 +1,4 @@
-//! The lines of the tools, and the files and pages of a sweep.
+//! Formats the output lines of the tools, and the files and pages of a sweep.
 //!
 //! Functions have the argument `kafkas` if Kafka's tool prints the same line. Invariant: if `kafkas` is true, the line
 //! equals that of Kafka's tool byte by byte for the same figures. If it is false, rates of four digits or more have no

@@ -5,10 +5,10 @@ use super::json::{fraction, object, string};
 use super::table::table;
 use crate::measure::{IntervalCounts, Latencies, Summary};
 
-/// The line before the first window after the warmup.
+/// The line that is printed before the first reporting interval of the steady state.
 pub const STEADY_LINE: &str = "In steady state.";
 
-/// Returns the line at the start of a run with a warmup.
+/// Returns the line that is printed at the start of a run with a warmup.
 pub fn warmup_line(records: u64) -> String {
     format!("Warmup first {records} records. Steady state results will print after the complete test summary.")
 }
@@ -87,7 +87,8 @@ pub fn summary_json(summary: &Summary) -> String {
     ])
 }
 
-/// Returns the lines of `--latency-us`. They show the distribution in microseconds, which whole milliseconds hide.
+/// Returns the lines of `--latency-us`. They show the distribution of latencies in microseconds, because whole
+/// milliseconds are too coarse for short latencies.
 pub fn precise_latency_lines(latencies: &Latencies) -> String {
     let quantiles =
         [("50th", 0.5), ("90th", 0.9), ("95th", 0.95), ("99th", 0.99), ("99.9th", 0.999), ("99.99th", 0.9999)];

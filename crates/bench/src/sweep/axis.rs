@@ -1,5 +1,5 @@
-//! An axis of a sweep, from one `--over`. It is a setting and its values. Invariant: an axis has at least one value and
-//! none twice.
+//! An axis of a sweep: a setting and the values that one `--over` lists. Invariant: an axis has at least one value, and
+//! no value twice.
 
 use super::point::Setup;
 use super::setting::Setting;
@@ -12,7 +12,7 @@ const VALUES_MAX: usize = 64;
 pub struct Axis {
     /// The setting that varies.
     pub setting: Setting,
-    /// The values. There is at least one, and none occurs twice.
+    /// The values, at least one. No value occurs twice.
     pub values: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ impl Axis {
     /// Parses `NAME=VALUE,VALUE,...`.
     ///
     /// # Errors
-    /// Returns the reason why `typed` is not an axis, with the allowed form.
+    /// Returns a message with the reason why `typed` is not an axis, and the allowed form.
     pub fn parse(typed: &str) -> Result<Axis, String> {
         let (name, values) = typed.split_once('=').ok_or_else(shape)?;
         let setting = Setting::parse(name)?;
@@ -56,7 +56,7 @@ impl Axis {
 /// Parses `NAME=VALUE`, a setting that is the same for every point.
 ///
 /// # Errors
-/// Returns the reason why `typed` is not a setting with a value, with the allowed form.
+/// Returns a message with the reason why `typed` is not a setting with a value, and the allowed form.
 pub fn fixed(typed: &str) -> Result<(Setting, String), String> {
     let (name, value) = typed.split_once('=').ok_or("must be NAME=VALUE")?;
     let setting = Setting::parse(name)?;

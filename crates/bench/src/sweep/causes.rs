@@ -1,4 +1,4 @@
-//! The causes of a measurement's figures: the size of a batch, requests in flight, the window, and processors in use.
+//! Measures the causes of a measurement's figures: batch size, requests in flight, the window, and processors in use.
 //!
 //! Invariant: all of them cover the time from [`Watch::begin`] to [`Watch::end`].
 
@@ -6,14 +6,14 @@ use crate::measure::{BrokerPlace, CpuTimes};
 use fullbore_producer::{Answered, BrokerStatus, Producer};
 use std::time::Instant;
 
-/// The causes of one measurement. `None` if they are unknown.
+/// The causes of one measurement's figures. A field is `None` if its value is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
     /// The mean size of a batch on the wire, in bytes.
     pub batch_bytes: Option<f64>,
     /// The mean number of requests without a response, over all brokers.
     pub requests_in_flight: Option<f64>,
-    /// How many batches of a partition may be unacknowledged, as in force at the end. `None` without idempotence.
+    /// How many batches of a partition may be unacknowledged, as the limit was at the end. `None` without idempotence.
     pub window_batches: Option<f64>,
     /// How many processors the client kept busy.
     pub client_cores: Option<f64>,
@@ -21,7 +21,7 @@ pub struct Causes {
     pub broker_cores: Option<f64>,
 }
 
-/// The counts from before a measurement.
+/// The values of the counters at the start of a measurement.
 pub struct Watch<'a> {
     producer: &'a Producer,
     is_idempotent: bool,

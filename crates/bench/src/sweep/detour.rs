@@ -1,9 +1,9 @@
-//! Puts relays before every broker of a cluster, so that the cluster is at a distance for a producer.
+//! Puts a relay before every broker of a cluster, so that a producer reaches the cluster over a simulated distance.
 //!
-//! The producer connects to a broker's relay instead of the broker, but still uses the broker's advertised address as
-//! its name. No broker must therefore advertise another address. A relay is not a realistic wide area network, and
-//! `link::relay` explains the differences. Invariant: with a link, every connection of the producer goes through a
-//! relay, since every address of the cluster has one.
+//! The producer connects to a broker's relay instead of the broker, but still identifies the broker by its advertised
+//! address. Brokers therefore need not advertise other addresses. `link::relay` explains how a relay differs from a
+//! wide area network. Invariant: with a link, every connection of the producer goes through a relay, since every
+//! address of the cluster has a relay.
 
 use super::error::RunError;
 use super::point::LinkSpec;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// The relays of a sweep, which run until this is dropped.
+/// The relays of a sweep. Dropping the struct stops them.
 pub struct Detours {
-    /// The relays, by the address behind them.
+    /// The addresses of the relays, by broker address and link.
     relays: HashMap<(String, LinkSpec), String>,
     stop: watch::Sender<bool>,
 }
@@ -37,8 +37,9 @@ impl Drop for Detours {
 }
 
 impl Detours {
-    /// Starts the missing relays. Returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster behind
-    /// this link. If brokers join the cluster later, the next call includes them.
+    /// Starts a relay for each broker that has none for this link. Returns the
+    /// [`fullbore_producer::ClientConfig::detours`] with which a producer uses these relays. If brokers join the
+    /// cluster later, the next call includes them.
     ///
     /// # Errors
     /// Returns [`RunError`] if no broker answers, or if there is no port for a relay.

@@ -15,19 +15,19 @@ pub enum RunError {
     /// A request to the cluster failed.
     #[error("{0}")]
     Client(#[from] ClientError),
-    /// The topic's partitions have no leaders.
+    /// The topic's partitions did not get leaders in time.
     #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
     NotReady {
         /// The name of the topic.
         topic: String,
     },
-    /// The producer does not start.
+    /// The producer could not be started.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// A value is not allowed.
+    /// The value of a setting is not allowed.
     #[error("{0}")]
     Value(String),
-    /// The producer did not take a record.
+    /// The producer refused a record.
     #[error("{0}")]
     Send(#[from] ProduceFailure),
     /// Records were not acknowledged.

@@ -1,7 +1,7 @@
 //! A sweep measures the same workload for every combination of some settings. Each combination is a *point*.
 //!
-//! * [`setting`], [`Axis`]: settings that may vary, by the names that users type.
-//! * [`SweepPlan`]: the points, their order, and their contradictions. It connects to nothing.
+//! * [`setting`], [`Axis`]: the settings that a sweep can vary, under the names that users type.
+//! * [`SweepPlan`]: the points, their order, and the contradictions between settings. It connects to no broker.
 //! * [`Setup`]: one point's settings.
 //! * [`Runner`]: measures one point, with a topic of its own and a warm-up.
 //! * [`detour`]: relays before a cluster's brokers, for points with a distance.

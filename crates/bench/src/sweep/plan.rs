@@ -1,9 +1,9 @@
-//! Plans the measurements of a sweep and their order, and finds those that are impossible.
+//! Plans the measurements of a sweep and their order, and finds points whose settings contradict each other.
 //!
-//! Nothing here connects to a cluster. The targets are measured one after another at each point, and the first axis
-//! varies faster than the other axes. Neighbours in a report are therefore measured close together. Every second repeat
-//! runs backwards, so that a machine that slows down with time does not favour the first points. Invariant: each repeat
-//! has every point of every target once.
+//! Nothing here connects to a cluster. At each point all targets are measured one after another, and the first axis
+//! varies faster than the other axes. Figures that a report shows side by side are thus measured at nearly the same
+//! time. Every second repeat measures the points in reverse order. Otherwise a machine that slows down with time would
+//! favour the first points. Invariant: each repeat measures every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// How many requests in flight the sweep's own broker must allow for a point with max.in.flight=auto. Diskless topics
-/// remember this number of batches of a producer.
+/// remember the same number of batches of a producer.
 const AUTO_IN_FLIGHT: u64 = 128;
 
 /// Maximum number of axes of a sweep.
@@ -22,8 +22,7 @@ const AXES_MAX: usize = 8;
 pub const POINTS_MAX: usize = 1_000;
 /// Maximum number of measurements of each point.
 pub const REPEATS_MAX: u32 = 100;
-/// How long a measurement takes besides sending, approximately. A topic is created and deleted, and connections are
-/// opened.
+/// The approximate time that a measurement needs besides sending, to create and delete a topic and to open connections.
 const OVERHEAD: Duration = Duration::from_millis(200);
 
 /// The condition that ends a measurement.
@@ -47,7 +46,7 @@ pub struct Target {
 /// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepPlan {
-    /// The axes. Curves run over the first one, and the second one distinguishes them.
+    /// The axes. In a plot, the first one is horizontal, and each value of the second one has a curve.
     pub axes: Vec<Axis>,
     /// The settings that are the same for every point.
     pub fixed: Vec<(Setting, String)>,
@@ -57,13 +56,13 @@ pub struct SweepPlan {
     pub targets: Vec<Target>,
     /// The condition that ends each measurement.
     pub amount: Amount,
-    /// How long to send before each measurement, approximately. The figures of the measurement leave this time out.
+    /// The approximate duration of the warm-up before each measurement. The figures do not include it.
     pub warmup: Duration,
-    /// How many measurements each point gets.
+    /// How often each point is measured.
     pub repeats: u32,
 }
 
-/// A measurement to make.
+/// A planned measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepTurn {
     /// The number of the repeat, counted from 0.
@@ -77,7 +76,7 @@ pub struct SweepTurn {
 /// The reason why a plan cannot be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Nothing varies.
+    /// There is no axis, so nothing varies.
     #[error("nothing varies; give --over NAME=VALUE,VALUE,... or --table NAME (`--table list` shows the tables)")]
     NoAxes,
     /// There are more axes than a page can show.
@@ -91,7 +90,7 @@ pub enum PlanError {
     Points {
         /// The number of points.
         points: usize,
-        /// The number of points, written as a product.
+        /// The number of points as a product of the axes' sizes, such as `3 x 4 x 2`.
         product: String,
     },
     /// There are too many repeats, or none.
@@ -100,13 +99,14 @@ pub enum PlanError {
     /// The value of a setting is not allowed.
     #[error("{0}")]
     Value(String),
-    /// No point can be measured.
+    /// No point can be measured, because each has settings that contradict each other.
     #[error("no point can be measured: {0}")]
     Contradiction(String),
 }
 
 impl SweepPlan {
-    /// Returns every point as a list with the index of a value for each axis. The first axis varies fastest.
+    /// Returns every point as a list that has, for each axis, the index of the point's value. The first axis varies
+    /// fastest.
     pub fn points(&self) -> Vec<Vec<usize>> {
         let mut points = vec![Vec::new()];
         for axis in self.axes.iter().rev() {
@@ -139,7 +139,7 @@ impl SweepPlan {
     /// Returns a point's settings.
     ///
     /// # Errors
-    /// Returns the refusal of the first value that is not allowed.
+    /// Returns an error message if a value is not allowed.
     pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
         let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
         for (setting, value) in &self.fixed {
@@ -151,8 +151,8 @@ impl SweepPlan {
         Ok(setup)
     }
 
-    /// Returns, for each point, the first point with the same settings, however these are spelled. For most points that
-    /// is the point itself.
+    /// Returns, for each point, the first point with the same settings, even if they are spelled differently. For most
+    /// points, this is the point itself.
     pub fn same(&self) -> Vec<usize> {
         let mut first = HashMap::new();
         let setups = self.points().into_iter().map(|point| self.setup(&point));
@@ -171,12 +171,12 @@ impl SweepPlan {
         self.axes.iter().zip(point).map(pair).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks everything that is known before the first connection. Returns the reason why the producer would refuse a
-    /// point, or `None`, for each point.
+    /// Checks everything that can be checked without a connection. For each point, returns `None` if it can be
+    /// measured, or the reason why the producer would refuse its settings.
     ///
     /// # Errors
-    /// Returns [`PlanError`] if the whole plan is impossible, because it exceeds a limit, a value is never allowed, or
-    /// every point has a contradiction.
+    /// Returns [`PlanError`] if the plan exceeds a limit, if it has a value that is never allowed, or if the producer
+    /// would refuse every point.
     pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
         if self.axes.is_empty() {
             return Err(PlanError::NoAxes);
@@ -210,8 +210,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns roughly how long one measurement takes, with warm-up, sending and overhead. Returns `None` if this is
-    /// not known.
+    /// Returns roughly how long one measurement takes, with warm-up, sending and overhead. Returns `None` if the time
+    /// cannot be estimated.
     pub fn turn_time(&self) -> Option<Duration> {
         let by_records =
             self.axes.iter().map(|axis| &axis.setting).chain(self.fixed.iter().map(|(setting, _)| setting));
@@ -222,8 +222,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the largest number of requests in flight of any point, or 0 if no point can be measured. `auto`, which
-    /// is a point's default, counts as [`AUTO_IN_FLIGHT`].
+    /// Returns the largest number of requests in flight of any point, or 0 if no point can be measured. `auto`, the
+    /// default, counts as [`AUTO_IN_FLIGHT`].
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());

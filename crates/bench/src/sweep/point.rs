@@ -1,6 +1,6 @@
 //! A point of a sweep, with the resolved settings of the producer, the topic, the workload and the link.
 //!
-//! Points are measured in `run`. Invariant: a later value of a setting replaces an earlier one, so that an axis
+//! The module `run` measures points. Invariant: a later value of a setting replaces an earlier one, so that an axis
 //! overrides `--set`, and `--set` overrides a file.
 
 use super::setting::{self, Setting};
@@ -30,13 +30,13 @@ pub struct Setup {
     pub properties: Vec<(String, String)>,
     /// The topic configurations, by Kafka's names.
     pub topic: Vec<(String, String)>,
-    /// The number of partitions of the topic. `None` leaves it to the broker.
+    /// The number of partitions of the topic. `None` uses the broker's default.
     pub partitions: Option<i32>,
-    /// The number of replicas of each partition. `None` leaves it to the broker.
+    /// The number of replicas of each partition. `None` uses the broker's default.
     pub replication_factor: Option<i16>,
     /// The size of each value, in bytes.
     pub record_size: usize,
-    /// The number of records of a measurement, if this number ends it.
+    /// The number of records after which a measurement ends. `None` if it ends after a time.
     pub records: Option<u64>,
     /// How many records to send per second. Below zero there is no limit.
     pub throughput: f64,
@@ -86,16 +86,16 @@ impl Setup {
         done.map_err(|allowed| format!("{}={value}: {allowed}", setting.name()))
     }
 
-    /// Checks that a value is allowed by itself.
+    /// Checks a value without regard to other settings.
     ///
     /// # Errors
-    /// Returns a text about the fault if [`Setup::set`] or the producer refuses the value.
+    /// Returns an error message if [`Setup::set`] or the producer refuses the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
             return match ProducerConfig::from_properties(pairs) {
                 Err(refused @ ConfigError::Value { .. }) => Err(refused.to_string()),
-                // If a value contradicts a default, it may still agree with the other settings of the point.
+                // A contradiction to a default is no error here, because the point may set that other setting as well.
                 _ => Ok(()),
             };
         }

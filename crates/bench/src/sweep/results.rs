@@ -1,6 +1,6 @@
-//! The results of a sweep, and their spread over the repeats. They are presented in `report::sweep`.
+//! The results of a sweep, and their spread over the repeats. The module `report::sweep` formats them.
 //!
-//! Invariant: a point's median, minimum and maximum are of the same measurements that the raw file lists.
+//! Invariant: a point's median, minimum and maximum are computed from exactly the measurements that runs.csv lists.
 
 use super::plan::{SweepPlan, SweepTurn};
 use super::run::Figures;
@@ -46,7 +46,7 @@ const fn latency(column: &'static str, title: &'static str, of: fn(&Figures) -> 
     Metric { column, title, unit: "ms", more_is_better: false, of }
 }
 
-/// Returns a figure that explains the others.
+/// Returns the description of a cause, a figure that explains throughput and latency.
 const fn cause(
     column: &'static str,
     title: &'static str,
@@ -137,16 +137,16 @@ impl Spread {
     }
 }
 
-/// A point of one target over all its repeats.
+/// The results of a point of one target, over all repeats.
 #[derive(Clone, Debug)]
 pub struct PointResult {
-    /// The index of each axis' value.
+    /// For each axis, the index of the point's value.
     pub point: Vec<usize>,
     /// The index in [`SweepPlan::targets`].
     pub target: usize,
     /// How many measurements have figures.
     pub runs: usize,
-    /// The spread of each of [`METRICS`], or `None` without a measurement.
+    /// The spread of each of [`METRICS`], or `None` if nothing was measured.
     pub spreads: [Option<Spread>; METRICS.len()],
     /// True if a measurement ended with unacknowledged records.
     pub cut_short: bool,
@@ -155,15 +155,15 @@ pub struct PointResult {
 }
 
 impl PointResult {
-    /// Returns the median of one of [`METRICS`], or `None` without a measurement.
+    /// Returns the median of one of [`METRICS`], or `None` if nothing was measured.
     pub fn median(&self, metric: usize) -> Option<f64> {
         self.spreads[metric].map(|spread| spread.median)
     }
 }
 
 impl Results {
-    /// Returns the results of every point of every target, in the order of the plan. Points without any measurement yet
-    /// are left out. Points with the same settings are merged into the first of them.
+    /// Returns the results of every point of every target, in the order of the plan. Leaves out points that were not
+    /// measured yet. Merges points with the same settings into the first of them.
     pub fn points(&self) -> Vec<PointResult> {
         let (points, same) = (self.plan.points(), self.plan.same());
         let targets = self.plan.targets.len();
@@ -208,8 +208,8 @@ impl Results {
         points.iter().map(ratio).collect()
     }
 
-    /// Returns each point's throughput as a multiple of that of the first target at the same point. The first target
-    /// itself gets `None`.
+    /// Returns, for each point, its throughput divided by the throughput of the first target at that point. The points
+    /// of the first target get `None`.
     pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
         let ratio = |point: &PointResult| {

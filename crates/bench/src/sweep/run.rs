@@ -1,9 +1,9 @@
 //! Measures one point. It creates a topic for the point, warms up, measures, and removes the topic.
 //!
-//! The warm-up sends 1, 2, 4, ... records and waits for each lot, so that a slow point is not warmed for longer than a
-//! fast one. The measurement uses the same producer and connections, and begins when all records of the warm-up are
-//! acknowledged. Invariant: figures are of records sent after the warm-up, from the first send to the last
-//! acknowledgement.
+//! The warm-up sends 1, 2, 4, ... records and waits for the acknowledgements of each lot, so that it takes the same
+//! time for slow and for fast points. The measurement uses the same producer and connections, and begins when all
+//! records of the warm-up are acknowledged. Invariant: figures count only records sent after the warm-up, from the
+//! first send to the last acknowledgement.
 
 use super::causes::{Causes, Watch};
 use super::detour::Detours;
@@ -30,12 +30,12 @@ use tokio::sync::watch;
 pub const CLIENT_ID: &str = "fullbore-sweep";
 /// How often the topic's leaders are polled.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// How long a measurement by time waits for the last acknowledgements, at least. A measurement that has sent for longer
-/// waits up to the time that it has sent.
+/// The minimum time that a measurement by time waits for its last acknowledgements. If it was sending for longer than
+/// this, it waits as long as it was sending.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 /// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A reporting interval that never ends.
+/// A reporting interval that never ends, because a sweep prints no intervals.
 const NO_REPORTS: Duration = Duration::MAX;
 
 /// The figures of one measurement.
@@ -69,7 +69,7 @@ impl Figures {
     }
 }
 
-/// Returns the cluster of a target with the plan's security settings, for requests besides the measurements.
+/// Returns the cluster of a target with the plan's security settings, for requests that are not part of a measurement.
 ///
 /// # Errors
 /// Fails if an address is invalid, or if the security settings cannot be used.
@@ -86,7 +86,7 @@ pub struct Runner<'a> {
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
-    /// The location of the brokers of each target that was measured.
+    /// The processes of each target's brokers, by the target's index. A target is added when it is first measured.
     places: HashMap<usize, BrokerPlace>,
     stop: watch::Receiver<bool>,
     /// A prefix that distinguishes the topics of this sweep from others.
@@ -100,15 +100,14 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// Returns the system's error if it refuses to start threads.
     pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
-        // The calling thread sends and never waits, so another thread must keep time and carry links.
+        // The calling thread is busy with sending, so another thread runs the timers and the relays.
         let mut threads = tokio::runtime::Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name(LINK_THREAD).enable_all().build()?;
         let (points, detours, places) = (plan.points(), Detours::default(), HashMap::new());
         Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
-    /// Makes one measurement of the plan and returns its figures. Returns `None` if the runner was stopped before there
-    /// were any.
+    /// Makes one measurement of the plan and returns its figures. Returns `None` if the runner was stopped first.
     ///
     /// # Errors
     /// Returns [`RunError`] if the measurement has no figures.
@@ -128,7 +127,7 @@ impl<'a> Runner<'a> {
         self.made += 1;
         create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
         let outcome = self.with_topic(&mut cluster, &topic, &setup, &self.places[&turn.target], config);
-        // The figures count even if the topic cannot be deleted.
+        // The figures are valid even if the topic cannot be deleted.
         let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
         outcome
     }
@@ -149,7 +148,7 @@ impl<'a> Runner<'a> {
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
             let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
-            // The close does not wait for records that are still unacknowledged.
+            // Some records may still be unacknowledged. The close does not wait for them.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
             outcome
@@ -168,7 +167,7 @@ impl<'a> Runner<'a> {
                 Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
                     return Ok(true);
                 }
-                // The broker's metadata do not have the new topic yet, so the broker is polled again.
+                // The queried broker does not know the new topic yet, so it is polled again.
                 Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error.into()),
@@ -235,7 +234,7 @@ impl<'a> Runner<'a> {
         self.runtime.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}
-                // After an error the sender of `stop` is gone, and only the limit can end the measurement.
+                // If the sender of `stop` was dropped, this branch is disabled, and the limit ends the measurement.
                 Ok(_) = stop.wait_for(|stop| *stop) => {}
                 () = ends.closed() => {}
             }
@@ -252,8 +251,8 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
     }
 }
 
-/// Returns how many records the warm-up sends after `lot`, which took `took`. This is twice as many, but no more than
-/// fit into the time `left`. Returns 0 once `left` is too short for one record.
+/// Returns how many records the warm-up sends next, after it has sent `lot` records in the time `took`. This is twice
+/// `lot`, but not more than it can send in the time `left`. Returns 0 if `left` is too short for one record.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)
@@ -268,7 +267,7 @@ fn figures(begun: Instant, outcome: &ProduceOutcome, causes: Causes) -> Result<F
     Ok(Figures {
         records: summary.records,
         bytes: summary.bytes,
-        // The value is never zero, because a rate must be finite.
+        // The time must not be zero, because rates are divided by it.
         elapsed: summary.elapsed.max(Duration::from_micros(1)),
         avg_us: summary.latencies.mean_us(),
         percentiles: summary.latencies.percentiles(),

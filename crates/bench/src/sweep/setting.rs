@@ -1,5 +1,4 @@
-//! The settings that a sweep may vary, by the names that users type. Their values are checked by the producer or the
-//! broker.
+//! The settings that a sweep can vary, under the names that users type. The producer or the broker checks their values.
 //!
 //! Invariant: a name has the same meaning in `--over` and in `--set`, and two spellings of it are the same [`Setting`].
 
@@ -17,7 +16,7 @@ const PARTITIONS_MAX: u64 = 100_000;
 
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
-/// Short names, and the names of settings that are neither a producer's nor a topic's.
+/// Alternative names, each with the setting's own name.
 const SHORT: &[(&str, &str)] = &[
     ("max.in.flight", IN_FLIGHT),
     ("in.flight", IN_FLIGHT),
@@ -28,7 +27,7 @@ const SHORT: &[(&str, &str)] = &[
     ("replicas", "replication.factor"),
 ];
 
-/// Kafka's topic configurations that no producer has. Others are named `topic.<config>`.
+/// Kafka's topic configurations whose names no producer setting has. To set another one, users type `topic.<config>`.
 const TOPIC_CONFIGS: &[&str] = &[
     "cleanup.policy",
     "file.delete.delay.ms",
@@ -47,7 +46,8 @@ const TOPIC_CONFIGS: &[&str] = &[
     "unclean.leader.election.enable",
 ];
 
-/// The producer settings that the sweep itself decides.
+/// The producer settings that users cannot set, because the sweep itself sets them. Each has a hint for the error
+/// message.
 const DECIDED: &[(&str, &str)] = &[
     ("bootstrap.servers", "name the clusters with --bootstrap-server or --against"),
     ("client.id", "it is the same for every point"),
@@ -80,7 +80,7 @@ impl Setting {
     /// Returns the setting of this name. `-` and `_` count as dots.
     ///
     /// # Errors
-    /// Returns the reason why `typed` is not a setting, with the nearest known name.
+    /// Returns an error message with the nearest known name if `typed` is not a setting.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);
@@ -125,8 +125,8 @@ impl Setting {
         }
     }
 
-    /// Returns true if the setting defines the work itself, not how it is done. Points with different values of this
-    /// setting are not compared.
+    /// Returns true if the setting defines the amount or the kind of work, such as the record size, and not how it is
+    /// done. Points with different values of this setting are not compared.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }

@@ -1,4 +1,4 @@
-//! Ready-made sweeps. Each has the name of the document whose table it makes, and a description of its subject.
+//! Ready-made sweeps. Each has the name of the document that shows its table, and a description of its subject.
 //!
 //! Invariant: every table is a plan that passes [`SweepPlan::check`](super::SweepPlan::check).
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 /// The layout of a printed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableLayout {
-    /// A grid for each figure. The first axis runs down, and the second and third across.
+    /// A grid for each figure. The rows are the values of the first axis, and the columns those of the second and third
+    /// axes.
     Grids,
     /// A row for each value of the first axis, with throughput and every latency.
     Rows,
@@ -19,7 +20,7 @@ pub enum TableLayout {
 /// A ready-made sweep.
 #[derive(Debug)]
 pub struct Table {
-    /// The name, as `--table` takes it.
+    /// The name of the table, as users type it after `--table`.
     pub name: &'static str,
     /// The subject of the table.
     pub title: &'static str,
@@ -31,12 +32,12 @@ pub struct Table {
     set: &'static [&'static str],
     /// The condition that ends a measurement.
     pub amount: Amount,
-    /// How many measurements each point gets.
+    /// How often each point is measured.
     pub repeats: u32,
 }
 
 /// The setting that limits the producer to one connection for each broker. Requests in flight are counted for each
-/// connection, so the documents' numbers are only true of one connection.
+/// connection, so the documents' numbers assume one connection.
 const ONE_CONNECTION: &str = "connections.per.broker=1";
 
 /// All tables.
@@ -62,9 +63,9 @@ pub static TABLES: &[Table] = &[
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
-        // A request takes one record of 1,000 bytes and no more, so a batch that waits cannot grow. All records are
-        // sent at once. With one request in flight, the last of 500 records waits for 500 round trips. If a round trip
-        // exceeds 240 ms, this is more than two minutes, Kafka's default of delivery.timeout.ms.
+        // A request has room for only one record of 1,000 bytes, so a batch that waits cannot grow. With one request in
+        // flight, the last of 500 records that are sent at once therefore waits for 500 round trips. If a round trip
+        // exceeds 240 ms, that is more than Kafka's default of delivery.timeout.ms (two minutes).
         set: &[
             ONE_CONNECTION,
             "rtt=150",
@@ -99,7 +100,7 @@ impl Table {
     }
 
     /// Returns the table's axes. If `over` has an axis with the same setting, that axis replaces the table's. The other
-    /// axes of `over` follow.
+    /// axes of `over` are appended.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();
@@ -112,7 +113,8 @@ impl Table {
         axes
     }
 
-    /// Returns the settings that are the same for all points of the table. Settings that the user adds come after them.
+    /// Returns the settings that are the same for all points of the table. The caller appends the user's settings,
+    /// which override them.
     pub fn fixed(&self) -> Vec<(Setting, String)> {
         self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
     }

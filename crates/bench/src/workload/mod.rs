@@ -1,4 +1,4 @@
-//! The contents and times of records: payloads and the schedule. Nothing here knows of Kafka.
+//! The contents of records (payloads) and the times at which they are sent (the schedule). Independent of Kafka.
 
 mod payload;
 mod schedule;

@@ -1,13 +1,12 @@
-//! The values of a produce test. Each is a slice that lives until the next value is requested.
+//! The values of a produce test. Each is a slice that is valid until the next value is requested.
 //!
-//! Random values are letters `A` to `Z` as in Kafka's tool, not texts of a corpus. Invariant: there is no allocation
-//! per record.
+//! Random values consist of the letters `A` to `Z`, as in Kafka's tool. Invariant: there is no allocation per record.
 
 use std::path::Path;
 
-/// How many positions of the block of random letters a value may start at. With this number and small values, the block
-/// stays in a core's second-level cache. With a block of 1 MiB and 64-byte records, the sender spent a quarter of its
-/// time waiting for memory.
+/// The number of positions in the block of random letters at which a value may start. If values are small, the block
+/// then fits into a core's second-level cache. With a block of 1 MiB and 64-byte records, the sender spent a quarter of
+/// its time waiting for memory.
 const POSITIONS: usize = 1 << 16;
 /// Maximum size of a payload file, because it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -45,8 +44,8 @@ pub struct Payload {
 enum Kind {
     /// Slices of one block of letters, at random positions.
     Block { block: Box<[u8]>, size: usize },
-    /// Letters that are made for each record, as in Kafka's tool, because a codec would find the repetitions of a
-    /// block.
+    /// Letters that are generated for each record, as in Kafka's tool. A codec would compress slices of one block too
+    /// well.
     Fresh { value: Box<[u8]> },
     /// Random parts of the file.
     Lines { text: Vec<u8>, ends: Vec<(usize, usize)> },
@@ -55,9 +54,9 @@ enum Kind {
 }
 
 impl Payload {
-    /// Creates values of random letters, with `size` bytes each. Values are slices of one block of letters, which costs
-    /// next to nothing per record. With `compressed` the letters are made for each value, because a codec would find
-    /// the repetition.
+    /// Creates values of random letters, with `size` bytes each. The values are slices of one block of letters, which
+    /// costs almost no time per record. If `compressed`, the letters are generated for each value, because a codec
+    /// would compress slices of one block too well.
     pub fn random(size: usize, compressed: bool) -> Self {
         let mut random = Random(0);
         let kind = if compressed {
@@ -70,7 +69,8 @@ impl Payload {
         Payload { kind, random }
     }
 
-    /// Reads the parts of a text file between `delimiter`s. A delimiter at the very end adds no empty part.
+    /// Reads a text file and splits it at each `delimiter` into values. A delimiter at the very end adds no empty
+    /// value.
     ///
     /// # Errors
     /// Returns [`PayloadError`] if the file cannot be read, is empty or has more than 1 GiB.
@@ -94,7 +94,7 @@ impl Payload {
         Payload { kind: Kind::Monotonic { digits: [0; 20] }, random: Random(0) }
     }
 
-    /// Returns how many different payloads a file has, or `None` for the other kinds.
+    /// Returns the number of payloads in the file, or `None` if the payloads are not from a file.
     pub fn file_payloads(&self) -> Option<usize> {
         match &self.kind {
             Kind::Lines { ends, .. } => Some(ends.len()),
@@ -147,7 +147,7 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Random numbers by SplitMix64. They are the same in every run, as in Kafka's tool.
+/// A generator of random numbers (SplitMix64). Every run uses the same numbers, as in Kafka's tool.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

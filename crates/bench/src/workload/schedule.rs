@@ -1,6 +1,6 @@
-//! Computes when each record should be sent. It does not sleep, but only returns times.
+//! Computes when each record should be sent. It returns times and never sleeps.
 //!
-//! Invariant: the intended times do not move when the sender falls behind. A latency counted from them includes the
+//! Invariant: the intended times stay the same if the sender is late. A latency that is measured from them includes the
 //! time that a record waited to be sent (no coordinated omission).
 
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ impl Schedule {
         if number == 0 {
             return Some(self.start);
         }
-        // A century stands for "never", because an Instant cannot hold more on every system.
+        // A century stands for "never", because an Instant cannot represent much later times on every system.
         let ns = (interval_ns * number as f64).min(3e18);
         Some(self.start + Duration::from_nanos(ns as u64))
     }

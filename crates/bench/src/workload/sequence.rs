@@ -1,9 +1,10 @@
 //! Values whose reader can detect loss, repetition, disorder and damage. They have a sequence number per partition, a
-//! checksum, and bytes that follow from the number.
+//! filler that is computed from this number, and a checksum.
 //!
-//! A value begins with the sequence and the time of sending in microseconds (each a big-endian u64). A pseudo-random
-//! filler of the sequence and partition follows, and then the CRC-32C of everything before. Invariant: a reader that
-//! accepted n values of a partition saw exactly 0 to n-1.
+//! A value begins with the sequence and the time of sending in microseconds (each a big-endian u64). A filler follows,
+//! whose pseudo-random bytes depend on the sequence and the partition. The last field is the CRC-32C of all bytes
+//! before it. Invariant: a reader that has accepted n values of a partition has read exactly the values 0 to n-1, in
+//! order.
 
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;
@@ -19,7 +20,7 @@ pub enum SequenceError {
     Damaged {
         /// The partition of the value.
         partition: i32,
-        /// How many valid values came before this one.
+        /// How many valid values were read before this one.
         after: u64,
     },
     /// The value is intact, but its number is not the expected one.
@@ -32,7 +33,7 @@ pub enum SequenceError {
         /// The number that was read.
         actual: u64,
     },
-    /// The checksum matches, but the bytes differ from those that were sent for the number.
+    /// The checksum matches, but the filler is not the one that belongs to the sequence number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
         /// The partition of the value.

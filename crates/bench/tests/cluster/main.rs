@@ -1,5 +1,5 @@
-//! Tests the bench crate against a real broker in this process. Sent records are counted and read back, and the
-//! latencies show the delay by a stall.
+//! Tests the bench crate against a real broker in this process. The tests count the sent records, read them back, and
+//! check that a stall of the broker shows in the latencies.
 
 #[path = "../../../client/tests/cluster/broker.rs"]
 mod broker;
@@ -160,8 +160,8 @@ fn a_stall_shows_in_every_record_that_it_delays() {
         });
         send_numbers(&broker.address, workload, &small)
     });
-    // During the stall, 600 of the 2,000 records should be sent. Half of them, the worst 15 %, wait at least half of
-    // the stall.
+    // The intended send times of 600 of the 2,000 records are during the stall. Half of them, 15 % of all records, wait
+    // at least half of the stall.
     let p90_us = summaries[0].latencies.quantile_us(0.9);
     assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");
     assert!(summaries[0].latencies.quantile_us(0.3) < p90_us, "the others did not wait");

@@ -26,8 +26,8 @@ impl<T: Send + 'static> HangingCheck<T> {
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;
-            // If the earlier check has finished, its caller had given up waiting for it. The result is old, so it is
-            // dropped and a new check is started.
+            // The earlier check has finished after its caller had given up waiting. Its result is old, so it is dropped
+            // and a new check is started.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let running = match under_way.take() {
                 Some(running) if !is_old => running,

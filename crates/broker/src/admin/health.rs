@@ -64,7 +64,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
     }
 }
 
-/// Everything that decides readiness, except the check of the data directory.
+/// The state that decides readiness, except for the data directory, which is checked separately.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     is_stopping: bool,
@@ -80,8 +80,8 @@ struct Condition {
 
 /// Checks readiness without waiting. The data directory is checked separately by [`data_directory`].
 ///
-/// If the broker is ready, returns a note about a problem that does not make it unready, or `None`. Such a problem is
-/// one of the database, the object store or some partitions.
+/// If the broker is ready, returns `None`, or a note about problems that do not make it unready. These concern the
+/// database, the object store or single partitions.
 ///
 /// # Errors
 /// Returns the first fault that makes the broker unready.
@@ -184,8 +184,8 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
-/// Checks that the data directory is at its path and that this process may create files in it. Linux remounts a failing
-/// disk read-only, which this check finds. May hang.
+/// Checks that the data directory is at its path and that this process may create files in it. This also finds a
+/// failing disk, because Linux remounts such a disk read-only. May hang.
 ///
 /// # Errors
 /// Returns an error if the directory was moved or unmounted, or the error of the system call that checks the
@@ -195,11 +195,11 @@ pub(super) fn data_directory(space: &DiskSpace, directory: &Path) -> Result<(), 
     Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Turns `looked`, the result of [`data_directory`], into a fault. `looked` is `None` if that check has not returned in
-/// time.
+/// Turns the result of [`data_directory`] into a verdict. `looked` is that result, or `None` if the check did not
+/// return in time.
 ///
 /// # Errors
-/// Returns the fault of the directory.
+/// Returns a fault if the check has failed or has not returned.
 pub(super) fn of_directory(looked: Option<Result<(), io::Error>>, directory: &Path) -> Result<(), Unhealthy> {
     let directory = directory.to_owned();
     match looked {

@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The bound port of the admin page. No connection is served yet.
+/// The port of the admin page, which is bound but not served yet.
 pub struct Bound {
     listener: TcpListener,
     /// The address that was bound, with the actual port.
@@ -114,8 +114,8 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
 
 async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
-        // `Unwritable` means that no files can be created, but not why. If `data_directory` finds the reason, the
-        // response has that fault instead.
+        // `Unwritable` means that files cannot be created, but not why. If `data_directory` finds the reason, the
+        // response contains that fault instead.
         found @ (Ok(_) | Err(Unhealthy::Unwritable(_))) => {
             let (space, directory) = (Arc::clone(&node.space), node.metadata.config.node.data_dir.clone());
             let checked = checks.directory.run(move || data_directory(&space, &directory)).await;

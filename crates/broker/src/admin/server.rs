@@ -55,8 +55,9 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_requested), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_requested, task });
-                // Lets the new connection's task run first. If the request has already arrived, the task reads it, so
-                // the connection is not displaced as an idle one.
+                // Lets the task of the new connection run before the next connection is accepted. If its request has
+                // already arrived, the task reads the request. The next connection then does not displace this one as
+                // idle.
                 yield_now().await;
             }
             Err(error) => {
@@ -211,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Opens `count` connections that send only the bytes in `begun`.
+    /// Opens `count` connections that each send the bytes `begun` and then nothing more.
     async fn silent(addr: SocketAddr, count: usize, begun: &[u8]) -> Vec<TcpStream> {
         let mut silent = Vec::new();
         for _ in 0..count {

@@ -22,7 +22,7 @@ async fn add(services: &CoordinatorServices, request: &AddOffsetsToTxnRequest) -
     let (groups, transactions) = (&services.groups, &services.transactions);
     let id = request.transactional_id.as_str();
     check_id(id)?;
-    // Only the number of the group's partition is needed, so another broker may coordinate the group.
+    // This broker only computes the number of the group's partition, so it need not be the group's coordinator.
     groups.prepare(Missing::Create, [&request.group_id]).await?;
     let partition = groups.partition_of(&request.group_id).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
     transactions.prepare(false, [id]).await?;

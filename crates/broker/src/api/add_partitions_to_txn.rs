@@ -66,8 +66,9 @@ async fn of_several(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // The epoch in the response must not be larger than that of the shard that adds the partitions. A newer shard may
-    // take over during the call, so the epoch is read before it. A shard that is still loading counts as epoch 0.
+    // The epoch in the response must not be newer than the shard that adds the partitions. A newer shard may replace
+    // the present one during the call below, so the epoch is read before the call. While the shard is loading, the
+    // response has epoch 0.
     let coordinator_epoch = services.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results =
         timeout(Duration::from_millis(BATCH_ANSWER_MS), added(services, hosted, transaction, version)).await;
@@ -108,7 +109,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction. `code` is called for each partition and returns its error.
+/// Returns the result entries of a transaction, with the error that `code` returns for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,
@@ -154,8 +155,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(services, id, version).await?;
-    // In a request with several transactions, each waits only briefly until the previous transaction of its id has
-    // ended. A long wait would delay the others. The broker that sent the request will repeat it.
+    // A transaction may have to wait until the previous one of its id has ended. In a request with several
+    // transactions, this wait is short, because it delays the others. The broker that sent the request will repeat it.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(transactions.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -169,8 +170,9 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
-/// Waits until the shard of `id` is loaded. For a request with several transactions, returns Ok after [`BATCH_WAIT_MS`]
-/// even if the shard is still loading. The caller then gets COORDINATOR_LOAD_IN_PROGRESS when it uses the id.
+/// Waits until the shard of `id` is loaded. If the request has several transactions, the wait ends after
+/// [`BATCH_WAIT_MS`] and returns Ok even if the shard is still loading. The caller gets COORDINATOR_LOAD_IN_PROGRESS
+/// when it then uses the id.
 async fn prepare(services: &CoordinatorServices, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = services.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

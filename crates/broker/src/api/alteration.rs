@@ -66,13 +66,12 @@ struct Alterations {
     resources: Vec<AlterResourceConfig>,
 }
 
-/// Index of a resource's outcome in [`Done`].
+/// The index of a resource's outcome in one of the lists of [`Done`].
 enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// A resource without a command, because its changes were made without the control plane. These are the loggers of
-    /// this broker.
+    /// A logger of this broker. Its change needs no command and is already made, so [`Done`] has no outcome for it.
     Done,
 }
 

@@ -1,4 +1,4 @@
-//! A request on its way through an API: the request itself, its client, and its response.
+//! The request that an API is handling: its contents, its client, and its response.
 
 use super::client::Client;
 use fullbore_control::{Control, Refusal, shown};
@@ -65,13 +65,13 @@ pub enum Completion {
     Ready(Frame),
     /// The response is known once the future has completed. The future makes no progress unless it is awaited.
     Later(Answer),
-    /// Like `Later`, with the number of bytes of memory that are held until the response is sent. For `Later`, this
-    /// number is the size of the request.
+    /// Like `Later`, with the number of bytes of memory that are used until the response is sent. `Later` uses as many
+    /// bytes as the request has.
     Holding(Answer, usize),
 }
 
 impl Completion {
-    /// Returns the bytes of memory that are held until the response is sent. `request_len` is the size of the request.
+    /// Returns how many bytes of memory are used until the response is sent. `request_len` is the size of the request.
     pub fn bytes_held(&self, request_len: usize) -> usize {
         match self {
             Completion::Ready(frame) => frame.bytes_in_memory(),
@@ -152,8 +152,8 @@ impl Call<'_> {
     }
 }
 
-/// Removes repeated elements: keeps the first one with each key, in order. Otherwise a request could enlarge its
-/// response by repeating an element.
+/// Removes repeated elements. Of the elements with the same key, only the first stays, in its position. Otherwise a
+/// request could enlarge its response by repeating an element.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }

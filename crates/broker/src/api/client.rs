@@ -26,12 +26,13 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// Counts the requests of this connection other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// The writes to groups that this client has queued. Writes that are still queued when the connection has nothing
-    /// else to do are appended then.
+    /// The writes to groups that this client's requests have queued. The connection appends those that are still queued
+    /// once it has no other work.
     pub unwritten: Arc<Unwritten>,
     /// The follower's session, if the client is a broker that replicates from this one.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
-    /// The fetch session of this connection, if the client is a consumer whose session reads ahead.
+    /// The fetch session that this connection opened, if it is a session that reads ahead. Dropping this ends the
+    /// session.
     pub(super) reads_in: Option<ConnectionSession>,
 }
 

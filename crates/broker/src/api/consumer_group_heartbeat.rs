@@ -23,11 +23,11 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// Returns the heartbeat interval of a group that has just changed, raised if the client is far away. An interval of 0
-/// stays 0, because the group's usual interval then applies.
+/// Returns the heartbeat interval for a group that has just changed. The interval is raised to [`ROUND_TRIPS`] round
+/// trips if the client is far away. An interval of 0 stays 0, which means that the group's usual interval applies.
 ///
-/// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout it must reconnect, request the
-/// versions and send a heartbeat, all within the next interval.
+/// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout, it must reconnect, request the
+/// API versions and send a heartbeat, all within the next interval.
 fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
     match (unsettled_interval_ms, round_trip) {
         (0, _) | (_, None) => unsettled_interval_ms,
@@ -81,8 +81,9 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The image is read only here, under the group's lock. An image from before the wait for that lock could lack
-        // topics that the group has already seen in a newer image.
+        // The image is read only now, under the group's lock. If it were read before the wait for the lock, another
+        // heartbeat could meanwhile pass a newer image to the group. This one would then lack topics that the group
+        // knows.
         let image = services.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -99,7 +100,7 @@ async fn heartbeat(
     }
 }
 
-/// Returns how many bytes of the request the group would keep. Most of them are names of topics.
+/// Returns how many bytes of the request the group would store, mostly names of topics.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + consumer::TEXT_BYTES);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
@@ -112,7 +113,8 @@ fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// Resolves the request's regular expression if it is new, and those of the group if topics have changed.
+/// Matches regular expressions with the topics. These are the expression in the request, if the group does not have it
+/// yet, and all expressions of the group, if topics have changed.
 async fn resolve(
     services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,
@@ -138,7 +140,8 @@ async fn resolve(
         resolved.push((Text::from(&*pattern), regex.topics(image)));
     }
     if !due.is_empty() {
-        // Matching many expressions with many topics takes long, and would block the connection's thread.
+        // Matching many expressions with many topics takes long and would block the connection's thread, so it runs on
+        // another.
         let image = Arc::clone(image);
         let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
         resolved.extend(matched.unwrap_or_default());
@@ -179,9 +182,9 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// A heartbeat waits for the shard, for regular expressions and for the group's lock before it calls the group.
-    /// Meanwhile another member's heartbeat may have seen newer topics. So the waiting heartbeat must use the topics as
-    /// of the call.
+    /// A heartbeat waits for the shard, for regular expressions and for the group's lock before it reaches the group.
+    /// Meanwhile a heartbeat of another member may have shown newer topics to the group. The waiting heartbeat must
+    /// then use these newer topics as well.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };

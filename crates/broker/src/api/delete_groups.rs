@@ -11,8 +11,8 @@ const MESSAGES: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
-    // Waits until the groups are loaded. This cannot fail, because it does not create `__consumer_offsets`. If that
-    // topic is missing, each group gets an error below.
+    // Waits until the groups are loaded. The result can be ignored: if `__consumer_offsets` is missing, the deletion
+    // below returns an error for each group.
     let _ = services.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), &request.groups_names).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {

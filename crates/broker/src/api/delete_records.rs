@@ -102,7 +102,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
 }
 
 /// Returns the result of a partition. For a classic partition, first waits until the in-sync replicas have also deleted
-/// the records. For a diskless partition, takes the outcome from `in_index`.
+/// the records. For a diskless partition, the result is the next item of `in_index`.
 async fn answer(
     partition_index: i32,
     moved: Moved,

@@ -11,8 +11,8 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Maximum time that a request waits for earlier deletions to finish. After the deletion, the response waits at most
-/// this time for the removal of the directories.
+/// The longest wait for earlier deletions before this one begins, and then again for the removal of this one's
+/// directories.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(

@@ -48,8 +48,8 @@ const OVERRIDE_COPIES: usize = 2;
 /// Number of copies of an override's value in memory while the response is made.
 const OVERRIDE_COPIES_IN_MEMORY: usize = 8;
 
-/// Returns the approximate size of the response, in memory or encoded as `measure` demands. The settings of a topic are
-/// estimated as those of a topic without overrides, plus the topic's overrides.
+/// Returns the approximate size of the response, either in memory or encoded (`measure`). A topic counts as a topic
+/// without overrides, plus the sizes of its overrides.
 pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequest, measure: Measure) -> usize {
     let (of_setting, copies): (fn(&DescribeConfigsResourceResult) -> usize, usize) = match measure {
         Measure::Memory => (memory, OVERRIDE_COPIES_IN_MEMORY),
@@ -74,8 +74,8 @@ pub(super) fn room(services: &ObservationServices, request: &DescribeConfigsRequ
             let Some(topic) = image.topic(&resource.resource_name) else { continue };
             overrides = topic.overrides.iter().map(|(key, value)| copies * (key.len() + value.len())).sum();
         }
-        // All resources of a type share one sample. An empty sample is that of a resource that does not exist, so it is
-        // replaced by the sample of the next resource.
+        // The first resource of each type is measured, and its sample is used for all others of this type. A resource
+        // that does not exist has an empty sample, which the sample of the next resource replaces.
         let known = samples.get(&resource.resource_type).filter(|sample| sample.bytes > 0).copied();
         let sample = known.unwrap_or_else(|| of_type(resource.resource_type, &resource.resource_name));
         samples.insert(resource.resource_type, sample);
@@ -99,8 +99,8 @@ impl Sample {
     }
 }
 
-/// Returns the approximate memory that a setting takes in all: its structs and its encoded form, each in a buffer that
-/// may have as much spare capacity again.
+/// Returns approximately how much memory a setting takes: its structs and its encoded form. This is doubled, because a
+/// growing buffer may have reserved twice the memory that it needs.
 fn memory(setting: &DescribeConfigsResourceResult) -> usize {
     let fixed = size_of::<DescribeConfigsResourceResult>() + size_of::<ConfigEntry>();
     let synonyms = setting.synonyms.len() * 2 * size_of::<DescribeConfigsSynonym>();

@@ -28,12 +28,12 @@ pub async fn handle(
     reply: Reply,
 ) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
-    // Only one large request runs at a time, because disks may hang, and many partitions take much memory until the
-    // response is encoded.
+    // Only one large request runs at a time. Disks may hang, and a description of many partitions takes much memory
+    // until it is encoded.
     let is_large = request.topics.is_none() && metadata.control.image().partition_count() > ENTRIES_SHORT_MAX;
     let _turn = if is_large { Some(wide.listing_turn(Listing::LogDirs).await) } else { None };
     let (metadata, hosted) = (Arc::clone(metadata), Arc::clone(hosted));
-    // The description reads partitions that are not open from their directories, so it runs on a blocking thread.
+    // This runs on a blocking thread, because it reads the directory of each partition whose log is not open.
     let listener = call.listener;
     let describing = tokio::task::spawn_blocking(move || describe(&metadata, &hosted, listener, request.topics));
     let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -117,9 +117,9 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics,
-/// otherwise the classic ones. Classic partitions without a replica on this broker are left out, as in Kafka. If all
-/// topics are requested, topics with no partition here are left out too.
+/// Returns the requested topics, or all topics if `requested` is `None`. With `diskless`, only diskless topics are
+/// returned, otherwise only classic ones. As in Kafka, classic partitions without a replica on this broker are left
+/// out. If all topics are requested, a topic without any such partition is left out as well.
 fn topics(
     metadata: &MetadataServices,
     hosted: &Partitions,
@@ -156,7 +156,7 @@ fn topics(
 
 fn of_topic(hosted: &Partitions, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
-        // A partition that has been deleted since the image was made is left out.
+        // Leaves out a partition that was deleted after the image was published.
         Some(of_partition(&hosted.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;

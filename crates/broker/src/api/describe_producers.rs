@@ -38,7 +38,7 @@ pub async fn handle(
         |topic, again| topic.partition_indexes.extend(again.partition_indexes),
     );
     let named = requested.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
-    // A partition that is not open at the deadline gets an error below.
+    // The response below has an error for each partition that is not open at the deadline.
     let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(hosted, &image, named))).await;
     let mut topics = Vec::with_capacity(requested.len());
     for topic in requested {
@@ -47,8 +47,8 @@ pub async fn handle(
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-/// Estimates the number of producers in the response. A partition that is not open counts as one without producers, and
-/// a diskless one as one with the maximum number.
+/// Estimates the number of producers in the response. A classic partition that is not open counts 0 producers, and a
+/// diskless partition counts the maximum.
 pub(super) fn count(metadata: &MetadataServices, hosted: &Partitions, request: &DescribeProducersRequest) -> usize {
     let image = metadata.control.image();
     let named =

@@ -67,7 +67,8 @@ fn flexible(key: ApiKey) -> String {
 }
 
 /// Returns the versions in which a message contains the structure `spec`. `api` are the versions of the message itself.
-/// A nested structure has the versions of the field that uses it, within those of the surrounding structure.
+/// A nested structure is present in the versions of the field that contains it, if these versions also contain the
+/// structure around that field.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {

@@ -24,7 +24,8 @@ pub async fn handle(
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // The type is unknown. This cannot be a request of version 0, whose missing type is decoded as 0 (`PREFERRED`).
+        // The type is unknown. The request has at least version 1, because in version 0 the type is always decoded as 0
+        // (`PREFERRED`).
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {
@@ -37,7 +38,7 @@ pub async fn handle(
 }
 
 /// Holds the elections and returns the response. With `lists_all`, the response names each requested partition.
-/// Otherwise it leaves out partitions that need no election, as Kafka does if the request is about all partitions.
+/// Otherwise it leaves out partitions that need no election, as Kafka does for a request about all partitions.
 async fn elect(
     call: &Call<'_>,
     metadata: &MetadataServices,

@@ -28,8 +28,8 @@ pub async fn handle(
     if reply.version.number < NO_PROTOCOL_FROM {
         response.protocol_name.get_or_insert_default();
     }
-    // The response to the group's leader contains the metadata of all members. Encoding copies them. If they are large,
-    // this takes long and runs like a wide request.
+    // The response to the group's leader contains the metadata of all members, and encoding copies these bytes. A large
+    // response is encoded off the threads that serve connections, as for a wide request (`super::wide`).
     let bytes = response.members.iter().map(|member| member.member_id.len() + member.metadata.len()).sum();
     match is_large(bytes) {
         true => wide.drive(bytes, async { reply.frame::<JoinGroupRequest>(&response) }).await,
@@ -53,14 +53,15 @@ async fn join(
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // A member that already has an id got it from an existing group. So a missing group is not created.
+        // A member that already has an id got it from an existing group. So if the group is missing, it is not created.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = services.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
-        // The image is read only here, under the group's lock. An image from before the wait for that lock could lack
-        // topics that the group has already seen in a newer image.
+        // The image is read only now, under the group's lock. If it were read before the wait for the lock, another
+        // request could meanwhile pass a newer image to the group. This join would then lack topics that the group
+        // knows.
         let image = services.metadata.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });

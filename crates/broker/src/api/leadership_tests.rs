@@ -54,12 +54,12 @@ impl Opened {
         Opened { broker, client, timeout_ms: 50, _directory: directory }
     }
 
-    /// Registers another broker, and changes the registration of the partition.
+    /// Registers a second broker, then replaces the partition's registration.
     fn register(&self, change: impl FnOnce(&mut PartitionRegistration)) {
         self.register_at("PLAINTEXT", change);
     }
 
-    /// Registers another broker, whose listener has this name, and changes the registration of the partition.
+    /// Registers a second broker with a listener of this name, then replaces the partition's registration.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
         self.broker.node().metadata.control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };

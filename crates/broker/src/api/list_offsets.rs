@@ -91,12 +91,12 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
 struct RequestTerms {
     version: i16,
     isolation: Isolation,
-    /// The outcome of refreshing the offsets of diskless partitions.
+    /// Ok, or the error with which refreshing the offsets of diskless partitions has failed.
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. Returns `None` if
-/// there is no such record.
+/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. Returns `None` if no
+/// record matches.
 async fn look_up(
     hosted: &Partitions,
     long: &LongWork,
@@ -119,7 +119,7 @@ async fn look_up(
         EARLIEST => partition.earliest().map(Some).map_err(code),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
-        // There is no tiered storage, so no record is in it.
+        // Without tiered storage, no record is found.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
         time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),

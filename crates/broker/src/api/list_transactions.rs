@@ -22,7 +22,7 @@ pub async fn handle(
     let request: ListTransactionsRequest = call.body(reply.version)?;
     let _ = services.transactions.prepare(false, []).await;
     let transactions = Arc::clone(&services.transactions);
-    // Only one large request runs at a time, because many ids take much memory until the response is encoded.
+    // Only one large request runs at a time, because a list of many ids takes much memory until it is encoded.
     let is_large = transactions.ids_size().0 > ENTRIES_SHORT_MAX;
     let _turn = if is_large { Some(wide.listing_turn(Listing::Transactions).await) } else { None };
     let listed = move || {
@@ -32,7 +32,8 @@ pub async fn handle(
             ..Default::default()
         })
     };
-    // Runs on a blocking thread, because there may be a million ids and the client chooses the pattern.
+    // Matching may take long: there may be a million ids, and the client chooses the pattern. So it runs on a blocking
+    // thread.
     let failed = |_| ListTransactionsResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() };
     let response = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
     reply.frame::<ListTransactionsRequest>(&response)
@@ -58,8 +59,8 @@ fn listed(
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { transactions.served() } else { Vec::new() };
     let found = transactions.list(&filter, matches)?.into_iter();
-    // `served` in the response contains only the partitions that were served both before and after the listing. The
-    // listed ids may be incomplete for any other partition.
+    // The response names the partitions of `__transaction_state` that were served both before and after the listing.
+    // The list has all ids of these partitions, but may lack ids of others.
     let still = if served.is_empty() { Vec::new() } else { transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {
@@ -78,7 +79,7 @@ fn listed(
     Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, served, ..Default::default() })
 }
 
-/// Returns the names in the state filter that are not names of states.
+/// Returns the names in the state filter that are not states of a transaction.
 fn unknown(request: &ListTransactionsRequest) -> Vec<Text> {
     let names = request.state_filters.iter();
     names.filter(|name| TransactionState::from_name(name).is_none()).cloned().collect()

@@ -107,7 +107,8 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
-        // Another request has created the topic since the metadata was read, so the client only has to retry.
+        // Another request has created the topic since this one read the metadata. After this error the client retries
+        // and finds the topic.
         ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
         code => code,
     };

@@ -1,13 +1,13 @@
-//! Kafka's APIs, one file each. A file begins with the versions that it serves. Its checks follow the order of the
-//! fields in the request.
+//! Kafka's APIs, each in a file of its own. The comment of a file begins with the versions that are served. The checks
+//! in a file follow the order of the request's fields.
 //!
 //! Produce, Fetch, OffsetFetch and the commits of offsets may complete after later requests of the same connection were
 //! admitted. A request of any other API completes before the next one is admitted, so that clients see the order that
 //! Kafka guarantees.
 //!
-//! An admitted request is carried out even if earlier responses have not been sent. The future in a [`Completion`]
-//! affects nothing but the response. Requests of thousands of entries run apart from the threads that serve connections
-//! ([`wide`]).
+//! An admitted request is carried out even if earlier responses have not been sent. Its effects do not depend on the
+//! future in a [`Completion`], which only makes the response. Requests of thousands of entries do not run on the
+//! threads that serve connections ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
@@ -93,15 +93,17 @@ use fullbore_host::unread_responses::{NoRoom, ResponseRoom};
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// Maximum time that a produce request waits for memory after its client has disconnected. With acks=0 the batch must
-/// still be written.
+/// Maximum time that a produce request waits for memory after its client has disconnected. Its admission is not
+/// cancelled at once, because a client may close its connection right after a batch with acks=0, which must still be
+/// written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns how long the admission of a request may go on once its client has disconnected. `None` if the admission of
-/// this API never takes long.
+/// Returns how long the admission of a request may continue after its client has disconnected. `None` means that there
+/// is no limit, because the admission of this API never takes long.
 ///
 /// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
-/// [`Completion::Later`], because the client's next request, such as a Heartbeat, must find the member joined.
+/// [`Completion::Later`], because the client must be a member of the group when its next request, such as a Heartbeat,
+/// is admitted.
 pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     match key {
@@ -148,8 +150,8 @@ pub async fn admit(node: &Node, mut call: Call<'_>) -> Result<Option<Admission>,
 /// The response of a request, and the memory reservation of the response if the request is wide.
 type Dispatched = (Option<Completion>, Option<Arc<ResponseRoom>>);
 
-/// Measures a request and carries it out, as a wide one if it has many entries or a large response. The completion is
-/// `None` if there is no response.
+/// Measures a request and carries it out. If it has many entries or a large response, it is carried out as a wide
+/// request. The completion is `None` if there is no response.
 async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply: Reply) -> Result<Dispatched, Fault> {
     let (measured, body_len) =
         (wide::measure(&node.wide, api, &call.reader, reply.version).await?, call.reader.remaining());
@@ -167,9 +169,11 @@ async fn dispatch_measured(api: ApiKey, node: &Node, call: &mut Call<'_>, reply:
     }
 }
 
-/// Carries out a request apart from the threads that serve connections; `bytes` is the memory that it takes. First
-/// reserves memory for a response that may be much larger than its request. The memory of any other response is counted
-/// once the response is made. The completion is `None` if there is no response.
+/// Carries out a request off the threads that serve connections. `bytes` is the memory that the request and its
+/// response take.
+///
+/// If [`response_size`] estimates the response, memory for it is reserved first. The memory of any other response is
+/// counted once the response is made. The completion is `None` if there is no response.
 async fn dispatch_wide(
     api: ApiKey,
     node: &Node,
@@ -198,11 +202,11 @@ async fn dispatch_wide(
     Ok((admitted.map(|completion| wide::driven(&node.wide, bytes, later, completion)), room))
 }
 
-/// Declares which APIs this broker serves: those that have an arm in the call of this macro, and no others.
-/// [`api_versions`] advertises them.
+/// Declares which APIs this broker serves: those with an arm in the one call of this macro. [`api_versions`] advertises
+/// them.
 macro_rules! serve {
     (|$node:ident, $call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
-        /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.
+        /// The APIs that this broker serves, in key order. `fullbore_wire` can decode more APIs.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
         async fn dispatch(

@@ -55,7 +55,8 @@ pub fn leader(
     }
 }
 
-/// Returns the leader of a partition that another broker leads, so that a client with old metadata can go there.
+/// Returns the leader of a partition that another broker leads, so that a client with old metadata can send its request
+/// there.
 ///
 /// Returns `None` if this broker leads the partition or the client cannot reach any leader. Also returns `None` for a
 /// diskless partition, which has no leader.

@@ -23,9 +23,8 @@ const TOPIC_IDS: i16 = 10;
 /// The retention time of a request that leaves the choice to the broker.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit. When this returns, the commit has its position among the group's commits. The commit is written
-/// once its answer is awaited, or once the connection has nothing else to do. Other commits of the client are written
-/// together with it.
+/// Admits a commit. When this returns, the commit is queued and its order among the group's commits is fixed. It is
+/// written together with other commits of the client, once an answer is awaited or the connection has no other work.
 pub async fn admit(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
@@ -73,15 +72,14 @@ pub fn complete(
     }
 }
 
-/// The result of checking a request: which offsets may be committed, and a response that already has the errors of all
-/// other offsets.
+/// The result of checking a request: the offsets that may be committed, and a response with the errors of the others.
 #[derive(Default)]
 pub struct ValidCommit {
     /// The offsets to commit. Their partitions exist, and their metadata is not too large.
     pub offsets: Vec<CommitOffset>,
-    /// Position of each of `offsets` in the response, as topic and partition.
+    /// For each of `offsets`, the indexes of its topic and partition in the response.
     places: Vec<(usize, usize)>,
-    /// Positions in the response of the offsets with too much metadata.
+    /// The same indexes of the offsets whose metadata is too large.
     too_large: Vec<(usize, usize)>,
     /// The response, with the errors that the checks have found so far.
     pub response: OffsetCommitResponse,
@@ -93,7 +91,7 @@ impl ValidCommit {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
 
-    /// Sets the errors of offsets that could not be committed. Each entry is an index into `offsets` and an error.
+    /// Sets the errors of offsets that could not be committed. Each pair is an index into `offsets` and an error.
     fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
@@ -101,14 +99,14 @@ impl ValidCommit {
         }
     }
 
-    /// Sets the same error for every existing partition, because none of the offsets was committed.
+    /// Sets the same error for every partition that exists, because no offset was committed.
     fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }
     }
 
-    /// Counts the offsets of the response in the metrics, by their errors.
+    /// Adds the offsets of the response to the metrics, by their errors.
     pub fn count(&self, metrics: &Metrics) {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
             metrics.offset_committed(partition.error_code);

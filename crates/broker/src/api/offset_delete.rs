@@ -1,4 +1,4 @@
-//! OffsetDelete 0 (KIP-496): deletes offsets of a group. Topics that a member reads keep their offsets.
+//! OffsetDelete 0 (KIP-496): deletes offsets of a group. Offsets of a topic that a member reads are not deleted.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};

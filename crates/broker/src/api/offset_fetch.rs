@@ -1,9 +1,9 @@
 //! OffsetFetch 1-10: returns the committed offsets of groups, for the requested partitions or for all partitions that
 //! have one.
 //!
-//! A partition that is named twice is returned once. Otherwise a short request could fetch the same long metadata a
-//! million times. With `require_stable` (KIP-447), a partition whose offset an open transaction may change gets
-//! UNSTABLE_OFFSET_COMMIT.
+//! A partition that the request names twice is returned once. Otherwise a short request could return the same long
+//! metadata a million times. With `require_stable` (KIP-447), a partition whose offset an open transaction may change
+//! gets UNSTABLE_OFFSET_COMMIT.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
@@ -26,16 +26,16 @@ const TOPIC_IDS: i16 = 10;
 /// The offset of a partition that has no commit.
 const NONE: i64 = -1;
 
-/// Admits a fetch of offsets. The offsets are read only when the response is due. By then, earlier commits of this
-/// client have been written, even if the client did not wait for them.
+/// Admits a fetch of offsets. The offsets are read only when the response is the next to be sent. By then, all earlier
+/// commits of this connection have been written, even if the client did not wait for them.
 pub async fn admit(
     call: &mut Call<'_>,
     services: &Arc<CoordinatorServices>,
     reply: Reply,
 ) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // Waits until the groups are loaded. This cannot fail, because it does not create `__consumer_offsets`. If that
-    // topic is missing, no group has offsets.
+    // Waits until the groups are loaded. The result can be ignored: if `__consumer_offsets` is missing, no group has
+    // offsets.
     let mut requested = vec![&request.group_id];
     requested.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = services.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
@@ -47,7 +47,7 @@ pub async fn admit(
 #[derive(Clone, Copy)]
 struct FetchTerms {
     version: i16,
-    /// True if offsets that an open transaction may replace must not be returned.
+    /// True if the client must not get an offset that an open transaction may replace.
     require_stable: bool,
 }
 
@@ -119,8 +119,8 @@ async fn answer(
     let found = stable.and_then(|()| match &topics {
         None => services.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
-            // Under the lock the offsets are only copied, because commits of other groups wait for this lock, and the
-            // request may name a million partitions.
+            // The lock also delays commits of other groups, and the request may name a million partitions. So the
+            // offsets are only copied under the lock.
             let held =
                 services.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
@@ -136,8 +136,8 @@ async fn answer(
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition, because older versions have no error field
-/// for the group.
+/// Returns the requested topics with the error at each partition. Older versions have no other field for an error of a
+/// group.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };
@@ -151,7 +151,7 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
 #[derive(Default)]
 struct FoundOffsets {
     committed: GroupOffsets,
-    /// The partitions, by topic id, whose offset an open transaction may change.
+    /// The partitions, as topic id and number, whose offset an open transaction may change.
     unstable: BTreeSet<(Uuid, i32)>,
 }
 
@@ -186,8 +186,8 @@ fn of_topic(
     held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
     let found = find(image, version, requested);
-    // An unknown topic id is an error. An unknown topic name is not: its partitions get the response of partitions
-    // without offsets.
+    // An unknown topic id is an error. An unknown topic name is none: its partitions are returned like those without a
+    // commit.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
     let of_topic = found.and_then(|topic| held.committed.get(&topic.id));

@@ -35,7 +35,7 @@ const ADMIN_CLIENT: &str = "__admin_client";
 /// The number of retained batches in a response of Produce 14, if the settings of the topic are unknown.
 const NOT_SAID: i32 = -1;
 
-/// Checks and appends every batch of the request. With acks=0 there is no response, so `None` is returned.
+/// Checks and appends every batch of the request. Returns `None` for acks=0, which has no response.
 ///
 /// # Errors
 /// With acks=0, returns any failure as an error, because only a closed connection can report it.
@@ -67,7 +67,7 @@ pub async fn admit(
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // With acks=0 there is no response, and so no time by which it is due.
+        // With acks=0 there is no response, and so no deadline for it.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
@@ -83,8 +83,8 @@ pub async fn admit(
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // If a batch is not in a log yet, its bytes were copied. The topic names in the response are then copied as well.
-    // So nothing refers to the request's frame any more, and it is freed before the response is sent.
+    // If a batch is not in a log yet, its bytes were copied. The topic names are now copied as well, so that the
+    // request's frame is freed before the response is sent.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -94,8 +94,8 @@ pub async fn admit(
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Finds the partition of each batch. Also returns the entries of the response, one per topic and without partitions so
-/// far.
+/// Finds the partition of each batch. Also returns the entry of each topic in the response, which has no partitions
+/// yet.
 fn resolve<'r>(
     services: &ProduceServices,
     image: &'r Image,
@@ -168,28 +168,28 @@ fn bytes_of(topic: &TopicProduceResponse) -> usize {
         + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
 }
 
-/// A batch whose append is pending, and where its result belongs in the response.
+/// A batch whose append is pending, with the indexes of its topic and partition in the response.
 struct PendingAppend {
     topic: usize,
     partition: usize,
     ticket: AppendTicket,
 }
 
-/// Memory that a pending append takes, including the state of its wait.
+/// Memory that a pending append takes, with the future that waits for it.
 const PENDING_COST: usize = 256;
 
-/// Limit of the time that a Produce request may delay later requests of its connection. Responses leave in the order of
+/// Limits the time that a Produce request may delay later requests of its connection. Responses leave in the order of
 /// the requests, and a client may need a later response to find the new leader of its partitions.
 struct HeldUp {
     behind: Arc<LaterRequests>,
-    /// How many requests other than Produce came before this one on the connection.
+    /// How many requests other than Produce the connection had before this one.
     from: u64,
-    /// Time until which the first later request may be delayed. `None` until a later request has come.
+    /// Time at which the first later request has been delayed for long enough. `None` until a later request arrives.
     until: Option<tokio::time::Instant>,
 }
 
 impl HeldUp {
-    /// Waits until a later request has come and has been delayed for [`HOLDS_UP_MAX`].
+    /// Waits until a later request has arrived and has then been delayed for [`HOLDS_UP_MAX`].
     async fn for_long(&mut self) {
         let until = match self.until {
             Some(until) => until,
@@ -259,8 +259,8 @@ fn begun(requested: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProdu
     }
 }
 
-/// Lowers `retained` to the number of batches that this partition retains, if that is smaller. A change of the setting
-/// reaches the partitions of a topic one after another, so their numbers may differ.
+/// Lowers `retained` to the number of batches that this partition retains, if that number is smaller. After a change of
+/// the setting, the partitions of a topic may have different numbers for a moment.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }

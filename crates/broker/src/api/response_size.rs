@@ -1,11 +1,11 @@
-//! Estimates responses that are much larger than their requests. Such a response lists everything, or has entries much
-//! longer than the names by which they are requested. Making such a response takes many times the memory of its encoded
-//! form, so the memory and the encoded size are both estimated.
+//! Estimates responses that are much larger than their requests. Such a response lists everything, or its entries are
+//! much longer than the names in the request. Making the response takes many times the memory of its encoded form, so
+//! both the memory and the encoded size are estimated.
 //!
-//! A response whose size is limited by that of its request is not estimated here, since [`super::wide`] measures the
-//! request. An estimate may be too high, for example because a filter of the request leaves out most entries. A name
-//! that a request repeats counts once, as the response has it once. Invariant: the estimates are never much too low,
-//! and `tests/wide_memory.rs` compares them with the allocator's count.
+//! If the size of a request limits that of its response, the response is not estimated here, since [`super::wide`]
+//! measures the request. An estimate may be too high, for example if a filter in the request leaves out most entries. A
+//! name that a request repeats counts once, because the response contains it once. Invariant: the estimates are never
+//! much too low, and `tests/wide_memory.rs` compares them with the allocator's count.
 
 use super::call::{Call, once};
 use super::wide::ENTRY_BYTES;
@@ -43,19 +43,20 @@ struct Costs {
     measure: Measure,
     /// A topic without its partitions.
     topic: usize,
-    /// Number of copies of a topic's name that the response has. Their bytes are added to `topic`.
+    /// How many copies of a topic's name the response contains. Their bytes are added to `topic`.
     names: usize,
     /// A partition in Metadata and DescribeTopicPartitions, without its replicas.
     partition: usize,
-    /// The id of a replica, in up to four lists of a partition.
+    /// A replica of a partition. The response contains its id in up to four lists.
     replica: usize,
     /// Any other entry, such as an offset or a transaction.
     entry: usize,
-    /// A producer in DescribeProducers. For [`Measure::Memory`], this includes the copy that the partition returns.
+    /// A producer in DescribeProducers. For [`Measure::Memory`], this includes the partition's description of it, which
+    /// is copied into the response.
     producer: usize,
-    /// How many copies the response has of bytes that clients have set, such as the metadata of offsets.
+    /// How many copies of the bytes that clients have stored, such as the metadata of offsets, exist in the response.
     copies: usize,
-    /// How many copies the response has of the request's bytes, for names that do not exist.
+    /// How many times the response may repeat the bytes of the request, such as names of topics that do not exist.
     request: usize,
 }
 
@@ -120,7 +121,7 @@ pub(super) fn is_estimated(api: ApiKey) -> bool {
     )
 }
 
-/// Returns true if the response of this API is only made once all earlier responses of the connection are sent. All
+/// Returns true if the response of this API is made only after all earlier responses of the connection were sent. All
 /// other estimated responses are made during admission.
 pub(super) fn is_made_later(api: ApiKey) -> bool {
     api == ApiKey::OffsetFetch
@@ -203,7 +204,7 @@ fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest, costs
         topics + limit.min(partitions) * costs.partition(replicas.unwrap_or(1))
     };
     if request.topics.is_empty() {
-        // The names of all topics are in memory while they are sorted. The encoded page has only the topics of its
+        // All topics are in memory while they are sorted by name. The encoded page contains only the topics of its
         // partitions.
         let topics = image.topics().map(|topic| costs.topic(&topic.name));
         let topics: usize = match costs.measure {
@@ -219,21 +220,21 @@ fn topic_partitions(node: &Node, request: &DescribeTopicPartitionsRequest, costs
     size(topics, partitions, named.iter().map(|topic| replicas(topic)).max())
 }
 
-/// Estimates the descriptions of groups: their members are copied and then encoded.
+/// Estimates the descriptions of groups, for which the members are copied and then encoded.
 fn groups(node: &Node, ids: &[Text], costs: &Costs) -> usize {
     let size = |bytes| costs.entry + costs.copies * bytes;
     let of_group = |id: &Text| node.coordinators.groups.peek(id, Group::bytes).map_or(0, size);
     once(ids.iter().collect(), |id| *id).into_iter().map(of_group).sum()
 }
 
-/// Estimates the offsets of groups, with their metadata.
+/// Estimates the entries of committed offsets, including the metadata that clients have stored with them.
 fn offsets(node: &Node, request: &OffsetFetchRequest, costs: &Costs) -> usize {
     let offsets = node.coordinators.groups.offsets();
     let all = |group: &Text| {
         let count = |held: &GroupOffsets| held.values().map(|topic| topic.partitions.len()).sum();
         offsets.read(group, |held| held.map_or(0, count))
     };
-    // Versions before 8 have one group, which is not in the list.
+    // In versions before 8, the only group is in fields of the request itself and not in `groups`.
     let of_one = match &request.topics {
         None => all(&request.group_id),
         Some(topics) => distinct(topics.iter().map(|topic| (&topic.name, Uuid::ZERO, &topic.partition_indexes))),

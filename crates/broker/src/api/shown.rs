@@ -76,7 +76,8 @@ impl<'i> Viewer<'i> {
             Some(id) => (ErrorCode::NONE, *id),
             None => (ErrorCode::LEADER_NOT_AVAILABLE, nodes::NO_LEADER),
         };
-        // If no broker is live, the registered replicas are returned, so that no replica seems to be missing.
+        // If no broker is live, returns the replicas from the metadata, so that the partition does not seem to have
+        // lost any.
         let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
         let isr = replicas.clone();
         ShownPartition {

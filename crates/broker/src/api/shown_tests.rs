@@ -237,8 +237,8 @@ async fn broker_serves_a_diskless_partition_with_any_registered_leader() {
     }
 }
 
-/// Fetches as a consumer of this rack, and returns the response. The fetch has a minimum of one byte and would wait
-/// long for this byte, so only an immediate response arrives in time.
+/// Fetches as a consumer of this rack, and returns the response. The fetch waits long for one byte, so the test only
+/// passes if the response is immediate.
 fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
     let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
     let topic_id = opened.broker.node().metadata.control.image().topic(TOPIC).expect("there").id;

@@ -26,7 +26,7 @@ async fn sync(services: &CoordinatorServices, request: &SyncGroupRequest, versio
     }
     let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
     if !services.groups.has_room(incoming, true) {
-        // The memory limit of groups is reached. Kafka has this error for an assignment that is too large for its log.
+        // The memory limit of groups is reached. Kafka returns this error if an assignment is too large for its log.
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);

@@ -40,9 +40,9 @@ pub fn partition(partitions: &Partitions, topic: &Topic, index: i32) -> Result<A
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If the
-/// partition got its first record after that call, another thread may still be creating its directory. This function
-/// waits until the directory is there.
+/// Finds a partition. The caller must have opened the partitions of its request with [`AnyPartition::open_all`]. If the
+/// first record of the partition arrived after that call, another thread may still be creating the directory. This
+/// function waits until the directory exists.
 ///
 /// # Errors
 /// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client
@@ -57,7 +57,7 @@ pub async fn opened(partitions: &Partitions, topic: &Topic, index: i32) -> Resul
     Ok(partition)
 }
 
-/// Returns the partitions with these names. Those that do not exist are left out.
+/// Returns the partitions with these names, except those that do not exist.
 pub fn named<'n>(
     partitions: &Partitions,
     image: &Image,
@@ -67,7 +67,7 @@ pub fn named<'n>(
 }
 
 /// Opens `partitions` as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless partitions, since
-/// other brokers also write to these. Afterwards the offsets are no older than this call.
+/// other brokers also write to these. The refreshed offsets are at least as new as this call.
 ///
 /// # Errors
 /// Fails if the offsets cannot be refreshed.

@@ -27,7 +27,8 @@ const LOADING_FROM: i16 = 2;
 /// The last version of OffsetCommit that has topic names.
 const WITH_NAMES: i16 = 9;
 
-/// Admits a commit. When this returns, the commit has its position among the group's commits, as for OffsetCommit.
+/// Admits a commit. When this returns, the commit is queued and its order among the group's commits is fixed, as for
+/// OffsetCommit.
 pub async fn admit(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;
@@ -75,7 +76,7 @@ async fn begin(
     groups.commit(group, &committer, Some(verified), offsets, &call.client.unwritten)
 }
 
-/// Converts a request into one of OffsetCommit, so that both share the same checks.
+/// Converts a request into an OffsetCommit request, which has the same checks.
 fn as_commit(request: &TxnOffsetCommitRequest) -> OffsetCommitRequest {
     let topic = |topic: &TxnOffsetCommitRequestTopic| OffsetCommitRequestTopic {
         name: topic.name.clone(),

@@ -1,10 +1,10 @@
 //! Wide requests: requests with thousands of entries, such as partitions. Each entry takes time and memory.
 //!
-//! Such a request is measured before it is decoded. It is then decoded, executed and answered apart from the threads
-//! that serve connections. A short request with a large response, such as a list of all topics, is executed in the same
-//! way. [`super::response_size`] estimates such a response before the request is executed. Each poll of a wide
-//! request's future needs a permit and a share of the memory budget. Fetches of large sessions also run in this way,
-//! even if the request itself is short. Work that is long for other reasons is in [`fullbore_host::long_work`].
+//! Such a request is measured before it is decoded. It is then decoded, executed and answered off the threads that
+//! serve connections. A short request with a large response, such as a list of all topics, is executed in the same way.
+//! [`super::response_size`] estimates the response first. Each poll of a wide request's future needs a permit and a
+//! share of the memory budget. A fetch of a large session also runs in this way, even if the request is short. Work
+//! that takes long for other reasons uses [`fullbore_host::long_work`].
 //!
 //! Memory is reserved before a permit is taken, and nothing is awaited while a permit is held. Memory that is kept
 //! between polls is charged to the connection, which admits one request at a time. Commands to the control plane keep
@@ -22,9 +22,10 @@ use tokio::sync::SemaphorePermit;
 const SHORT_BODY: usize = 16 * 1024;
 /// A request with at most this many entries is not wide. It takes a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
-/// Approximate maximum memory that one entry takes in all: the decoded entry, its result, and the encoded result.
+/// Approximate maximum memory that one entry of a request takes. This is the sum of the decoded entry, its result and
+/// the encoded result.
 pub(super) const ENTRY_BYTES: usize = 448;
-/// A response of at most this size is not wide. It takes as long as [`ENTRIES_SHORT_MAX`] entries of a request.
+/// A response of at most this size is not wide. Making it takes as long as a request of [`ENTRIES_SHORT_MAX`] entries.
 const RESPONSE_SHORT_MAX: usize = ENTRIES_SHORT_MAX * ENTRY_BYTES;
 
 /// Returns true if the body is so large that the request may be wide and has to be measured.
@@ -51,13 +52,13 @@ pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Returns true if a response of this size makes its request wide.
+/// Returns true if a response of this size makes its request a wide one.
 pub fn is_large(response_bytes: usize) -> bool {
     response_bytes > RESPONSE_SHORT_MAX
 }
 
-/// Waits until no other wide command of the control plane runs. While such a command runs, it holds several times the
-/// memory of its request. Returns `None` at once if requests of this API are no such commands.
+/// Waits until no other wide command of the control plane runs, because each takes several times the memory of its
+/// request. Returns `None` at once if this API is not a command of the control plane.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(
@@ -78,8 +79,8 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
     }
 }
 
-/// Runs a command of the control plane on `entries` entries that a short request implies, such as "all partitions". If
-/// there are more entries than in a short request, the command runs like a wide request.
+/// Runs a command of the control plane whose short request stands for `entries` entries, such as "all partitions". If
+/// these are more than [`ENTRIES_SHORT_MAX`], the command runs like a wide request.
 pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: F) -> F::Output {
     if entries <= ENTRIES_SHORT_MAX {
         return command.await;
@@ -88,8 +89,8 @@ pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: 
     wide.drive(ENTRY_BYTES * entries, command).await
 }
 
-/// Moves the future of a wide request's completion off the threads that serve connections. With `room`, the future
-/// first reserves memory for a response of that many bytes.
+/// Returns a completion whose future runs off the threads that serve connections. With `room`, the future first
+/// reserves memory for a response of that many bytes.
 pub fn driven(
     wide: &Arc<WideWork>,
     bytes: usize,

@@ -90,20 +90,20 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let topic =
             |index| MetadataRequestTopic { name: Some(format!("unknown-{index}").into()), ..Default::default() };
         let requested = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
-        // The response is estimated in one poll, and made in another.
+        // One poll estimates the response, and another makes it.
         assert_eq!(polls(&mut opened, &requested, 9).0, 2 * expected, "Metadata of {count}");
 
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
         let requested =
             OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
-        // The estimate is one poll, the admission another, and the response the last.
+        // The first poll estimates the response, the second admits the request, and the third makes the response.
         assert_eq!(polls(&mut opened, &requested, 7).0, 3 * expected, "OffsetFetch of {count}");
     }
 }
 
-/// The request has no entries, but the response has one for each partition that needs an election. Only many entries
-/// need a permit.
+/// The request has no entries, but the response has one for each partition that needs an election. Only a response with
+/// many entries needs a permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn election_of_all_partitions_needs_a_permit_if_many_need_one() {
     for (count, needs_permit) in [(FEW, false), (MANY, true)] {
@@ -177,7 +177,7 @@ async fn wide_command_waits_for_another_and_fetches_do_not() {
     assert_eq!(waiting.join().expect("answered").1.responses.len(), MANY as usize);
 }
 
-/// The requests have at most one entry, but the responses have one for each partition.
+/// Each request has at most one entry, but its response has an entry for each partition.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_requests_for_many_partitions_need_a_permit() {
     for (count, needs_permit) in [(FEW, false), (MANY, true)] {
@@ -258,7 +258,7 @@ async fn description_of_a_large_group_needs_a_permit() {
     }
 }
 
-/// Creates 1,500 topics, whose settings are a response of several megabytes. Returns the request for them.
+/// Creates 1,500 topics. Returns a request for their settings, whose response has several megabytes.
 async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     let names: Vec<String> = (0..1_500).map(|index| format!("t{index}")).collect();
     let topic = |name: &String| CreateTopic {
@@ -282,8 +282,8 @@ async fn request_for_many_settings(opened: &Opened) -> DescribeConfigsRequest {
     }
 }
 
-/// Sends a request over two connections, of which the first does not read its response. The limit allows a single
-/// unread response. Checks that the first connection ends in the middle of its response.
+/// Sends a request over two connections, of which the first does not read its response. The limit allows only one
+/// unread response. Checks that the first connection is closed in the middle of its response.
 async fn second_response_closes_the_first_connection<R: Request>(opened: &Opened, request: &R, version: i16) {
     let unread = &opened.broker.node().unread;
     let none_counts = async || {
@@ -319,7 +319,7 @@ async fn unread_responses_beyond_their_limit_close_the_oldest_connection() {
     second_response_closes_the_first_connection(&opened, &request, 4).await;
 }
 
-/// The response of OffsetFetch is made only after the admission of its request. It must count as unread all the same.
+/// The response of OffsetFetch is made only after the admission of its request, but it must count as unread as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_offsets_of_a_group_beyond_the_limit_close_the_oldest_connection() {
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
@@ -356,7 +356,8 @@ fn committed(opened: &mut Opened, partitions: std::ops::Range<i32>, metadata_byt
     }
 }
 
-/// A hanging disk may hold up a description of the log directories, so each kind of listing has its own slot.
+/// A hanging disk may delay a description of the log directories for long. So each kind of listing has a slot of its
+/// own.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_list_of_transactions_holds_up_no_description_of_log_dirs() {
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: MANY, replication_factor: -1, ..Default::default() };
@@ -370,7 +371,7 @@ async fn long_list_of_transactions_holds_up_no_description_of_log_dirs() {
     drop(turn);
 }
 
-/// The response has a repeated name only once, so it is short too.
+/// The response contains a repeated name only once, so the response is short as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_requests_that_repeat_a_name_need_no_permit() {
     const TIMES: usize = 1_990;
@@ -412,7 +413,7 @@ async fn short_requests_that_repeat_a_name_need_no_permit() {
 
     let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 0 };
     assert_eq!(opened.produced_by(stamp, 1).0, ErrorCode::NONE);
-    // The body is too short to be measured, so 4,000 entries do not make the request wide.
+    // A body of this size is not measured, so 4,000 entries do not make the request a wide one.
     let topics = vec![ProducersTopic { name: name(), partition_indexes: vec![0; 4_000], ..Default::default() }];
     let (turns, response) = polls(&mut opened, &DescribeProducersRequest { topics, ..Default::default() }, 0);
     assert_eq!((turns, response.topics[0].partitions.len()), (0, 1), "DescribeProducers");
@@ -441,7 +442,7 @@ async fn unread_bytes(opened: &Opened) -> usize {
     unread.bytes()
 }
 
-/// Three clients read a part of their responses every tenth of a second. Only one response fits into the limit.
+/// Three clients each read a part of their response every 100 ms. The limit allows only one unread response.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_that_read_steadily_all_get_their_responses() {
     const PARTS: usize = 20;

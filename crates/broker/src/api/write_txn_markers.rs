@@ -16,8 +16,8 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: WriteTxnMarkersRequest = call.body(reply.version)?;
     let is_allowed = reply.listener == services.metadata.config.replication.listener;
-    // A marker is appended when its future is polled for the first time. So the markers are appended in the order of
-    // the request.
+    // The first poll of a marker's future appends the marker. All futures are polled once in the order of the request,
+    // so the markers are appended in this order.
     let mut appended = FuturesOrdered::new();
     for (count, (marker, at)) in
         request.markers.iter().flat_map(|marker| partitions(marker).map(move |at| (marker, at))).enumerate()

@@ -1,9 +1,9 @@
 //! The internal topic that stores a coordinator's state. The topic is created when it is first used. Each of its
-//! partitions stores one *shard* of the state. This broker loads a shard when it begins to lead the partition, and
-//! leaves the shard when another broker leads.
+//! partitions stores one *shard* of the state. When this broker begins to lead the partition, it *loads* the shard: it
+//! reads the partition's log and installs the state in memory. Then the shard *serves*. When another broker begins to
+//! lead, this one *leaves* the shard and removes its state.
 //!
-//! A request reaches the state of a key only while the key's shard is serving. A shard begins to serve once everything
-//! in its log has been installed.
+//! A request reaches the state of a key only while the key's shard serves.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -32,13 +32,13 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// The name of the stored state in log lines, such as `groups`.
+    /// Name of the stored state in log lines, such as `groups`.
     const STATE: &'static str;
 
     /// Returns the internal topic.
     fn topic(&self) -> &CoordinatorTopic;
 
-    /// Reads the shard's log and installs what it contains, if the shard has not been replaced meanwhile
+    /// Reads the shard's log. Then installs the state that the log contains, unless the shard was replaced meanwhile
     /// ([`CoordinatorTopic::having`]). Blocks.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ pub struct CoordinatorTopic {
     logs: Arc<Partitions>,
     /// The shards of the topic. `None` while the topic does not exist.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if the last check found no shard that is loading. Requests then do not wait.
+    /// True if the last check found no shard that is loading, so requests need not check again.
     all_loaded: AtomicBool,
     /// Limits how often a failure to create the topic is logged.
     unmade: LogRateLimit,
@@ -87,8 +87,8 @@ impl CoordinatorTopic {
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the current shards, or `None` while the topic does not exist. While the caller holds the guard, no shard
-    /// is adopted or left.
+    /// Returns the current shards, or `None` while the topic does not exist. While the caller holds the guard, the set
+    /// of shards does not change.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }
@@ -99,7 +99,7 @@ impl CoordinatorTopic {
         self.all_loaded.store(false, Ordering::Release);
     }
 
-    /// Calls `put` with the topic if `shard` is still one of its shards. The topic keeps the shard during the call.
+    /// Calls `put` with the topic if `shard` is still one of its shards. The shard cannot be replaced during the call.
     pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
         let topic = self.topic.read();
         let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
@@ -108,8 +108,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic's shards now and after each new image. Returns once the broker stops and publishes no more
-    /// images.
+    /// Adopts the topic's shards now and after each new image. Returns when the broker stops, since it then publishes
+    /// no more images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);
@@ -179,8 +179,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Replaces the shards if the topic or the leaders of its partitions have changed. New shards that this broker
-    /// leads are then loaded.
+    /// Compares the shards with the image. If the topic or the leaders of its partitions have changed, replaces the
+    /// shards and starts to load the new ones that this broker leads.
     pub fn adopt<C: Coordinator>(coordinator: &Arc<C>) {
         let this = coordinator.topic();
         let name = this.settings.name;
@@ -189,14 +189,14 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images do not change this topic. Such images are recognised under the read lock, because the write lock
-        // would have to wait while shards are installed.
+        // Most images do not change this topic, and then only the read lock is taken. The write lock would have to wait
+        // while another thread installs the state of a shard.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // The image is read under the lock. An image that was read earlier might bring back a topic that was left
-        // meanwhile.
+        // The image is read under the lock. If it were read before, another thread could meanwhile leave a deleted
+        // topic according to a newer image, and this thread would adopt that topic again.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;
@@ -205,7 +205,8 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // Shards of `before` that stay are already loaded, or another task is loading them.
+                // The other shards were taken over from `before`. Each is loaded already or is being loaded by another
+                // task.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -245,15 +246,15 @@ impl CoordinatorTopic {
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let slots = Arc::new(Semaphore::new(LOADS_MAX));
-        // All logs are requested first, so that other threads open them while the first shards are read.
+        // Requests all logs first, so that other threads open them while the first shards are read.
         shards.iter().for_each(|shard| shard.partition().request_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&slots)));
         }
     }
 
-    /// Loads a shard. Retries after each failure until the shard is loaded or gone, because a lack of descriptors or
-    /// memory may pass.
+    /// Loads a shard. A failure may pass, such as a lack of descriptors or memory. So this retries until the shard is
+    /// loaded or no longer used.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, slots: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
@@ -267,8 +268,8 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // If the partition was deleted or is led elsewhere, this broker is about to leave the shard, so the failure
-            // is no error.
+            // The partition was deleted or another broker leads it. This broker will leave the shard when it gets the
+            // image, so nothing is logged.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: their clients must wait until a retry succeeds", C::STATE);
@@ -283,9 +284,9 @@ impl CoordinatorTopic {
         shard: &Arc<Shard>,
         slots: &Semaphore,
     ) -> Result<(), ReplayError> {
-        // Opening a log may take long, so the permit is taken only afterwards.
+        // Opening the log may take long, so the slot is taken only afterwards.
         shard.partition().opened().await.map_err(ReadError::from)?;
-        // Records that an earlier leader wrote count only once all in-sync replicas have them.
+        // Records of an earlier leader may still be truncated, so this waits until all in-sync replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
         let _slot = slots.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));

@@ -4,9 +4,11 @@
 //! between that verification and the write, the write must be refused. Otherwise the write would open a transaction
 //! that no marker ends.
 //!
-//! With transaction version 2, a marker has the producer's next epoch. The producer may already write in that epoch
-//! before the marker comes, so the marker ends only transactions of earlier epochs. The last [`MARKERS_MAX`] markers
-//! are remembered. If more than that have come since a verification, the verified transaction counts as ended.
+//! With transaction version 2, a marker contains the producer's next epoch. The producer may already write in that
+//! epoch before the marker is appended, so the marker ends only transactions of earlier epochs.
+//!
+//! The last [`MARKERS_MAX`] markers are remembered. If more than that were appended since a verification, the verified
+//! transaction counts as ended.
 
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
@@ -15,10 +17,10 @@ use std::collections::VecDeque;
 /// How many markers are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// How many markers a shard had at some point, such as the start of a verification.
+/// How many markers a shard had at some time, such as the start of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
-    /// The leader epoch in which this broker wrote the shard at that point.
+    /// The leader epoch in which this broker wrote to the shard at that time.
     leader_epoch: i32,
     count: u64,
 }
@@ -92,8 +94,8 @@ mod tests {
         assert_eq!(ended.last.len(), MARKERS_MAX);
     }
 
-    /// With transaction version 2, the producer may already write in the next epoch before the marker comes. The marker
-    /// must not end the transaction of that next epoch.
+    /// With transaction version 2, the producer may already write in its next epoch before the marker is appended. The
+    /// marker must not end the transaction of that next epoch.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

@@ -1,5 +1,5 @@
-//! Writes transaction markers into an internal topic. The coordinator of that topic then applies or drops the records
-//! of the transaction.
+//! Writes transaction markers into a partition of an internal topic, whose coordinator then applies or drops the
+//! records of the transaction.
 
 use super::PendingWrite;
 use crate::partitions::AppendError;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// The outcome of appending a marker.
 pub type MarkerOutcome = Result<(), AppendError>;
 
-/// A coordinator whose records may be part of transactions. The coordinator gets the ends of these transactions in the
-/// order of the log.
+/// A coordinator whose records may be part of transactions. It applies the ends of these transactions in the order of
+/// the log.
 pub trait MarkedCoordinator: Send + Sync {
     /// Queues a marker for `partition` of the coordinator's topic. Once all in-sync replicas have the marker, the
     /// coordinator changes its state, and then sends the outcome to the caller.

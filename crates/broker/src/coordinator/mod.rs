@@ -1,8 +1,8 @@
-//! Keeps the state of a coordinator in an internal topic. Each change is written there as records, from which a broker
-//! restores the state.
+//! Stores the state of a coordinator in an internal topic. Each change of the state is written there as records, from
+//! which a broker restores the state.
 //!
-//! A coordinator is a pure state machine. A change that must be stored becomes records in the partition that its key
-//! belongs to ([`shard`]). Once they are replicated, the change takes effect and the request is answered. A broker that
+//! A coordinator is a pure state machine. A change is written as records to the partition to which its key belongs
+//! ([`shard`]). Once these records are replicated, the change takes effect and the request is answered. A broker that
 //! begins to lead a partition first reads all of it ([`replay`]) and only then serves requests. The records have a
 //! meaning only to their coordinators, [`groups`](crate::groups) and [`transactions`](crate::transactions).
 

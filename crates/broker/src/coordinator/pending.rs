@@ -13,13 +13,13 @@ use tokio::time::timeout;
 pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
-/// The outcome of a write, and the flush that its caller must still wait for, if there is one.
+/// The result of a write's callback. If the topic requires a flush, also the ticket with which the caller waits for it.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
 /// A write that has been queued. Dropping this value does not cancel the write.
 pub struct PendingWrite<T> {
     shard: Arc<Shard>,
-    /// Receives the outcome. `None` once it has arrived.
+    /// Receives the outcome. `None` once the outcome was received.
     outcome: Option<oneshot::Receiver<WriteOutcome<T>>>,
 }
 
@@ -27,8 +27,8 @@ impl Shard {
     /// Queues a write of records. `callback` is called once the records are replicated or have failed, and before the
     /// callback of the next write. The result of `callback` goes to the caller that waits for the write.
     ///
-    /// `callback` must not take a lock that any thread holds while it queues a write. The append begins when a caller
-    /// waits or calls [`Shard::flush`], or when the queue is long.
+    /// A thread may hold locks while it queues a write, so `callback` must not take any of these locks. The append
+    /// begins when a caller waits or calls [`Shard::flush`], or when the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
@@ -40,7 +40,7 @@ impl Shard {
                 Ok(durable) => (callback(Ok(())), durable),
                 Err(error) => (callback(Err(error)), None),
             };
-            // If the waiter was dropped, the outcome is not needed.
+            // If the receiver was dropped, no task needs the outcome.
             let _ = answer.send(outcome);
         });
         self.request(records, callback);
@@ -59,8 +59,8 @@ impl<T> PendingWrite<T> {
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the flush that the topic requires fails, or if the replicas take longer than
-    /// [`KEPT_WITHIN`]. The write is in the log in both cases. If the append itself fails, the callback gets the error
-    /// instead.
+    /// [`KEPT_WITHIN`]. In both cases, the log contains the write. If the append itself fails, the callback gets the
+    /// error instead.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
@@ -76,8 +76,8 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // Everything that was appended is replicated, so another thread must still be appending this
-                        // write. Keeps waiting.
+                        // All appended writes are replicated but this one has no outcome, so another thread is still
+                        // appending it. Keeps waiting.
                         Err(_) => {}
                     }
                 }

@@ -13,8 +13,8 @@ use std::io;
 
 /// Maximum size of one read. A larger batch is read as a whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Maximum number of lookups of a chunk. A lookup is repeated if the segment was removed before the chunk could be
-/// read, for example by compaction on a full disk.
+/// Maximum number of times that the records of one chunk are looked up. The lookup is repeated if their segment was
+/// removed before they were read, for example by compaction on a full disk.
 const LOOKUPS_MAX: usize = 8;
 
 /// The reason why a partition cannot be read.
@@ -26,7 +26,7 @@ pub enum ReplayError {
     /// The file system has reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No broker can have written these records.
+    /// The bytes are damaged: no broker writes such records.
     #[error("at offset {offset}: {why}")]
     Damaged {
         /// Offset of the first record that cannot be read.
@@ -89,7 +89,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
         for batch in batches(&chunk) {
             let batch = match batch {
                 Ok(batch) => batch,
-                // The last batch of a chunk may be incomplete. The next chunk then begins with this batch.
+                // The end of a chunk may cut its last batch, so the next chunk begins with that batch.
                 Err(_) if next > begin => break,
                 Err(why) => return Err(ReplayError::Damaged { offset: next, why }),
             };
@@ -103,7 +103,8 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
             next = next.max(batch.last_offset() + 1);
         }
         if next == begin {
-            // Compaction has removed the last batches, so there is nothing left below the high watermark.
+            // The read has found no more batches below the high watermark, because compaction has removed the last
+            // ones.
             return Ok(());
         }
     }
@@ -127,8 +128,8 @@ pub(super) fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> 
     }
 }
 
-/// Calls `each` with the records that have a key, beginning at offset `first`. A batch may begin before the log start,
-/// so its records below `first` are skipped.
+/// Calls `each` with the records that have a key, beginning at offset `first`. The log may start in the middle of a
+/// batch, so records below `first` are skipped.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

@@ -1,9 +1,8 @@
 //! A partition of an internal topic, as its coordinator writes it: a queue of writes with their callbacks.
 //!
-//! A caller appends all waiting writes, also those that others queued, so writes that come at the same time share a
-//! batch. If another thread is already appending, the caller leaves its write to that thread, which checks the queue
-//! again after it has unlocked the writer. A thread that has appended the queue [`ROUNDS_MAX`] times leaves further
-//! writes to another thread.
+//! A caller appends all queued writes, also those of other callers, so that concurrent writes share a batch. If another
+//! thread is already appending, the caller leaves its write to that thread. That thread unlocks the writer and then
+//! checks the queue again. After [`ROUNDS_MAX`] rounds, it leaves further writes to another thread.
 //!
 //! Writes are appended, and their callbacks called, in the order in which they were queued.
 
@@ -28,8 +27,8 @@ use tokio::sync::watch;
 const BATCH_BYTES: usize = 512 << 10;
 /// Once this many writes wait, the caller that queues the last one appends them all, if the log is open.
 const WAITING_MAX: usize = 512;
-/// Maximum number of times that a caller appends the queue, if others queue further writes meanwhile. After that,
-/// another thread continues.
+/// Maximum number of rounds in which a caller appends the queue, if other callers queue further writes meanwhile. After
+/// that, another thread continues.
 const ROUNDS_MAX: usize = 4;
 
 /// A record as its key and its value. A tombstone has no value.
@@ -37,7 +36,7 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 
 /// The records of one write.
 pub enum Records {
-    /// Records outside of transactions. If they exceed the size limit of a batch, they get several batches.
+    /// Records outside of transactions. If they exceed the size limit of a batch, they are written as several batches.
     Plain(Vec<KeyValue>),
     /// Records outside of transactions that share one batch, however large they are. So a replay finds all or none of
     /// them.
@@ -51,16 +50,16 @@ pub enum Records {
     Late(Late),
 }
 
-/// A producer with a transaction to which this partition belongs. The transaction coordinator has verified this.
+/// A producer whose transaction includes this partition, as verified with the transaction coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// How many markers the shard had before the verification. The verification is valid until a marker of this
-    /// producer comes.
+    /// How many markers the shard had before the verification. The verification is no longer valid once the
+    /// shard gets a later marker of this producer.
     pub seen: MarkersSeen,
-    /// The partition's state when the verification began, and the epoch of the transaction coordinator that has
-    /// verified.
+    /// The partition's state when the verification began, and the epoch of the transaction coordinator that verified
+    /// the transaction.
     pub at: VerificationTime,
 }
 
@@ -70,7 +69,7 @@ impl Records {
     /// Creates records that are computed only after the callbacks of all earlier writes. There may be many records, so
     /// the iterator makes them one by one.
     ///
-    /// Neither `records` nor the iterator may take a lock that any thread holds while it queues a write.
+    /// A thread may hold locks while it queues a write. Neither `records` nor the iterator may take any of these locks.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
     }
@@ -92,7 +91,7 @@ pub enum Status {
     Failed,
     /// Another broker leads the shard's partition.
     Elsewhere,
-    /// The topic was deleted, or the partition has a new leader. The shard is no longer used.
+    /// The topic was deleted or the partition has a new leader, so this shard was left.
     Gone,
 }
 
@@ -101,7 +100,7 @@ pub enum Status {
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,
-    /// True if this process had an earlier shard of the same partition.
+    /// True if this shard has replaced an earlier one of the same partition since the process was started.
     is_successor: bool,
     /// The epoch in which this broker leads the partition, or [`NO_EPOCH`] if another broker leads it.
     leader_epoch: AtomicI32,
@@ -115,13 +114,14 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Creates a shard. Its log must still be loaded, unless nothing was ever written to it. Batches are written with
-    /// `compression`.
+    /// Creates a shard that writes its batches with `compression`. The shard must first load its log, unless nothing
+    /// was ever written to the partition.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
 
-    /// Creates the shard that replaces `shard` after the partition's leader has changed, or has been elected again.
+    /// Creates the shard that replaces `shard` after the partition got another leader, or after the same leader was
+    /// elected again.
     pub fn successor_of(shard: &Shard) -> Arc<Shard> {
         Shard::following(Arc::clone(&shard.partition), shard.compression, true)
     }
@@ -151,21 +151,22 @@ impl Shard {
         &self.partition
     }
 
-    /// Returns true if this process had an earlier shard of the same partition, whose state may still be in memory.
+    /// Returns true if this shard has replaced an earlier one of the same partition, whose state may still be in
+    /// memory.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
 
-    /// Returns true if this shard can stay: this broker led the partition when the shard was created and still does, or
-    /// another broker did and one still does.
+    /// Returns true if the partition still has the role for which the shard was created: this broker has led it all the
+    /// time, or another broker leads it.
     ///
-    /// If this broker was elected again for the very next epoch, no other leader has written in between, and the shard
-    /// continues in that epoch. An epoch after that counts as another role.
+    /// If this broker was elected again and the epoch has only increased by one, no other broker has led in between.
+    /// The shard then continues in the new epoch.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // If the epoch is later than the next one, another broker may have led in between and written records that
-            // this shard does not know.
+            // After a larger step, another broker may have led in between and written records that this shard does not
+            // know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true
@@ -197,12 +198,11 @@ impl Shard {
 
     /// Waits until the shard is no longer loading.
     pub async fn loaded(&self) {
-        // The wait only fails once the channel's sender is dropped. The shard owns the sender, so this cannot happen
-        // here.
+        // The wait can only fail if the sender is dropped, but the shard itself owns the sender.
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the partition's present state, for a verification of this producer that begins now.
+    /// Returns the partition's state, against which a verification of this producer that begins now is checked later.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }
@@ -212,8 +212,8 @@ impl Shard {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write, which is appended at the next [`Shard::flush`], or at once if the queue is long. If the write's
-    /// transaction may already have ended, the write is refused with [`AppendError::Unverified`].
+    /// Queues a write. The write is appended by the next [`Shard::flush`], or at once if the queue is long. If the
+    /// write's transaction may already have ended, the write is refused with [`AppendError::Unverified`].
     pub(super) fn request(self: &Arc<Self>, records: Records, callback: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
@@ -240,18 +240,17 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Locks the writer, so that no thread can append until the guard is dropped. Stands for another thread that
-    /// appends.
+    /// Locks the writer, as another thread that appends would do. No thread can append until the guard is dropped.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
     }
 
-    /// Appends the waiting writes. If another thread is already appending, they are left to that thread. Blocks on the
+    /// Appends the queued writes. If another thread is already appending, leaves them to that thread. Blocks on the
     /// disk if the partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
-        // Makes the queued write visible before `try_lock`. A thread that holds the lock then finds the write when it
-        // checks the queue after unlocking.
+        // Orders the write in the queue before `try_lock`. If `try_lock` fails, the thread that holds the lock checks
+        // the queue after it has unlocked, and so finds this write.
         fence(Ordering::SeqCst);
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };
@@ -260,7 +259,8 @@ impl Shard {
             drop(memory);
             fence(Ordering::SeqCst);
             let is_late = self.waiting.lock().first().map(|write| matches!(write.records, Records::Late(_)));
-            // Late records can be computed only after the callbacks of the earlier writes.
+            // Late records are computed only after the callbacks of all earlier writes. If these are pending, the task
+            // that calls them will continue here.
             if is_late.is_none_or(|is_late| is_late && !self.unreplicated.is_empty()) {
                 return;
             }
@@ -268,8 +268,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Returns true for records of a transaction that may have ended, and false for all other records. Remembers the
-    /// transactions that a marker ends. The caller has locked the queue.
+    /// Returns true if the records are part of a transaction that may have ended. If they are a marker, remembers the
+    /// transactions that it ends. The caller has locked the queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
@@ -363,7 +363,7 @@ impl<'a> WriteBatch<'a> {
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
-                        // The callbacks of earlier writes have not been called yet, and late records depend on them.
+                        // Late records depend on the callbacks of earlier writes, which have not been called yet.
                         self.shard.put_back(Write { records: Records::Late(records), callback }, writes);
                         return;
                     }
@@ -447,7 +447,7 @@ impl<'a> WriteBatch<'a> {
         }
         let written = match appended? {
             AppendStep::Blocked(_) => return Err(AppendError::Unverified),
-            // The batch has no sequence numbers, so it is never parked. It is either written or refused.
+            // A batch without sequence numbers is never parked, so it is either written or refused.
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
@@ -456,11 +456,12 @@ impl<'a> WriteBatch<'a> {
 
 impl WriteBatch<'_> {
     /// Returns the partition's present state, with the epoch of the coordinator that verified the transaction. The
-    /// state at the verification is not needed, since [`EndedTransactions`] has checked the markers in between.
+    /// state at the time of the verification is not needed, since [`EndedTransactions`] has checked the markers since
+    /// then.
     ///
     /// # Errors
-    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification. The log has
-    /// then also forgotten the epoch of the producer's coordinator.
+    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it
+    /// the epoch of the producer's coordinator.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };

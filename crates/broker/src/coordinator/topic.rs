@@ -7,27 +7,28 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::sync::Arc;
 
-/// An internal topic with one shard per partition. Keys are spread over the partitions that the topic had when it was
-/// first seen, so partitions added later get no shards.
+/// An internal topic with one shard per partition. Keys are spread over the partitions that the topic had when this
+/// broker first saw it. Partitions that are added later get no shards.
 pub struct InternalTopic {
     id: Uuid,
     shards: Vec<Arc<Shard>>,
 }
 
 impl InternalTopic {
-    /// Creates the topic with shards that must still be loaded. Their batches are written with `compression`.
+    /// Creates the shards of the topic's partitions, which write their batches with `compression`. Those that this
+    /// broker leads must still be loaded.
     pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Partitions) -> InternalTopic {
         let found = (0..partitions).filter_map(|index| logs.find(&id, index));
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
-    /// Returns true if no partition has changed its role since its shard was created.
+    /// Returns true if each partition still has the role for which its shard was created.
     pub fn keeps_its_roles(&self) -> bool {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// Returns the topic with new shards for the partitions that have changed their role. Also returns the shards that
-    /// were replaced.
+    /// Returns the topic with a new shard for each partition whose role has changed. Also returns the shards that were
+    /// replaced.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {

@@ -1,5 +1,5 @@
-//! Writes that are in the leader's log but not yet on all in-sync replicas. Once all in-sync replicas have a write, its
-//! callbacks are called, in the order of the log.
+//! Writes that are in the leader's log but not yet on all in-sync replicas. Once they are, their callbacks are called
+//! in the order of the log.
 //!
 //! If this broker has the only replica, there are no such writes.
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Called when the records of a write are replicated or have failed.
+/// The callback of a write. It is called when the records are replicated or have failed.
 pub(super) type AppendCallback = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// Outcome of an append.
@@ -25,8 +25,8 @@ impl Unreplicated {
     }
 
     /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
-    /// them in the order of the writes. When no write waits any more, the task calls `then`. Only the `then` of the
-    /// call that has started the task is used.
+    /// them in the order of the writes. Once no write waits for replicas, the task calls the `then` of the call that
+    /// has started the task. The `then` of every other call is dropped.
     pub fn notify_in_order(
         self: &Arc<Self>,
         written: AppendResult,
@@ -63,7 +63,8 @@ async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
             written = Err(error);
         }
         let callbacks = unreplicated.0.lock().front_mut().map(|(_, callbacks)| std::mem::take(callbacks));
-        // The write stays in the queue during its callbacks, so later ones keep waiting.
+        // The write stays in the queue until its callbacks have been called, so that those of later writes come after
+        // them.
         call_all(written, callbacks.unwrap_or_default());
         let mut waiting = unreplicated.0.lock();
         waiting.pop_front();

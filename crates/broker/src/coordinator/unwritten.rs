@@ -1,4 +1,5 @@
-//! Writes that a connection has queued for its pending responses, and futures that run after its responses were sent.
+//! Writes that the requests of a connection have queued, and futures that run after responses of the connection were
+//! sent.
 //!
 //! A write is appended even if an earlier response of the connection has not been sent yet. The futures run even if the
 //! connection ends.
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::runtime::Handle;
 
-/// The shards to which a connection has queued writes, and the futures that follow its responses.
+/// The shards in which a connection has queued writes, and the futures that run after its responses.
 #[derive(Default)]
 pub struct Unwritten {
     shards: Mutex<Vec<Arc<Shard>>>,
@@ -23,7 +24,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Remembers that a write was queued to this shard.
+    /// Remembers that a write was queued in this shard.
     pub fn note(&self, shard: &Arc<Shard>) {
         let mut shards = self.shards.lock();
         if !shards.iter().any(|known| Arc::ptr_eq(known, shard)) {
@@ -38,11 +39,10 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Runs the futures that follow responses and appends the queued writes, forever.
+    /// Runs the futures that follow responses, and appends the queued writes. Never returns.
     ///
-    /// The connection's task polls this future last, after its requests and responses. The future appends the writes
-    /// that are still queued then, before the task sleeps. [`Unwritten::note`] therefore does not have to wake the
-    /// task.
+    /// The connection's task polls this future last, after it has handled its requests and responses and before it
+    /// sleeps. So [`Unwritten::note`] does not have to wake the task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

@@ -1,4 +1,4 @@
-//! Requests that wait for an answer of a coordinator, by ticket. A ticket stays here until its answer is sent.
+//! Requests that wait for an answer from a coordinator. Each has a ticket, which is removed once the answer was sent.
 
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ pub struct Waiting<A> {
     tickets: u64,
 }
 
-/// An answer that has not come yet.
+/// The future answer to a request.
 pub struct PendingAnswer<A>(oneshot::Receiver<A>);
 
 impl<A> Default for Waiting<A> {

@@ -26,7 +26,7 @@ page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
 ";
 
-/// The headings of the page. Each stands before the family that is named with it, in the order of the table.
+/// The headings of the page. Each is written before the family with the given name.
 const SECTIONS: &[(&str, &str)] = &[
     ("Broker and connections", "fullbore_broker"),
     ("Produce and fetch", "fullbore_request_duration"),

@@ -1,6 +1,6 @@
 //! The table of metrics: every family that the metrics page shows, in the order of the page.
 //!
-//! A row contains everything about a family. The metrics page adds nothing, and `docs/metrics.md` adds only headings.
+//! Both the metrics page and `docs/metrics.md` are made from these rows. The document adds only headings.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;
@@ -148,7 +148,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Committed offsets of all groups; at most fullbore.offsets.max.",
         write: |page, encoder| gauge(encoder, page.gauges.offsets_held) },
     Family { name: "fullbore_committed_offset_metadata", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Bytes of metadata with committed offsets of all groups; at most fullbore.offsets.metadata.bytes.max.",
+        help: "Bytes of the metadata strings that clients have committed with their offsets; at most fullbore.offsets.metadata.bytes.max.",
         write: |page, encoder| gauge(encoder, page.gauges.offset_metadata_bytes) },
 
     Family { name: "fullbore_groups", unit: None, kind: Gauge, labels: STATE,
@@ -298,7 +298,7 @@ pub(super) static FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// Returns the name that the samples have, without the suffixes of a histogram.
+    /// Returns the full name of the family's samples. Those of a histogram have further suffixes.
     pub fn full_name(&self) -> String {
         let unit = self.unit.map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind {
@@ -314,7 +314,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
     encoder.encode_gauge(&value)
 }
 
-/// Writes a sample if the value is known, and nothing otherwise.
+/// Writes a sample if the value is known.
 fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
@@ -386,7 +386,7 @@ fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     })
 }
 
-/// Returns each connection to the database with the counts of its calls. A standalone broker has none.
+/// Returns the connections to the database with the counts of their calls. A standalone broker has no such connections.
 fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
     let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
     calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))

@@ -1,4 +1,4 @@
-//! The values that a page is made from: the counters, and gauges that are read for each page.
+//! The values on a metrics page: the counters, and the gauges, which are read for each page.
 
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
@@ -30,7 +30,7 @@ pub struct Gauges {
     pub partitions_unwritable: usize,
     /// Number of partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// Number and size of the files that recoveries after a power loss have set aside beside the logs.
+    /// Number and size of the files that recoveries after a power loss have moved out of the logs and kept.
     pub set_aside: SetAside,
     /// True if the disk of the data directory is full.
     pub disk_full: bool,
@@ -38,7 +38,7 @@ pub struct Gauges {
     pub disk_hung: bool,
     /// Size of the disk reserve in bytes.
     pub disk_reserve_bytes: u64,
-    /// The work of the log cleaner so far.
+    /// Counts of the work that the log cleaner has done so far.
     pub cleaner: CleanerStatus,
     /// Requests to the object store.
     pub store: StoreUse,
@@ -58,8 +58,8 @@ pub struct Gauges {
     pub groups: [usize; GroupState::ALL.len()],
     /// Number of transactional ids that this broker coordinates, by state.
     pub transactions: TransactionCounts,
-    /// The largest number of records between the last stable offset and the high watermark of a partition. Only
-    /// diskless partitions and those that this broker leads count.
+    /// The largest number of records between the last stable offset and the high watermark of a partition. Among
+    /// classic partitions, only those that this broker leads count.
     pub stable_lag_max: u64,
     /// Number of committed offsets of all groups.
     pub offsets_held: usize,
@@ -107,7 +107,8 @@ pub struct ReplicationGauges {
     pub under_min_isr: usize,
     /// Number of partitions in the cluster that have no leader.
     pub offline: usize,
-    /// The largest number of records by which a partition that this broker follows is behind its leader.
+    /// The largest number of records by which a partition lags behind its leader, among the partitions that this broker
+    /// follows.
     pub max_lag: u64,
 }
 
@@ -129,7 +130,7 @@ impl ReplicationGauges {
     }
 }
 
-/// Gauges that need the disk, or locks that are held during writes. Reading them may hang.
+/// Gauges whose reading may hang, because it needs the disk, or locks that are held during writes.
 #[derive(Clone, Debug, Default)]
 pub struct SlowGauges {
     set_aside: SetAside,
@@ -139,7 +140,7 @@ pub struct SlowGauges {
 }
 
 impl SlowGauges {
-    /// Reads the gauges from the broker. Blocks as long as the disk hangs.
+    /// Reads these gauges. Blocks while the disk hangs.
     pub fn read(broker: &Node) -> Self {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),

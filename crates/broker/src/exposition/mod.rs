@@ -2,7 +2,7 @@
 //! can read it as well.
 //!
 //! Every family is a row of `families`, from which both the page and `docs/metrics.md` are made. The values in `gauges`
-//! are read for each page. A page is made from a single read of the counters, and nothing is cached between pages.
+//! are read for each page. For each page the counters are read once, and nothing is cached between pages.
 
 mod docs;
 mod families;
@@ -229,8 +229,8 @@ mod tests {
         assert!(text.contains("cluster_id=\"c\\\"1\",node_id=\"7\",version="), "{text}");
     }
 
-    /// Checks what a scraper expects: each sample stands under its declared family, none appears twice, and there is
-    /// one end marker.
+    /// Checks what a scraper expects: each sample follows the declaration of its family, no sample is repeated, and the
+    /// page ends with the end marker.
     #[test]
     fn page_keeps_the_rules_of_openmetrics() {
         let text = shown();

@@ -1,22 +1,22 @@
-//! Fetch sessions (KIP-227): the broker remembers which partitions a consumer reads, so that neither side has to repeat
-//! them.
+//! Fetch sessions (KIP-227): the broker remembers which partitions a consumer reads, so that requests and responses
+//! only contain those that have changed.
 //!
 //! A session has a list of partitions, with the offsets that were last sent for each partition. Its epoch counts the
-//! requests, so that a lost request is noticed. There are at most `max.incremental.fetch.session.cache.slots` sessions,
-//! and at most [`PARTITIONS_MAX`] partitions in all of them. If a new session exceeds these limits, the session that
-//! was unused for longest is evicted, and its client opens another. If even that one was used recently, the fetch is
-//! served without a session.
+//! requests, so that the broker notices a lost request. There are at most `max.incremental.fetch.session.cache.slots`
+//! sessions, and at most [`PARTITIONS_MAX`] partitions in all of them. If a new session exceeds these limits, the least
+//! recently used one is evicted, and its client opens another. If even that session was used recently, nothing is
+//! evicted, and the fetch is served without a session.
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to search the map of
-//! sessions, and no session is locked or freed under it. All fetches of a session share its list. At most one waiting
-//! fetch of the session is registered with the partitions of the list, which wake this fetch when they change. The
-//! fetch then reads the list as it is at that time. As in Kafka, a fetch is refused once its session has planned a
-//! later one.
+//! sessions, and no session is locked or freed under it. All fetches of a session share its list. Of the waiting
+//! fetches of a session, at most one is registered with the partitions. When a partition changes, it wakes this fetch,
+//! which then reads the list as it is at that time. As in Kafka, a fetch is refused once its session has planned a
+//! later fetch.
 //!
-//! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
-//! ends of the records that it contains. The client can therefore send further fetches before it has read the
-//! responses. Such responses contain only whole batches, and a partition with an error leaves the session. A session
-//! that reads ahead ends with the connection that opened it.
+//! In a session that reads ahead (an extension of ours), the broker moves the position in each partition to the end of
+//! the records that it sends. The client can therefore send further fetches before it has read the responses. Such
+//! responses contain only whole batches, and a partition with an error leaves the session. A session that reads ahead
+//! ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
-/// more while fetches wait for all of them. A name has at most 249 bytes.
+/// Maximum number of partitions in all sessions together. They take about 24 MB, and 30 MB more while fetches wait for
+/// all of them. The names of topics take further memory, at most 249 bytes each.
 const PARTITIONS_MAX: usize = 500_000;
 /// A session that was unused for longer than this can be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
@@ -47,12 +47,12 @@ const EVICTABLE_AFTER_MS: i64 = 120_000;
 const FINAL_EPOCH: i32 = -1;
 /// A fetch with this epoch opens a session.
 const INITIAL_EPOCH: i32 = 0;
-/// A fetch with this session id has no session.
+/// A fetch with this session id does not belong to a session.
 const NO_SESSION: i32 = 0;
 
-/// Memory that one registration takes, in the session and in the partition's list together.
+/// Memory of one registration, which is listed both in the session and in the partition.
 const REGISTRATION_BYTES: usize = 64;
-/// A session, with the parts of its state that can be read without its lock.
+/// A session. The fields beside `state` can be read without its lock.
 struct SharedSession {
     state: Mutex<Session>,
     last_used_ms: AtomicI64,
@@ -65,11 +65,12 @@ impl SharedSession {
     }
 }
 
-/// The fetch session of one consumer, on one connection or over several.
+/// The fetch session of one consumer, which may use it on several connections.
 struct Session {
-    /// The partitions in the order in which they are read. The list is shared only with the fetch that is reading them.
+    /// The partitions in the order in which they are read. Besides the session, only the fetch that is reading them has
+    /// a reference to the list.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// True if each response moves the positions to the ends of the records that it contains.
+    /// True if the session moves its positions to the end of the records that it sends.
     reads_ahead: bool,
     /// This session's share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,
@@ -81,7 +82,7 @@ struct Session {
     waiting: Option<SessionWaiter>,
 }
 
-/// A waiting fetch, with its registrations in the partitions that wake it when they grow.
+/// A waiting fetch, with its registrations in partitions, which wake it when they grow.
 struct SessionWaiter {
     waiter: Arc<Notify>,
     registered: Vec<Registration>,
@@ -93,7 +94,7 @@ impl SessionWaiter {
     }
 }
 
-/// A share of [`PARTITIONS_MAX`]. Dropping it gives the share back.
+/// A share of [`PARTITIONS_MAX`], which is released when dropped.
 struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,
@@ -104,7 +105,7 @@ impl PartitionsPermit {
         PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
-    /// Changes the share to `partitions`. If they do not fit, returns false and changes nothing.
+    /// Changes the share to `partitions`. If that would exceed the limit, returns false and changes nothing.
     #[must_use]
     fn resize(&mut self, partitions: usize) -> bool {
         let others = |all: usize| all - self.partitions;
@@ -135,8 +136,8 @@ pub struct Sessions {
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// How many sessions were ever opened. `ids` hashes this number into the id of a session. Clients must not be able
-    /// to guess ids, because one that knows an id could disturb the session.
+    /// How many sessions were ever opened. `ids` hashes this number into a session's id, so that clients cannot guess
+    /// the ids of others and disturb their sessions.
     opened: u64,
     ids: RandomState,
 }
@@ -166,11 +167,12 @@ impl Drop for ConnectionSession {
 pub enum FetchAdmission {
     /// The fetch can be carried out now.
     Planned(FetchPlan),
-    /// Earlier fetches of the same session must be answered first.
+    /// Earlier fetches of the same session are not answered yet, so this one is planned later.
     Behind(Behind),
 }
 
-/// A fetch that waits until the earlier fetches of its session are answered.
+/// A fetch that was admitted before the earlier fetches of its session were answered. It is planned when its response
+/// is the next one of its connection.
 pub struct Behind {
     requested: SessionRequest,
     turn: SessionTurn,
@@ -182,18 +184,18 @@ impl Behind {
         self.requested.bytes_held()
     }
 
-    /// Returns how many partitions the request names, plus those of its session.
+    /// Returns the number of partitions in the request and in its session together.
     pub fn partitions(&self) -> usize {
         self.requested.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
 }
 
-/// The partitions that one fetch reads, and the form of its response.
+/// The list of partitions that one fetch reads, and the form of its response.
 pub struct FetchPlan {
     /// The session id in the response, or 0 without a session.
     pub session_id: i32,
-    /// True if the session reads ahead. The response then contains only whole batches. A partition that does not fit
-    /// into the response is in the next one.
+    /// True if the session reads ahead. The response then contains only whole batches. Partitions whose next batch does
+    /// not fit into it are left to the next response.
     pub reads_ahead: bool,
     /// True if the response contains only partitions that have changed.
     incremental: bool,
@@ -203,16 +205,16 @@ pub struct FetchPlan {
 }
 
 enum Reads {
-    /// The list of a fetch without a session, and how many bytes the names of its topics take.
+    /// A fetch without a session: the list of its partitions, and how many bytes the names of its topics take.
     Once(Arc<Vec<PartitionFetch>>, usize),
-    /// A request of a session. The fetch reads the list of the session.
+    /// A fetch in a session. It reads the list of the session.
     Session(SessionTurn),
 }
 
-/// A request of a session that has not been answered yet.
+/// A request in a session that has not been answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
-    /// The epoch that the session expects after this request, or 0 as long as the request is not planned.
+    /// The epoch that the session expects after this request, or 0 while the request is not planned yet.
     next_epoch: i32,
 }
 
@@ -222,8 +224,8 @@ impl SessionTurn {
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
-    /// Locks the session. As in Kafka's `IncrementalFetchContext`, fails with INVALID_FETCH_SESSION_EPOCH if this is no
-    /// longer the session's last request.
+    /// Locks the session. As in Kafka's `IncrementalFetchContext`, fails with INVALID_FETCH_SESSION_EPOCH if the
+    /// session has planned a later request.
     fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
         let state = self.session.lock();
         if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
@@ -267,8 +269,8 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the owner of the session that this plan has opened, if that session reads ahead. The connection must
-    /// keep the owner, because dropping the owner ends the session.
+    /// If this plan has opened a session that reads ahead, returns the owner of that session. The session ends when the
+    /// owner is dropped, so the connection must keep it.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -320,7 +322,7 @@ impl Sessions {
         state.next_epoch = next(epoch);
         session.last_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
         // An earlier request on another connection may still be waiting. It is woken below and then refused, because
-        // the session has now planned a later request.
+        // this later request is now planned.
         let before = state.waiting.take();
         let has_room = state.update(requested);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);
@@ -332,8 +334,8 @@ impl Sessions {
         }
         if !has_room {
             self.remove(id);
-            // After this error, the client sends a full fetch. If there is still no room, that fetch is served without
-            // a session.
+            // This error makes the client send a full fetch. If the limit is still reached then, that fetch is served
+            // without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
         Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
@@ -352,8 +354,8 @@ impl Sessions {
                 drop(cache);
                 return FetchPlan::once(requested);
             };
-            // The evicted session is freed without the lock. Until then its partitions still count towards
-            // [`PARTITIONS_MAX`], so the limit is tried again afterwards.
+            // The evicted session may be large, so it is freed without the lock. Only then do its partitions no longer
+            // count towards [`PARTITIONS_MAX`], so the limit is checked again.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();
@@ -379,10 +381,10 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Takes the session that was unused for longest out of the cache. The caller must free the session without the
-    /// lock.
+    /// Removes the least recently used session from the cache. The caller must release the lock before it drops the
+    /// session.
     ///
-    /// Returns `None` if there is no session, or if even that one was used recently.
+    /// Returns `None` if there is no session, or if even this one was used within [`EVICTABLE_AFTER_MS`].
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -401,8 +403,8 @@ impl Cache {
 }
 
 impl Session {
-    /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if the list
-    /// then exceeds the limit, or if a topic name is too long to be kept.
+    /// Applies an incremental request to the list, which removes, changes and adds partitions. Returns false if the
+    /// list is then too long, or if the name of a topic is too long to be stored.
     #[must_use]
     fn update(&mut self, requested: SessionRequest) -> bool {
         if requested.has_impossible_name {
@@ -418,7 +420,7 @@ impl Session {
         self.share.resize(self.wanted.len())
     }
 
-    /// Changes the partitions that are already in the list, and adds the others.
+    /// Applies `changed` to the partitions that are already in the list, and adds the others.
     fn change(&mut self, mut changed: Vec<PartitionFetch>) {
         let places = request::places(&changed);
         let wanted = Arc::make_mut(&mut self.wanted);
@@ -432,15 +434,15 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // With `reads_on`, the client continues a partition that it believes to be in the session. A partition that is
-        // not in the list has left the session with an error that the client has not read yet. The request must not add
-        // such a partition again.
+        // With `reads_on`, the client continues a partition that it believes to be in the session. If the list lacks
+        // the partition, it has left the session after an error that the client has not read yet. It must not be added
+        // again.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on()));
         wanted.append(&mut changed);
     }
 
-    /// Applies the outcomes of a read, which are in the order of the list. Remembers the offsets that are sent, moves
-    /// the positions of a session that reads ahead, and orders the partitions for the next read.
+    /// Applies the outcomes of a read, which are in the order of the list. Stores the offsets that are sent to the
+    /// client, and orders the partitions for the next read. If the session reads ahead, also moves its positions.
     ///
     /// Returns the outcomes that have changed, or all of them with `shows_all`.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
@@ -469,11 +471,12 @@ impl Session {
     }
 }
 
-/// Reorders the list after its first `looked_at` partitions were read. Those at the positions in `served` move to the
-/// end, so that no partition starves behind a busy one. If all were served, the order stays.
+/// Reorders the list after its first `looked_at` partitions were read. The partitions at the indexes `served` have
+/// returned records. They move to the end, so that no partition starves behind a busy one. If all partitions were
+/// served, the order stays.
 ///
-/// The partitions at the positions in `failed` are removed. A session that reads ahead would otherwise return their
-/// errors in each response.
+/// The partitions at the indexes `failed` are removed. They belong to a session that reads ahead, which would otherwise
+/// return their errors in each response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {
@@ -501,7 +504,8 @@ impl FetchPlan {
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// Returns the partitions in the order in which they are read. The caller must drop the list before it waits.
+    /// Returns the partitions in the order in which they are read. The caller must drop the list before it waits, so
+    /// that the session can change it.
     ///
     /// # Errors
     /// Fails with INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
@@ -513,7 +517,7 @@ impl FetchPlan {
     }
 
     /// Keeps the waiter registered with these partitions until the plan is dropped. If the session plans a later
-    /// request first, it wakes the waiter and ends the registration.
+    /// request before, that request wakes the waiter and ends the registration.
     ///
     /// # Errors
     /// Fails as [`FetchPlan::wanted`] does.
@@ -526,7 +530,7 @@ impl FetchPlan {
         Ok(())
     }
 
-    /// Returns true if one of the partitions with which the waiter is registered is gone.
+    /// Returns true if the waiter has lost a registration, because its partition was deleted.
     ///
     /// # Errors
     /// Fails as [`FetchPlan::wanted`] does.
@@ -553,7 +557,7 @@ impl FetchPlan {
         }
     }
 
-    /// Returns the outcomes that the client must get.
+    /// Returns those outcomes that the response must contain.
     ///
     /// # Errors
     /// Fails as [`FetchPlan::wanted`] does.

@@ -1,6 +1,7 @@
-//! A partition in a fetch: its name, the offsets that were requested, and the outcome.
+//! A partition in a fetch: its name, the offset to read from, and the outcome.
 //!
-//! A fetch may legally have a million partitions. An entry is therefore small, and neighbours share their topic.
+//! A fetch may legally have a million partitions. An entry is therefore small, and the entries of one topic share the
+//! topic.
 
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -20,7 +21,7 @@ pub struct TopicKey {
 #[derive(Debug)]
 pub struct FetchedTopic {
     key: Arc<TopicKey>,
-    /// The name of the topic that had this id when it was first looked up.
+    /// The name that the topic had when a fetch first found it by this id.
     resolved: OnceLock<Box<str>>,
 }
 
@@ -30,14 +31,14 @@ impl FetchedTopic {
         FetchedTopic { key: Arc::new(key), resolved: OnceLock::new() }
     }
 
-    /// Remembers the name of the topic that has this id.
+    /// Stores the name of the topic if the request has an id.
     pub fn resolve(&self, name: &str) {
         if !self.id.is_zero() {
             self.resolved.get_or_init(|| name.into());
         }
     }
 
-    /// Returns the name of the topic that had this id, if it was ever found.
+    /// Returns the stored name. `None` if the request has a name, or if the id was never found.
     pub fn resolved(&self) -> Option<&str> {
         self.resolved.get().map(|name| &**name)
     }
@@ -66,7 +67,7 @@ pub struct PartitionKey {
     pub index: i32,
 }
 
-/// The offsets of a partition that were last sent to the client of a session.
+/// The offsets of a partition that a session has last sent to its client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SentOffsets {
     high_watermark: i64,
@@ -74,7 +75,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// The offsets of a client to which none were sent yet. No partition has these values.
+    /// Stands for offsets that were never sent. No partition has these values.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {
@@ -97,11 +98,11 @@ pub struct PartitionFetch {
     pub partition_max_bytes: i32,
     /// The first offset to read.
     pub fetch_offset: i64,
-    /// The leader epoch that the client knows, or -1. In a session that reads ahead, also the epoch in which the session
-    /// has moved its position.
+    /// The leader epoch in the request, or -1 if the client does not send one. In a session that reads ahead, also the
+    /// leader epoch in which the session has moved its position.
     pub current_leader_epoch: i32,
     /// The epoch of the last record that the client has read before `fetch_offset`, or -1. [`READS_ON`] if the client
-    /// has sent no position.
+    /// continues at the session's position and not at `fetch_offset` of its request.
     pub(super) last_epoch: i32,
     pub(super) sent: SentOffsets,
 }
@@ -140,8 +141,7 @@ impl PartitionFetch {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
     }
 
-    /// Takes over the values of a later request for the same partition. With `reads_on`, the session's own position
-    /// stays.
+    /// Takes over the values of a later request for the same partition. With `reads_on`, `fetch_offset` stays.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
         let (sent, topic) = (self.sent, Arc::clone(&self.topic));
         let position = (self.fetch_offset, self.last_epoch, self.current_leader_epoch);
@@ -160,7 +160,7 @@ impl PartitionFetch {
         }
     }
 
-    /// Returns true if an incremental response must contain the outcome. Remembers the outcome's offsets as sent.
+    /// Returns true if an incremental response must contain the outcome. Also stores the outcome's offsets as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
         let sent = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.sent, sent) != sent;
@@ -175,7 +175,7 @@ pub struct Fetched {
     pub topic: Arc<FetchedTopic>,
     /// Number of the partition.
     pub index: i32,
-    /// The outcome, as the response will show it.
+    /// The outcome, as the response contains it.
     pub outcome: PartitionOutcome,
 }
 
@@ -185,20 +185,21 @@ pub enum PartitionOutcome {
     Failed {
         /// Code of the error.
         code: ErrorCode,
-        /// The offset at which the read began, in a session that reads ahead. Otherwise -1.
+        /// In a session that reads ahead, the offset at which the read began. Otherwise -1.
         from_offset: i64,
-        /// The offset after records that are lost, in a session that reads ahead. Otherwise -1.
+        /// In a session that reads ahead, the first offset after lost records, if that is why the read has failed.
+        /// Otherwise -1.
         next_offset: i64,
     },
-    /// The client should fetch from this broker instead.
+    /// The consumer should read from the broker with this id instead.
     Elsewhere(i32),
-    /// The offsets and records, in the form that the response has. In a session that reads ahead, `next_offset` is the
-    /// offset after the records, and `in_epoch` is the leader epoch, which the session keeps for itself.
+    /// The offsets and records, as the response contains them. In a session that reads ahead, `next_offset` is the
+    /// offset after these records, and `in_epoch` is the leader epoch, which the session keeps for itself.
     Read(Box<PartitionData>),
 }
 
 impl PartitionOutcome {
-    /// An unknown offset. The client then keeps its own.
+    /// Stands for an unknown offset. The client then keeps the one that it has.
     pub const UNKNOWN: i64 = -1;
 
     fn offsets(&self) -> (i64, i64) {
@@ -230,8 +231,7 @@ fn has_records(data: &PartitionData) -> bool {
 mod tests {
     use super::*;
 
-    /// A large fetch may have 900,000 partitions, with an entry for each in the lists of both types. So the entries
-    /// must be small.
+    /// A fetch may have 900,000 partitions, with an entry of each type for each of them. So the entries must be small.
     #[test]
     fn entries_of_lists_are_small() {
         assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());

@@ -1,7 +1,7 @@
-//! The session and the partitions of a fetch request. [`Sessions`](super::Sessions) handles the request.
+//! The session and the partitions that a fetch request names, as [`Sessions`](super::Sessions) uses them.
 //!
-//! Each partition is in the list once. The list shares no memory with the request's frame, because a session outlives
-//! the request and a slice would keep the whole frame.
+//! The list contains each partition once. It shares no memory with the request's frame: a session outlives the request,
+//! and a slice of the frame would keep the whole frame in memory.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_control::TOPIC_NAME_CHARS_MAX;
@@ -22,8 +22,8 @@ pub struct SessionRequest {
     pub(super) wanted: Vec<PartitionFetch>,
     pub(super) forgotten: Forgotten,
     pub(super) topics_bytes: usize,
-    /// True if a name is too long for a topic. No session keeps such a request, so that a client cannot fill the memory
-    /// with names.
+    /// True if a name is too long for a topic. Such a request is never stored in a session, so that a client cannot
+    /// fill the memory with names.
     pub(super) has_impossible_name: bool,
 }
 
@@ -71,8 +71,8 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// If a partition is named twice, keeps its last entry at the position of the first, as Kafka does. Entries of one
-/// topic share one allocation, so comparing pointers is enough.
+/// If a partition is named twice, keeps its last entry at the position of the first, as Kafka does. All entries of a
+/// topic share one allocation, so topics are compared by pointer.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();

@@ -1,7 +1,7 @@
-//! Commits of offsets: their checks, their writes to the log, and their deletion.
+//! Commits of offsets: checks them, writes them to the log, and deletes them later.
 //!
-//! An offset is visible once it is written, and gone once its deletion is written. A decision made under a group's lock
-//! also queues its write under that lock. The writes are therefore in the order of the decisions.
+//! A commit is visible once it is written, and the offset disappears once its deletion is written. A decision under a
+//! group's lock also queues its write under that lock, so the writes have the order of the decisions.
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
@@ -19,27 +19,27 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// First version of OffsetCommit that has its own error for a missing group.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Maximum size of the records of one commit or deletion. Each record contains the group's id, which may be long.
-/// Kafka's limit is `max.message.bytes`, 1 MiB.
+/// Maximum size of the records of one commit or deletion. Each record contains the group's id, so a short request with
+/// a long id has large records. Kafka's limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum size of the records of all commits in flight. Once the records are larger, further commits are refused, and
-/// their clients have to retry.
+/// Maximum size of the records of all commits in flight. Beyond it, further commits are refused, and their clients
+/// retry.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
-/// Offsets that were not committed, as pairs of index and error.
+/// Offsets that were not committed, each as its index in the request and its error.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
-/// The remaining capacity for committed offsets and their metadata.
+/// A capacity for committed offsets and their metadata.
 #[derive(Debug, Clone, Copy, Default)]
 struct OffsetsRoom {
     offsets: usize,
-    /// How many more bytes of metadata fit.
+    /// Number of bytes of metadata.
     bytes: usize,
 }
 
 impl OffsetsRoom {
-    /// Returns the capacity that `committed` needs in addition to that of `before`, the offset that it replaces.
+    /// Returns the capacity that `committed` needs beyond that of `before`, the offset which it replaces.
     fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
         let held = before.map_or(0, |before| before.metadata.len());
         OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
@@ -50,22 +50,22 @@ impl OffsetsRoom {
     }
 }
 
-/// A committed offset that should be deleted.
+/// A request to delete the committed offset of a partition.
 #[derive(Debug, Clone)]
 pub struct DeleteOffset {
     /// The topic.
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Commit time of the offset. If the partition has an offset with another commit time or a pending one, nothing is
-    /// deleted. With `None`, any offset of the partition is deleted.
+    /// Commit time of the offset to delete. Nothing is deleted if the partition's offset has another commit time, or if
+    /// the partition has a pending offset. `None` deletes the offset in any case.
     pub committed_ms: Option<i64>,
 }
 
 /// A commit in flight.
 #[derive(Default)]
 pub struct PendingCommit {
-    /// The write of the offsets. `None` if no offset is written.
+    /// The write of the offsets. `None` if all of them were refused.
     pending: Option<PendingWrite<Result<RefusedOffsets, ErrorCode>>>,
     /// For each offset in flight, its index in the request.
     places: Vec<usize>,
@@ -76,7 +76,7 @@ pub struct PendingCommit {
 }
 
 impl PendingCommit {
-    /// Returns how many bytes of memory the commit holds until it is written.
+    /// Returns the size of the commit's records, which stay in memory until they are written.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -96,8 +96,8 @@ impl PendingCommit {
 
 impl Groups {
     /// Queues a commit of `offsets` if the group allows it. If there is a `producer`, the commit is part of its
-    /// transaction. If the group is missing, a commit by a client that is no member creates it, but only if an offset
-    /// is written.
+    /// transaction. If the group is missing and the client does not commit as a member, the group is created. It stays
+    /// only if an offset is written.
     ///
     /// # Errors
     /// Returns an error code if no offset can be committed.
@@ -116,8 +116,9 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // The image is read under the group's lock. If the topic is recreated later, commits for the new topic
-                // are queued after this one, so this one cannot replace their offsets.
+                // The image is read under the group's lock, under which the commit is also queued. If the topic is then
+                // recreated, commits for the new topic are queued after this one, which therefore cannot replace their
+                // offsets.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -152,7 +153,7 @@ impl Groups {
         }
     }
 
-    /// Queues a write of the offsets that fit. The others are added to `refused`.
+    /// Queues a write of those offsets for which there is capacity. Adds the others to `refused`.
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -166,8 +167,8 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // A transactional offset replaces the earlier one only when the transaction ends, so it needs all of
-                // its capacity now.
+                // A transactional offset replaces the earlier one only when the transaction ends. Until then both
+                // exist, so this one needs its full capacity.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -187,8 +188,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata counts, not only what exceeds the replaced offset. Otherwise two commits in
-                // flight could both count on the bytes of the same replaced offset, which are freed only once.
+                // The metadata counts in full, even if the offset replaces one with metadata. Replacing an offset frees
+                // its bytes only once, but two commits in flight might both replace the same offset.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -213,8 +214,8 @@ impl Groups {
         let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
-            // The capacity of this commit is released only after `put` has counted its offsets. Otherwise another
-            // commit could take the same capacity in between.
+            // Releases the capacity of this commit only after `put` has counted its offsets as committed. Otherwise
+            // another commit could take the same capacity in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
@@ -223,7 +224,7 @@ impl Groups {
         PendingCommit { pending: Some(pending), places, refused, bytes }
     }
 
-    /// Returns the capacity that is left after committed offsets, pending offsets and commits in flight.
+    /// Returns the capacity that committed offsets, pending offsets and commits in flight leave free.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -233,7 +234,7 @@ impl Groups {
         }
     }
 
-    /// Logs that committed offsets have reached a limit. The log line is rate-limited.
+    /// Logs, at a limited rate, that committed offsets have reached a limit.
     fn note_unfit(&self) {
         if let Some(left_out) = self.unfit.due() {
             let (offsets, metadata_bytes) = (self.offsets.held(), self.offsets.metadata_bytes());
@@ -249,8 +250,8 @@ impl Groups {
 
     /// Makes written offsets visible. If there is a `producer`, they become part of its transaction.
     ///
-    /// Offsets of topics that were deleted since the request are refused, because [`Groups::forget_topic`] may already
-    /// have passed this group. If a topic is deleted later, that function finds its offsets.
+    /// Refuses offsets of topics that were deleted since the request, because [`Groups::forget_topic`] may already have
+    /// handled this group. If a topic is deleted later, `forget_topic` finds the offsets.
     fn put(
         &self,
         shard: &Shard,
@@ -271,8 +272,8 @@ impl Groups {
         refused
     }
 
-    /// Queues the deletion of the offsets in `wanted`. The offsets are looked up once all earlier writes are done.
-    /// Offsets that do not exist by then are left out.
+    /// Queues the deletion of the offsets in `wanted`. They are looked up after all earlier writes. Those that do not
+    /// exist by then are skipped.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -282,7 +283,7 @@ impl Groups {
         let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let named = Arc::clone(&group);
-        // Passes the offsets that `records` has found to the callback, so that exactly these are removed from memory.
+        // Carries the offsets that `records` has found to the callback, which removes exactly these from memory.
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
@@ -313,8 +314,8 @@ impl Groups {
         })
     }
 
-    /// Returns the topic names for which the group has offsets of more than one topic id. Counts committed and pending
-    /// offsets.
+    /// Returns the topic names that several of the group's topics share. This happens if a topic was recreated and the
+    /// offsets of the deleted topic still exist, committed or pending.
     fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
         self.offsets.view(group, |view| {
             let (mut seen, mut several) = (HashMap::new(), HashSet::new());
@@ -327,9 +328,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset for the same partition of another topic with the same name. The key of a
-    /// record contains only the name, so a tombstone would delete that offset too. Counts committed and pending
-    /// offsets.
+    /// Returns true if the group also has a committed or pending offset for this partition of another topic with the
+    /// same name. The key of a record contains only the name, so a tombstone would delete that offset too.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -368,15 +368,15 @@ impl Groups {
         })
     }
 
-    /// Deletes the committed offsets of all groups for a topic that was deleted.
+    /// Deletes the offsets that groups have committed for a deleted topic.
     pub(super) async fn forget_topic(self: &Arc<Self>, topic: Uuid) {
         for group in self.offsets.groups_of(topic) {
             let Ok(shard) = self.serving(&group) else { continue };
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Requests look up offsets by topic id, so they no longer find the offsets of the deleted topic. These
-                // offsets are removed when the group's offsets next expire, or when its shard is next loaded.
+                // Requests look up offsets by topic id, so no request finds these offsets any more. They are deleted
+                // when the group's offsets next expire, or when its shard is next loaded.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in __consumer_offsets until the \
@@ -387,8 +387,7 @@ impl Groups {
     }
 }
 
-/// Returns the topics for which a group has committed or pending offsets, by id and name. A topic may be returned more
-/// than once.
+/// Returns the id and name of each topic for which a group has committed or pending offsets. Topics may be repeated.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
@@ -399,7 +398,7 @@ fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Res
     group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
-/// Checks that the topic has not been deleted since the request came.
+/// Checks that the topic was not deleted after the request was admitted.
 fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }

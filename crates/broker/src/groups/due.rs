@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long the task sleeps at most. After that it reads the clock again.
+/// Maximum sleep of the task, after which it reads the clock again.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Handles deadlines until the broker stops.
@@ -16,7 +16,7 @@ pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
         let next = match groups.timer.due(now) {
             Ok(alarm) => {
                 groups.fire(&alarm);
-                // Thousands of deadlines may have passed at once, so other requests get a chance in between.
+                // Lets other requests run in between, because thousands of deadlines may pass at once.
                 tokio::task::yield_now().await;
                 continue;
             }

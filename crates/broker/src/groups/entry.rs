@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
-/// How many records of former members may wait to be deleted.
+/// How many tombstones of former members may wait until writes succeed again.
 const UNWRITTEN_PARTS_MAX: usize = 10_000;
 
 pub(super) struct Entry {
@@ -17,8 +17,8 @@ pub(super) struct Entry {
     /// The shard that stores the group.
     pub shard: Arc<Shard>,
     inner: Mutex<EntryState>,
-    /// The earliest deadline for which the timer will wake this group, or `i64::MAX` if there is none. Written under
-    /// the group's lock.
+    /// The deadline of the group's earliest alarm in the timer, or `i64::MAX` if it has none. Written under the group's
+    /// lock.
     pub alarm: AtomicI64,
     /// How many of the group's commits are in flight. Increased under the group's lock, and decreased once the offsets
     /// of the commit are visible.
@@ -28,15 +28,15 @@ pub(super) struct Entry {
 pub(super) struct EntryState {
     pub group: Group,
     pub waiting: Waiting<GroupAnswer>,
-    /// How many bytes the group held for its members when this was last updated.
+    /// The group's share of `Groups::bytes`, which was last updated after the group's last event.
     pub bytes: usize,
-    /// Effects that have not been carried out yet. As long as there are any, a task is writing records.
+    /// Effects that have not been carried out yet. While there are any, a task is writing the group's records.
     pub outbox: Outbox,
     /// Records whose write has failed. The next write includes them.
     pub unwritten: Change,
     /// True while a task writes records.
     pub is_keeping: bool,
-    /// True once the group is out of service.
+    /// True once the group was removed from the table.
     pub is_gone: bool,
 }
 
@@ -72,28 +72,28 @@ impl EntryState {
         self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     }
 
-    /// Takes the records to write: those whose write has failed, the change in the outbox, and the group's snapshot.
+    /// Takes the records to write: those whose write has failed before, those in the outbox, and the group's snapshot.
     pub fn take_change(&mut self) -> Change {
         let mut change = std::mem::take(&mut self.unwritten);
         change.merge(self.outbox.take_change());
-        // A new snapshot replaces the group's record from the outbox, because the snapshot is newer.
+        // If the group has a new snapshot, it replaces the older one of the outbox.
         change.group = self.group.take_snapshot().or(change.group);
         change
     }
 
-    /// Puts back the records whose write has failed, so that the next write includes them.
+    /// Takes back the records of a write that has failed. The next write includes them.
     ///
-    /// Among them may be tombstones of members that came and went while writes failed. If there are too many
-    /// tombstones, they are dropped. A group of the consumer protocol then gets a new id for the records of members and
-    /// regular expressions (*parts*), and all its records are written again.
+    /// Some may be tombstones of members that have left while writes failed. If there are too many, they are
+    /// dropped. The *parts* of a group of the consumer protocol (its records of members and regular expressions) then
+    /// get a new id, and all records of the group are written again.
     pub fn put_back(&mut self, change: Change) {
         self.unwritten = change;
         if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {
             return;
         }
         if self.group.protocol() == Protocol::Classic {
-            // A classic group has only one record. The records of its former members (*parts*) stay in the log until
-            // the next load deletes them.
+            // A classic group has no parts. If the group used the consumer protocol before, the log still contains its
+            // parts of that time, which the next load of the shard deletes.
             return self.unwritten.parts.clear();
         }
         self.outbox.clear_change();
@@ -101,7 +101,7 @@ impl EntryState {
         self.unwritten = self.group.records();
     }
 
-    /// Returns the keys of the parts that are not written yet.
+    /// Returns the keys of the parts whose records are still to be written.
     pub fn unwritten_parts(&self) -> Vec<PartKey> {
         self.outbox
             .change()
@@ -111,7 +111,7 @@ impl EntryState {
             .collect()
     }
 
-    /// Returns the size of the snapshots that wait to be written.
+    /// Returns the size of the snapshots that are still to be written.
     #[cfg(test)]
     pub fn queued_bytes(&self) -> usize {
         let of = |change: &Change| change.group.as_ref().map_or(0, |group| group.state.len());
@@ -123,7 +123,7 @@ impl EntryState {
     }
 }
 
-/// An answer that has not come yet, or the refusal of a request that never reached a group.
+/// The future answer of a group, or the refusal of a request that has not reached any group.
 pub struct PendingAnswer(Result<coordinator::PendingAnswer<GroupAnswer>, ErrorCode>);
 
 impl PendingAnswer {

@@ -1,7 +1,7 @@
 //! Deletes committed offsets that have expired, and groups that have neither members nor offsets.
 //!
-//! `rules::group::expiry` decides when an offset expires. Only the offset that was checked is deleted. An offset that
-//! was committed after the check stays.
+//! `rules::group::expiry` decides when an offset expires. If the offset is committed again after this check, it is not
+//! deleted.
 
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
 use fullbore_control::Image;
@@ -12,7 +12,7 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 
 impl Groups {
-    /// Expires the offsets of all groups once per round.
+    /// In each round, deletes the expired offsets of all groups.
     pub async fn run_expiry(self: Arc<Self>, retention_ms: u64, mut rounds: Rounds) {
         let retention_ms = i64::try_from(retention_ms).unwrap_or(i64::MAX);
         while rounds.next().await {
@@ -22,14 +22,14 @@ impl Groups {
         }
     }
 
-    /// Expires the offsets of one group.
+    /// Deletes the expired offsets of one group. If the group then has no offsets and no members, deletes the group.
     pub(super) async fn expire(self: &Arc<Self>, id: &Text, retention_ms: i64) {
         let now = now_ms();
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
-            // Checks again under the lock that orders the group's writes, because a member that reads the topic may
-            // have joined since the first check.
+            // Checks again, now under the lock that orders the group's writes. Since the first check, a member that
+            // reads the topic may have joined.
             let requested = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
                 tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");
@@ -55,8 +55,7 @@ impl Groups {
         self.offsets.view(id, |view| {
             let mut due = Vec::new();
             for (topic, of_topic) in view.committed.into_iter().flatten() {
-                // Offsets of a deleted topic should already be gone. If there are any, their deletion has failed, so
-                // they are deleted now.
+                // Offsets of a deleted topic only exist if their deletion has failed, so they are deleted now.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
                 let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
                     name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)

@@ -1,10 +1,11 @@
 //! Carries out the effects of a group's state machine. Answers are sent at once, and changed records are written to the
 //! group's shard, one change after another.
 //!
-//! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing the
+//! The effects of one group are carried out in order. While the group's outbox contains effects, a task is writing the
 //! group's records. A write contains the changes of all events so far, so a burst of requests costs few writes.
-//! Invariant: the log always has the records of some state of the group. If a write fails, its records are written
-//! again together with the next change, which contains only what has changed since.
+//! Invariant: the log always contains the records of one state of the group, present or past. A change contains only
+//! what has changed since the previous one. So if a write fails, its records are written again together with the next
+//! change.
 
 use super::entry::{Entry, EntryState};
 use super::outbox::Outgoing;
@@ -23,8 +24,8 @@ const LARGE_BYTES: usize = 512 << 10;
 impl Groups {
     /// Passes an event to a group's state machine and carries out the effects.
     ///
-    /// If the event panics, the state is unknown, so the group loses all members. The caller, which is a request or the
-    /// timer's task, can still serve other groups.
+    /// If the event panics, the state of the group is unknown, so all members are removed. The panic does not end the
+    /// caller, which may be the task that handles the deadlines of all groups.
     pub(super) fn happen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -41,7 +42,7 @@ impl Groups {
         }
     }
 
-    /// Removes all members from the group. They will join again, and committed offsets stay.
+    /// Removes all members from the group. They can join again, and committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
         tracing::error!(group = %entry.id, "the handling of a group's event has panicked: all members are removed and must join again");
         inner.group = inner.group.emptied(fresh_parts_id(), self.now_ms());
@@ -68,16 +69,16 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // `commits` is checked before the offsets. A commit makes its offsets visible before it decreases `commits`, so
-        // one of these two checks always finds the commit.
+        // Checks `commits` before the offsets. A commit makes its offsets visible before it decreases `commits`, so one
+        // of the two checks finds it.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
         self.arm(entry, &inner);
     }
 
-    /// Carries out effects up to the first change. Returns true if no effect is left, or if a task is already writing.
-    /// Returns false if the caller must spawn a task for the rest.
+    /// Carries out effects up to the first one that needs a write. Returns true if nothing is left to do, or if a task
+    /// is already writing. Returns false if the caller must spawn a task for the rest.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
             return true;
@@ -91,17 +92,18 @@ impl Groups {
         inner.outbox.is_empty()
     }
 
-    /// Writes the group's records until the outbox is empty. This is the body of the group's task. Each write is
-    /// queued under the group's lock, which orders all writes of the group.
+    /// Writes the group's records until the outbox is empty. This is the task that [`Groups::follow`] spawns. Each
+    /// write is queued under the group's lock, which orders all writes of the group.
     async fn drain(self: &Arc<Self>, entry: &Arc<Entry>) {
         loop {
-            // The tasks of other connections run first, so that requests which came at the same time share the write.
+            // Lets the tasks of other connections run first, so that requests which have arrived at the same time share
+            // the write.
             tokio::task::yield_now().await;
             let (requested, change, is_large) = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
-                    // Many groups may have no members for a while, so the memory of the outbox is given back.
+                    // Frees the memory of the outbox, because there may be many groups and most are idle.
                     inner.outbox.shrink();
                     return;
                 }
@@ -119,8 +121,8 @@ impl Groups {
                     return self.give_up(entry, inner);
                 };
                 if inner.is_gone {
-                    // The records of a group that is out of service are not written. Either the group was deleted and
-                    // gets tombstones instead, or another broker serves it.
+                    // The group is out of service, so its records are not written. Either it was deleted, and its
+                    // tombstones are written instead, or another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         inner.outbox.refuse_ready();
                     }
@@ -132,7 +134,7 @@ impl Groups {
                 task::in_place(|| entry.shard.flush());
             }
             if let Err(error) = requested.kept().await.and_then(|kept| kept) {
-                // If writes fail, the members of all groups retry at once, so this line is rate-limited.
+                // After a failure, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
                     tracing::error!(group = %entry.id, %error, left_out, "cannot write the records of a group's members: after a restart the members must join again");
                 }
@@ -164,7 +166,7 @@ impl Groups {
         let Some(entry) = alarm.entry.upgrade() else { return };
         let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
-            // The group has set an earlier alarm meanwhile, which replaces the alarm that has fired.
+            // The group has a newer and earlier alarm, which replaces this one.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
@@ -197,7 +199,7 @@ impl Groups {
     }
 }
 
-/// Runs work on the calling thread. If it is long, the thread's other tasks continue on another thread meanwhile.
+/// Runs work on the calling thread. If the work is long, the runtime moves the thread's other tasks to another thread.
 fn maybe_in_place<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
     if is_long { task::in_place(work) } else { work() }
 }

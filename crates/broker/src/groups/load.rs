@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // This broker has led the partition before. No state of that time may stay in memory beside the state
-                // from the log, so it is removed first.
+                // This broker has led the partition before. Removes what it still has in memory from that time, since
+                // the log has the newer state.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             let snapshots = std::mem::take(&mut found.snapshots);
@@ -41,8 +41,8 @@ impl Coordinator for Groups {
             for (id, snapshot) in snapshots {
                 self.restore(shard, id, &snapshot, &found.take_parts(&snapshot));
             }
-            // `parts` are records of members and regular expressions that no group refers to. If a group's own record
-            // could not be read, it may refer to some of them, so none of them is deleted.
+            // `parts` contains the records of members and regular expressions to which no group refers. If the record
+            // of a group could not be read, that group may refer to some of them, so nothing is deleted.
             if all_known {
                 delete_parts(shard, std::mem::take(&mut found.parts));
             }
@@ -52,8 +52,8 @@ impl Coordinator for Groups {
         Ok(())
     }
 
-    /// Takes every group of these shards out of service and removes its committed offsets. Groups that are not listed
-    /// because of `fullbore.groups.max` are included.
+    /// Takes every group of these shards out of service and removes all committed offsets. This includes the offsets of
+    /// groups that are not listed because of `fullbore.groups.max`.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]) {
         let indices: HashSet<i32> = shards.iter().map(|shard| shard.partition().index()).collect();
         let is_of_them = |shard: &Arc<Shard>| indices.contains(&shard.partition().index());
@@ -74,8 +74,8 @@ impl Coordinator for Groups {
 }
 
 impl Groups {
-    /// Loads and leaves shards until the broker stops, and deletes the offsets of deleted topics. Both run at the same
-    /// time, because a deletion may wait for replicas and must not delay a change of leaders.
+    /// Loads and leaves shards, and deletes the offsets of deleted topics, until the broker stops. Both run at the same
+    /// time: a deletion may wait for replicas, and must not delay a change of leaders.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
@@ -84,7 +84,8 @@ impl Groups {
         }
     }
 
-    /// Deletes the offsets of each deleted topic. Returns once the broker stops and publishes no more images.
+    /// Deletes the offsets of each topic that is deleted. Returns when the broker stops, since it then publishes no
+    /// more images.
     async fn forget_deleted_topics(self: &Arc<Self>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());
@@ -131,9 +132,9 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted but the offset was not, so a tombstone deletes it now. If the partition
-                    // also has a pending offset, no tombstone is written. The pending offset may belong to a newer
-                    // topic with the same name, and the tombstone would delete it too.
+                    // The topic was deleted, but its offset still exists, so a tombstone is written now. It is not
+                    // written if the partition also has a pending offset. That offset may belong to a newer topic of
+                    // the same name, and the tombstone would delete it too.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));
@@ -158,7 +159,7 @@ impl Groups {
         }
     }
 
-    /// Installs the offsets of open transactions. Offsets of deleted topics never become valid and are dropped.
+    /// Installs the pending offsets of open transactions, except for those of deleted topics.
     fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
         let image = self.control.image();
         for (group, found) in found {
@@ -175,7 +176,7 @@ impl Groups {
         }
     }
 
-    /// Creates a group that has offsets, if there are not too many groups already.
+    /// Lists a group that has committed offsets, unless there are too many groups.
     fn list(&self, shard: &Arc<Shard>, group: &Text) {
         if let Err(error) = self.create_in(shard, group) {
             tracing::error!(group = &**group, %error, "cannot restore a group that has committed offsets: clients can \
@@ -206,8 +207,8 @@ impl Groups {
     }
 }
 
-/// Writes tombstones for the records of members and regular expressions (*parts*) of groups that no longer exist. There
-/// are such records if the write of their tombstones has failed, or if a group's code has panicked.
+/// Writes tombstones for the members and regular expressions (*parts*) of groups that no longer exist. Such parts exist
+/// if a write of their tombstones has failed, or if the code of their group has panicked.
 fn delete_parts(shard: &Arc<Shard>, parts: HashMap<Uuid, Parts>) {
     if !parts.is_empty() {
         let keys = parts.into_values().flat_map(Parts::into_keys);

@@ -1,10 +1,10 @@
-//! The coordinator of consumer groups. It finds and locks a group, passes an event to its state machine, and carries
-//! out the effects. The decisions are made in `rules::group`.
+//! The coordinator of consumer groups. It finds and locks a group, passes an event to the group's state machine, and
+//! carries out the effects. The state machine is in `rules::group`.
 //!
-//! The effects of one group are carried out in order. An effect that must first be written delays the later effects of
-//! its own group, but not those of other groups. No lock is held across an await. So a group takes further events while
-//! its records are written, and the effects of these events are queued. Groups and their commits are stored in
-//! `__consumer_offsets` through [`coordinator`](crate::coordinator).
+//! The effects of one group are carried out in order. If the log must be written first, only later effects of the same
+//! group are delayed, not those of other groups. No lock is held across an await. So a group accepts further events
+//! while its records are written, and queues their effects. Groups and their commits are stored in `__consumer_offsets`
+//! through [`coordinator`](crate::coordinator).
 //!
 //! Each request gets exactly one answer, from its group or at the latest from [`Groups::close`].
 
@@ -58,7 +58,7 @@ pub enum Missing {
     Refuse(ErrorCode),
 }
 
-/// A member's request of up to this size, such as a subscription to some topics, is accepted even beyond
+/// Maximum size of a member's request, such as a subscription to some topics, that is accepted even beyond
 /// `fullbore.groups.bytes.max`.
 const SMALL_BYTES: usize = 64 * 1024;
 
@@ -67,7 +67,7 @@ pub struct Groups {
     table: Mutex<HashMap<Text, Arc<Entry>>>,
     groups_max: usize,
     bytes_max: usize,
-    /// How many bytes all groups hold for their members.
+    /// How many bytes of memory all groups use for their members.
     bytes: AtomicUsize,
     settings: GroupSettings,
     control: Control,
@@ -76,7 +76,7 @@ pub struct Groups {
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// Number of offsets in all commits in flight, without those that will replace another offset.
+    /// Number of offsets in all commits in flight that do not replace an earlier offset.
     offsets_coming: AtomicUsize,
     /// Size of the metadata in all commits in flight.
     metadata_bytes_coming: AtomicUsize,
@@ -84,16 +84,16 @@ pub struct Groups {
     bytes_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,
-    /// True once the broker is stopping. Requests no longer wait then.
+    /// True once the broker is stopping. Every request that needs an answer from a group is then refused.
     closed: AtomicBool,
     clock: SteadyClock,
-    /// Limits how often records of groups that could not be written are logged.
+    /// Limits how often it is logged that records of a group could not be written.
     unkept: LogRateLimit,
-    /// Limits how often a group beyond `fullbore.groups.max` is logged.
+    /// Limits how often it is logged that `fullbore.groups.max` is reached.
     uncounted: LogRateLimit,
-    /// Limits how often a request beyond `fullbore.groups.bytes.max` is logged.
+    /// Limits how often it is logged that `fullbore.groups.bytes.max` is reached.
     unheld: LogRateLimit,
-    /// Limits how often committed offsets beyond their limits are logged.
+    /// Limits how often it is logged that committed offsets have reached their limits.
     unfit: LogRateLimit,
 }
 
@@ -135,7 +135,7 @@ impl Groups {
         })
     }
 
-    /// Returns the committed offsets. After a commit was acknowledged, its client finds that commit or a newer one
+    /// Returns the committed offsets. A client that got the response to its commit finds that commit or a newer one
     /// here.
     pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
@@ -144,8 +144,7 @@ impl Groups {
     /// Returns the shard of a group.
     ///
     /// # Errors
-    /// Returns the error of a shard that is not serving here. Fails with COORDINATOR_NOT_AVAILABLE if the topic does
-    /// not exist.
+    /// Fails as `InternalTopic::serving` does, and with COORDINATOR_NOT_AVAILABLE if the topic does not exist.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
@@ -154,21 +153,22 @@ impl Groups {
     /// Checks that this broker serves the group's shard. Without the topic there are no groups, so the check succeeds.
     ///
     /// # Errors
-    /// Returns the error of a shard that is not serving here.
+    /// Fails as `InternalTopic::serving` does.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
     /// Calls `see` and returns its result, if the group's shard is serving both before and after the call. If this
-    /// broker leaves the shard during the call, the shard is emptied and would look as if it had no groups.
+    /// broker leaves the shard during the call, its groups are removed, so `see` may wrongly find none.
     ///
     /// # Errors
-    /// Returns the error of a shard that is not serving here, or that was left during the call.
+    /// Fails as `InternalTopic::serving` does, both before and after the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
         if shard.is_some_and(|shard| shard.status() != Status::Serving) {
-            // The shard was left, but this broker may already serve the partition again with another shard.
+            // If the check succeeds, this broker serves the partition again with a newer shard. The client must retry
+            // even so.
             return Err(self.check(id).err().unwrap_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
         }
         Ok(seen)
@@ -184,8 +184,8 @@ impl Groups {
         if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
-    /// Returns the present time for deadlines, from a clock that only runs forward. Commits use the system's clock
-    /// instead.
+    /// Returns the present time for deadlines, from a clock that is never set back. The times of commits are from the
+    /// system's clock instead.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
@@ -203,7 +203,7 @@ impl Groups {
         }
     }
 
-    /// Passes an event to a group, with the ticket that the answer will use.
+    /// Passes an event to a group, with the ticket under which the group will send its answer.
     fn put_to(
         self: &Arc<Self>,
         id: &Text,
@@ -223,7 +223,7 @@ impl Groups {
             if self.closed.load(Ordering::SeqCst) {
                 return PendingAnswer::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
             }
-            // The group may have been removed between the lookup and the lock.
+            // If the group was removed after the lookup, looks it up again.
             if inner.is_gone {
                 continue;
             }
@@ -233,8 +233,8 @@ impl Groups {
         }
     }
 
-    /// Returns true if there is memory for `incoming_bytes` more (`fullbore.groups.bytes.max`). A small request of a
-    /// member always fits, since the member already counts.
+    /// Returns true if `incoming_bytes` more fit into `fullbore.groups.bytes.max`. A small request of a member is
+    /// always accepted, because the memory of the member is already counted.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
         if !fits && let Some(left_out) = self.unheld.due() {
@@ -249,11 +249,11 @@ impl Groups {
         fits || (is_member && incoming_bytes <= SMALL_BYTES)
     }
 
-    /// Updates how many bytes the group holds.
+    /// Updates the group's share of [`Groups::bytes`].
     fn note_bytes(&self, inner: &mut EntryState) {
         let (before, now) = (inner.bytes, inner.group.bytes());
         inner.bytes = now;
-        // Atomics wrap around, so a decrease is added as its complement.
+        // If the share has decreased, the difference wraps around, and so does the addition.
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
@@ -265,8 +265,8 @@ impl Groups {
         self.while_serving(id, || self.peek(id, read))
     }
 
-    /// Calls `read` with a group's offsets and returns its result, if `allows` succeeds. A group that does not exist
-    /// has no offsets and needs no check.
+    /// Calls `read` with a group's offsets and returns its result, if `allows` permits it. If the group does not exist,
+    /// `allows` is not called and there are no offsets.
     ///
     /// # Errors
     /// Fails as `Groups::while_serving` and `allows` do.
@@ -297,8 +297,8 @@ impl Groups {
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Passes an event that needs no ticket to a group, such as the check of a commit, and returns its result. `None`
-    /// if the group does not exist.
+    /// Passes an event that gets no ticket to a group, such as the check of a commit. Returns the result of `touch`, or
+    /// `None` if the group does not exist.
     ///
     /// # Errors
     /// Fails as `Groups::while_serving` does, but only if the event did not reach the group.
@@ -324,11 +324,11 @@ impl Groups {
                 self.arm(&entry, &inner);
             }
         });
-        // If the event has reached the group, its result counts, whatever happens to the shard.
+        // If `touch` was called, returns its result, even if the shard was left meanwhile.
         if touched.is_some() { Ok(touched) } else { serves.map(|()| None) }
     }
 
-    /// Returns the settings of a group. The group's own timeouts take precedence over those of the broker.
+    /// Returns the settings of a group. Timeouts that are configured for the group override those of the broker.
     pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
@@ -346,8 +346,8 @@ impl Groups {
         self.create_entry(id).map(drop)
     }
 
-    /// Removes a group that was created for a commit of which no offset is written, unless the group is used meanwhile.
-    /// The log has no record of such a group.
+    /// Removes a group that was created for a commit whose offsets were all refused, unless the group is used by now.
+    /// The log contains no record of such a group.
     fn remove_unused(&self, id: &str) {
         let Some(entry) = self.find(id) else { return };
         let mut inner = entry.lock();
@@ -357,27 +357,26 @@ impl Groups {
         }
     }
 
-    /// Deletes a group that has no members, and with `offsets` also its offsets. Commits that are still queued are
-    /// deleted as well. A later commit creates the group again.
+    /// Deletes a group that has no members. With `offsets`, also deletes its offsets, including those of commits that
+    /// are still queued. A later commit creates the group again.
     ///
     /// # Errors
-    /// Fails with GROUP_ID_NOT_FOUND if there is no such group, and with NON_EMPTY_GROUP if it has members. If the
-    /// write fails, its error is returned. The group then exists again if it has committed offsets.
+    /// Fails with GROUP_ID_NOT_FOUND if there is no such group, and with NON_EMPTY_GROUP if it has members. Returns the
+    /// error of the write if it fails. If the group has committed offsets, it then exists again.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let requested = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
-            // The deletion is queued before another group with this name can be created, so the records of the new
-            // group come after the tombstones.
+            // Queues the deletion before the group is removed. A new group with this name can only be created after
+            // that, so its records come after the tombstones.
             let requested = self.forget_group(&entry.shard, id, inner.unwritten_parts(), offsets);
             self.remove(&entry, &mut inner);
             requested
         };
         let deleted = requested.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
-            // Either the deletion has failed, or a later commit has written offsets. In both cases the group must exist
-            // again.
+            // The deletion has failed, or a later commit has written offsets. A group with offsets must exist.
             self.create(&entry.id)?;
         }
         deleted.inspect_err(
@@ -402,8 +401,8 @@ impl Groups {
         counts
     }
 
-    /// Refuses all waiting requests, and all later ones that would have to wait. Otherwise stopping the broker could
-    /// take as long as a rebalance.
+    /// Refuses all waiting requests, and every later request that needs an answer from a group. Otherwise stopping the
+    /// broker could take as long as a rebalance.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
@@ -414,8 +413,8 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    /// Creates a group in its shard if it does not exist yet. The topic's lock is held meanwhile, so that no group is
-    /// added to a shard that was left.
+    /// Creates a group in its shard if it does not exist yet. Holds the topic's lock, so that this broker cannot leave
+    /// the shard before the group is added.
     fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
@@ -443,8 +442,8 @@ impl Groups {
         Ok(entry)
     }
 
-    /// Removes a group, which the caller has locked. No function locks a group while it holds the table's lock, so this
-    /// cannot deadlock.
+    /// Removes a group, which the caller has locked. This also locks the table. No deadlock is possible, because no
+    /// function locks a group while it holds the table's lock.
     fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();
@@ -459,7 +458,7 @@ impl Groups {
     }
 }
 
-/// Returns a new random id for the parts of a group.
+/// Returns a new random id for the records of a group's members and regular expressions (*parts*).
 pub fn fresh_parts_id() -> Uuid {
     Uuid(uuid::Uuid::new_v4().into_bytes())
 }
@@ -475,16 +474,15 @@ fn offsets_topic(config: &OffsetsTopicConfig) -> InternalTopicSettings {
     }
 }
 
-/// Returns the error for a write that failed. The client will find the coordinator again and repeat its request.
+/// Returns the error code for a write that failed, after which the client finds the coordinator anew and retries.
 fn not_kept(error: AppendError) -> ErrorCode {
     match error {
         AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {
             ErrorCode::NOT_COORDINATOR
         }
-        // The commit is part of a transaction whose producer was fenced.
+        // The commit belongs to a transaction whose producer was fenced.
         AppendError::Sequence(refusal) => refusal.code(),
-        // The transaction of the commit may have ended. When the client commits again, the transaction is verified
-        // again.
+        // The transaction of the commit may have ended. The client retries, and the transaction is verified again.
         AppendError::Unverified => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }

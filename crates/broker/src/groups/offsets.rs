@@ -1,9 +1,9 @@
-//! The committed offsets of groups in memory, as requests read them. Requests find them by group, topic id and
-//! partition. Offsets that are pending in transactions are stored beside them.
+//! The committed offsets of groups in memory. Requests look them up by group, topic id and partition. The offsets that
+//! are pending in transactions are stored here as well.
 //!
 //! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
-//! loaded, so memory and log always agree. Of two commits for a partition, the same one wins in memory and in the log.
-//! When this broker leaves a shard, its offsets are removed, and callbacks that come later add none.
+//! loaded, so memory and log always agree. Of two commits for a partition, the later one in the log also wins in
+//! memory. When this broker leaves a shard, it removes the shard's offsets, and callbacks that run later add none.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -15,8 +15,7 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Number of stripes. Each is a lock with the offsets of some groups, so reading one group rarely waits for a commit of
-/// another.
+/// Number of locks among which the groups are divided, so that reading one group rarely waits for a commit of another.
 const STRIPES: usize = 32;
 
 /// The committed offset of one partition.
@@ -30,7 +29,7 @@ pub struct OffsetAndMetadata {
     pub metadata: Box<str>,
     /// When the offset was committed, in milliseconds since 1970.
     pub committed_ms: i64,
-    /// When the offset expires, in milliseconds since 1970. `None` if the client did not choose a time, and the
+    /// When the offset expires, in milliseconds since 1970. `None` if the client did not set a time, so that the
     /// broker's retention applies.
     pub expires_ms: Option<i64>,
 }
@@ -38,8 +37,8 @@ pub struct OffsetAndMetadata {
 /// The topic for which offsets are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicName {
-    /// The topic's id, by which offsets are looked up. So a topic that is recreated under the same name begins without
-    /// any offsets.
+    /// The topic's id, by which offsets are looked up. A topic that is recreated with the same name has another id and
+    /// no offsets.
     pub id: Uuid,
     /// The topic's name, as the records contain it.
     pub name: Arc<str>,
@@ -71,10 +70,10 @@ pub type GroupOffsets = BTreeMap<Uuid, TopicOffsets>;
 /// The offsets of one group that are pending in transactions, by topic id and partition.
 pub type PendingGroupOffsets = PendingOffsets<(Uuid, i32), CommitOffset>;
 
-/// The offsets of one group at one moment.
+/// The offsets of one group while its lock is held.
 #[derive(Clone, Copy, Debug)]
 pub struct OffsetsView<'a> {
-    /// The valid offsets. `None` if there are none.
+    /// The committed offsets. `None` if there are none.
     pub committed: Option<&'a GroupOffsets>,
     /// The offsets that are pending in transactions. `None` if there are none.
     pub pending: Option<&'a PendingGroupOffsets>,
@@ -93,7 +92,7 @@ struct Stripe {
     pending: HashMap<Arc<str>, PendingGroupOffsets>,
 }
 
-/// A partition of `__consumer_offsets`, and the id of a producer that has an open transaction there.
+/// An open transaction: the partition of `__consumer_offsets` that is part of it, and its producer's id.
 type OpenTransaction = (i32, i64);
 
 /// The committed offsets of all groups.
@@ -101,8 +100,8 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// For each open transaction, the groups that have pending offsets in it. A thread that holds this lock must not
-    /// lock a stripe.
+    /// The groups that have pending offsets in each open transaction. A thread that holds this lock must not lock a
+    /// stripe.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,
@@ -158,14 +157,14 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Calls `read_view` with a group's committed offsets, or with `None` if it has none. During the call, commits of
-    /// all groups that share the group's lock wait.
+    /// Calls `read_view` with a group's committed offsets, or with `None` if it has none. The call delays commits of
+    /// every group with the same lock.
     pub fn read<T>(&self, group: &str, read_view: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
         self.view(group, |view| read_view(view.committed))
     }
 
-    /// Calls `read_view` with a group's committed and pending offsets. During the call, commits of all groups that
-    /// share the group's lock wait.
+    /// Calls `read_view` with a group's committed and pending offsets. The call delays commits of every group with the
+    /// same lock.
     pub fn view<T>(&self, group: &str, read_view: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
         read_view(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
@@ -190,8 +189,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Makes all of `offsets` visible at once. Does nothing if this broker has left their shard. If the broker leaves
-    /// the shard later, it removes these offsets.
+    /// Makes all of `offsets` visible at the same time. Does nothing if this broker has left their shard. If it leaves
+    /// the shard later, it will remove these offsets.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
@@ -253,9 +252,9 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction. If the transaction is committed, its offsets become valid, except those for which
-    /// `is_there` returns false. Offsets that do not become valid are removed. The offsets of one group all change at
-    /// once.
+    /// Ends a producer's transaction. If the transaction is committed, its pending offsets become the committed ones,
+    /// except those for which `is_there` returns false. All others are dropped. The offsets of one group change at the
+    /// same time.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -278,7 +277,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Notes that `producers` no longer have pending offsets in a group. The caller has locked the group's stripe.
+    /// Removes a group from the open transactions of `producers`, which no longer have pending offsets in it. The
+    /// caller has locked the group's stripe.
     fn close(&self, shard: &Shard, group: &str, producers: impl IntoIterator<Item = i64>) {
         let mut open = self.open.lock();
         for producer_id in producers {
@@ -291,8 +291,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Removes an offset, and any pending offset for the same partition. If this broker has left the shard, nothing is
-    /// removed, because the present offsets may belong to the next shard.
+    /// Removes an offset, and any pending offset for the same partition. Does nothing if this broker has left the
+    /// shard, because a newer shard may have installed the offsets.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {

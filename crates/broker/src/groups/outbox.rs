@@ -1,16 +1,16 @@
-//! The effects of a group that are still to be carried out, and the change that is to be written.
+//! The effects of a group that must still be carried out, and the changed records that must still be written.
 //!
-//! At most one change waits. The changes of further events become part of it, and a classic group's snapshot is encoded
-//! only when the change is taken. So members that join at the same time cost one write of the group, not one each.
+//! At most one change waits. Further events add their changes to it, and a classic group's snapshot is encoded only
+//! when the change is taken. So if many members join at the same time, the group is written only once.
 //!
-//! Invariant: effects leave in the order in which they came. An effect leaves only once every earlier change is
-//! written. By then, changes that came later than the effect may also be written.
+//! Invariant: effects are carried out in the order in which they were pushed, each only after all earlier changes were
+//! written. Changes that were pushed after the effect may also be written by then.
 
 use fullbore_rules::group::{Change, Effect, Event, GroupAnswer, RequestTicket};
 use fullbore_wire::ErrorCode;
 use std::collections::VecDeque;
 
-/// An effect that writes nothing.
+/// An effect for which nothing has to be written.
 pub(super) enum Outgoing {
     Answer(RequestTicket, GroupAnswer),
     Report(Event),
@@ -18,9 +18,9 @@ pub(super) enum Outgoing {
 
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Effects that wait for the write under way. If no write is under way, these effects can be carried out.
+    /// Effects that do not wait for `change`. They wait for the write under way, if there is one.
     ready: VecDeque<Outgoing>,
-    /// The next change to write. Lacks the snapshot of a classic group, which is encoded only when the change is taken.
+    /// The next change to write. A classic group's snapshot is added only when the change is taken.
     change: Option<Change>,
     /// Effects that wait for `change`.
     behind: VecDeque<Outgoing>,
@@ -37,29 +37,29 @@ impl Outbox {
         queue.push_back(outgoing);
     }
 
-    /// Removes the next effect that no change delays. The caller has made sure that no write is under way.
+    /// Removes the next effect that does not wait for a change. The caller has made sure that no write is under way.
     pub fn pop(&mut self) -> Option<Outgoing> {
         self.ready.pop_front()
     }
 
-    /// Returns the change that is written next.
+    /// Returns the next change to write.
     pub fn change(&self) -> Option<&Change> {
         self.change.as_ref()
     }
 
-    /// Takes the change, which the caller then writes. The effects behind the change wait for this write.
+    /// Takes the change, which the caller writes. The effects that waited for the change now wait for this write.
     pub fn take_change(&mut self) -> Change {
         self.ready.append(&mut self.behind);
         self.change.take().unwrap_or_default()
     }
 
-    /// Drops the records of the change that is written next, because the caller writes all records of the group anew.
-    /// The effects behind the change still wait for a write.
+    /// Drops the records of the next change, because the caller writes all records of the group anew. The effects that
+    /// wait for the change still wait for a write.
     pub fn clear_change(&mut self) {
         self.change = self.change.take().map(|_| Change::default());
     }
 
-    /// Replaces the answers that waited for a write by a refusal, because that write has failed.
+    /// Replaces the answers that waited for a write with refusals, because that write has failed.
     pub fn refuse_ready(&mut self) {
         for outgoing in &mut self.ready {
             if let Outgoing::Answer(_, answer) = outgoing {
@@ -72,7 +72,7 @@ impl Outbox {
         self.ready.is_empty() && self.change.is_none()
     }
 
-    /// Gives back the memory of an empty outbox.
+    /// Frees the memory of an empty outbox.
     pub fn shrink(&mut self) {
         self.ready.shrink_to_fit();
         self.behind.shrink_to_fit();
@@ -108,7 +108,7 @@ mod tests {
         [answer(0), keep(b"a"), answer(1), keep(b"b"), answer(2)].into_iter().for_each(|effect| outbox.push(effect));
         assert_eq!(popped(&mut outbox), [(0, true)]);
         assert_eq!(outbox.take_change().group.map(|group| group.state), Some(Bytes::from_static(b"b")));
-        // The following effects come while that change is written.
+        // These effects are pushed while change `b` is being written.
         [answer(3), keep(b"c"), answer(4)].into_iter().for_each(|effect| outbox.push(effect));
         assert!(!outbox.is_empty());
         assert_eq!(popped(&mut outbox), [(1, true), (2, true), (3, true)]);

@@ -1,9 +1,9 @@
-//! Translates the regular expressions that Kafka accepts, in the syntax of RE2/J, into that of Rust's `regex` crate.
-//! The `regex` crate then accepts the same expressions as RE2/J, and gives them the same meaning.
+//! Translates regular expressions from the syntax of RE2/J, which Kafka uses, into that of Rust's `regex` crate.
+//! Together, the translation and `regex` accept the same expressions as RE2/J, with the same meaning.
 //!
-//! The translation parses only the parts that differ: repetitions, groups, escapes and classes. `regex` parses
-//! everything else. Limits of size are in `regex.rs`. One difference remains: Unicode classes have the names that
-//! `regex` gives them. Topic names are ASCII, so Unicode classes are rarely useful.
+//! The translation parses only what differs: repetitions, groups, escapes and classes. `regex` parses everything else.
+//! Limits of size are in `regex.rs`. One difference remains: the names of Unicode classes are those of `regex`. Topic
+//! names are ASCII, so Unicode classes are rarely useful.
 
 /// The largest count that a repetition may have.
 const REPEAT_MAX: u32 = 1_000;
@@ -23,7 +23,7 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
     Ok(translation.out)
 }
 
-/// A translation in progress: the rest of the expression, and the result so far.
+/// A translation in progress: the rest of the input, and the output so far.
 struct Translation<'p> {
     rest: &'p str,
     out: String,
@@ -87,8 +87,8 @@ impl Translation<'_> {
         self.out.push_str(&format!(r"\x{{{:x}}}", u32::from(char)));
     }
 
-    /// Takes a repetition operator, with the `?` that makes it lazy. Returns `None` if there is no such operator at
-    /// this point.
+    /// Removes a repetition operator from the input, with the `?` that makes it lazy, and returns it. Returns `None` if
+    /// the input does not begin with one.
     fn repetition(&mut self) -> Result<Option<String>, String> {
         let operator = match self.rest.chars().next() {
             Some('*' | '+' | '?') => &self.rest[..1],
@@ -103,14 +103,14 @@ impl Translation<'_> {
         Ok(Some(format!("{operator}{}", if is_lazy { "?" } else { "" })))
     }
 
-    /// Takes literal text up to `\E`.
+    /// Translates literal text up to `\E`.
     fn quote(&mut self) {
         let (literal, after) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
         self.rest = after;
         literal.chars().for_each(|char| self.push_literal(char));
     }
 
-    /// Takes the text between `(?` and the body of a group.
+    /// Translates the beginning of a group after its `(?`, up to the body of the group.
     fn group(&mut self) -> Result<(), String> {
         if self.skip("P<") || self.skip("<") {
             let (name, after) = self.rest.split_once('>').ok_or("the name of a group is not closed by `>`")?;
@@ -136,7 +136,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Takes an escape sequence outside of a class, with its backslash.
+    /// Removes an escape sequence outside of a class from the input, with its backslash, and returns its meaning.
     fn escape(&mut self) -> Result<Escape, String> {
         let mut chars = self.rest.chars();
         chars.next();
@@ -149,7 +149,8 @@ impl Translation<'_> {
         }
     }
 
-    /// Takes an escape sequence that is valid both inside and outside of a class, with its backslash.
+    /// Removes an escape sequence from the input, with its backslash, and returns its meaning. The sequence is valid
+    /// both inside and outside of a class.
     fn class_escape(&mut self) -> Result<Escape, String> {
         self.take();
         let next = self.take().ok_or("a backslash at the end")?;
@@ -178,7 +179,8 @@ impl Translation<'_> {
         char.map(Escape::Char).ok_or_else(|| format!(r"invalid escape sequence `\{next}`"))
     }
 
-    /// Takes two hexadecimal digits, or any number of them in braces. Returns `None` if they do not denote a character.
+    /// Removes two hexadecimal digits, or any number of them in braces, and returns their character. `None` if they do
+    /// not denote one.
     fn hexadecimal(&mut self) -> Option<char> {
         let digits = if self.skip("{") {
             let (digits, after) = self.rest.split_once('}')?;
@@ -193,7 +195,8 @@ impl Translation<'_> {
         is_hexadecimal.then(|| u32::from_str_radix(digits, 16).ok().and_then(char::from_u32))?
     }
 
-    /// Takes the name of a Unicode class. It is a single letter, or a name in braces that a leading `^` negates.
+    /// Removes the name of a Unicode class and returns the class in the syntax of `regex`. The name is a single letter,
+    /// or is in braces, where a leading `^` negates the class.
     fn unicode_class(&mut self, is_negated: bool) -> Result<String, String> {
         let (is_other, name) = if self.skip("{") {
             let is_other = self.skip("^");
@@ -209,7 +212,7 @@ impl Translation<'_> {
         Err(format!(r"invalid Unicode class `\p{{{name}}}`"))
     }
 
-    /// Takes a class in brackets. In it, `[`, `&&`, `--` and `~~` are ordinary characters.
+    /// Translates a class in brackets. Inside it, `[`, `&&`, `--` and `~~` are ordinary characters.
     fn class(&mut self) -> Result<(), String> {
         self.take();
         self.out.push('[');
@@ -252,7 +255,7 @@ impl Translation<'_> {
         self.take().map(Escape::Char).ok_or_else(|| "missing closing `]`".to_owned())
     }
 
-    /// Takes a POSIX class. Returns false if there is none at this point.
+    /// Translates a POSIX class. Returns false if the input does not begin with one.
     fn posix_class(&mut self) -> Result<bool, String> {
         let Some((name, after)) = self.rest.strip_prefix("[:").and_then(|rest| rest.split_once(":]")) else {
             return Ok(false);

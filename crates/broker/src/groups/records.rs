@@ -1,7 +1,7 @@
 //! The records of groups in `__consumer_offsets`: committed offsets, exactly as Kafka writes them, and the records of
 //! the groups themselves (`rules::group::Change`).
 //!
-//! The keys of the groups' own records have types that Kafka does not know. Kafka's coordinator and tools skip them.
+//! The keys of the groups' own records have types that Kafka does not know, so Kafka's coordinator and tools skip them.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
@@ -18,7 +18,7 @@ const SNAPSHOT: i16 = 0x4662;
 const PART: i16 = 0x4670;
 /// Length of a part's key after its type.
 const PART_KEY_BYTES: usize = 25;
-/// The value in a record for an expiry time that the client did not send.
+/// The expiry time in a record if the client sent none.
 const NEVER_SAID: i64 = -1;
 
 /// A record in `__consumer_offsets`.
@@ -129,8 +129,8 @@ pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, Deco
             Ok(GroupRecord::Group { group, snapshot: snapshot.transpose()? })
         }
         CoordinatorRecord::Unknown(PART, key, value) => {
-            // A part of an unknown kind was written by a later release and is skipped. The version in the group's own
-            // record is then unknown too, so the group is not restored without that part.
+            // A later release has written this part, whose kind is unknown here. It is skipped. The version in the
+            // group's own record is then unknown too, so the group is not restored at all.
             let Some(key) = part_key(key)? else { return Ok(GroupRecord::Other) };
             Ok(GroupRecord::Part { key, value: value.map(|value| Bytes::copy_from_slice(&value)) })
         }

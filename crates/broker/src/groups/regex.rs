@@ -1,9 +1,9 @@
 //! The regular expressions by which members of the consumer protocol subscribe to topics (KIP-848).
 //!
-//! Kafka accepts the syntax of RE2 (RE2/J), which [`re2`](super::re2) translates into that of Rust's `regex`. There is
-//! no look-around and there are no back-references, and matching takes time linear in the length of the name.
-//! [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] limit the cost of a client's expression. The group keeps the topics
-//! that an expression matches.
+//! Kafka accepts the syntax of RE2 (RE2/J), which [`re2`](super::re2) translates into that of Rust's `regex`. This
+//! syntax has neither look-around nor back-references, so the time of a match is linear in the length of the name.
+//! [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] limit the cost of a client's expression. The group stores the
+//! topics that an expression matches.
 
 use super::re2::translated;
 use fullbore_control::Image;
@@ -33,8 +33,8 @@ impl TopicRegex {
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;
-        // The expression is first compiled without the surrounding group. Otherwise an expression such as `a)|(b`,
-        // which closes that group and opens another one, would be accepted.
+        // First compiles the expression alone, which must be valid. Otherwise `a)|(b` would be accepted below, because
+        // it closes the surrounding group and opens another one.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
             .map(TopicRegex)

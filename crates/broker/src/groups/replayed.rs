@@ -1,6 +1,7 @@
-//! Collects groups and offsets while the log of a shard is replayed, including pending offsets of open transactions.
+//! The groups and offsets that are collected while the log of a shard is replayed, with the pending offsets of open
+//! transactions.
 //!
-//! The result may still have offsets of deleted topics. These are left out when the result is installed.
+//! They may include offsets of deleted topics, which the caller does not install.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;
@@ -10,18 +11,18 @@ use fullbore_rules::sequence::Marker;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, HashSet};
 
-/// The offsets of a group by topic name and partition. Each has the id of its topic.
+/// The offsets of a group by topic name and partition, each with the id of its topic.
 pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 /// The pending offsets of a group, with the same keys as [`FoundOffsets`].
 pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// Everything that the log of a shard contains.
+/// The state that the log of a shard contains.
 #[derive(Default)]
 pub(super) struct ReplayedShard {
     /// The groups' own records.
     pub snapshots: HashMap<Text, Snapshot>,
-    /// The parts of groups, by the id that a group's own record names.
+    /// The parts of groups, by the id through which a group's own record refers to them.
     pub parts: HashMap<Uuid, Parts>,
     /// The committed offsets by group. The group's id may be long, so it is stored only once.
     pub offsets: HashMap<Text, FoundOffsets>,
@@ -69,7 +70,7 @@ impl ReplayedShard {
         }
     }
 
-    /// Takes the parts to which `snapshot`, the group's own record, refers.
+    /// Removes and returns the parts to which the group's own record `snapshot` refers.
     pub fn take_parts(&mut self, snapshot: &Snapshot) -> Parts {
         snapshot.parts_id().and_then(|parts_id| self.parts.remove(&parts_id)).unwrap_or_default()
     }

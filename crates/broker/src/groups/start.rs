@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 impl Groups {
-    /// Begins to load the groups and spawns the coordinator's tasks, which run until the broker stops.
+    /// Starts to load the groups and spawns the coordinator's tasks, which run until the broker stops.
     pub fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) {
         CoordinatorTopic::adopt(self);
         task::spawn(Arc::clone(self).run_topics(stop.subscribe()));

@@ -101,7 +101,7 @@ impl Opened {
         self.groups.topic.loaded().await;
     }
 
-    /// Stops cleanly, as a broker does.
+    /// Stops cleanly, as a stopping broker does.
     fn close(self) {
         self.logs.close();
         self.stop.send_replace(true);
@@ -165,7 +165,7 @@ async fn reopened(opened: Opened, directory: &Path) -> Opened {
 async fn killed(opened: Opened) {
     let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
-    // The tasks still hold the groups and the control plane, so the test waits until these tasks have ended.
+    // The tasks still have references to the groups and the control plane, so this waits until the tasks have ended.
     drop((logs, control));
     while Arc::strong_count(&groups) > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -357,8 +357,8 @@ async fn groups_go_with_their_topic_and_begin_again() {
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
-/// Many tasks commit on several threads, and some of the commits are dropped before their answer. Every other commit
-/// must get its answer.
+/// Many tasks commit on several threads, and some of them stop waiting before their commit is answered. Every other
+/// commit must get its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -425,10 +425,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The committed offsets by group, number of the topic, and partition. Each offset is equal to its commit time.
+/// The expected offset of each group, topic (by its number) and partition. Each offset equals its commit time.
 type Model = BTreeMap<(u8, u8, i32), i64>;
 
-/// Applies a step to the model, which is as simple as possible.
+/// Applies a step to the model.
 fn expect(model: &mut Model, step: &Step) {
     match step {
         Step::Commit { group, offsets } => {
@@ -460,7 +460,7 @@ async fn settle(opened: &Opened) {
     }
 }
 
-/// Runs the steps without waiting for answers in between, so that many of them share a batch.
+/// Runs the steps. Does not wait for the answers in between, so that steps share batches.
 async fn run(steps: Vec<Step>) {
     let directory = tempfile::tempdir().expect("tempdir");
     let mut opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
@@ -483,7 +483,7 @@ async fn run(steps: Vec<Step>) {
                 drop(opened.forget(&format!("g{group}"), offset));
             }
             Step::DeleteGroup { group } => {
-                // The group might not exist. Then it has no offsets either, so the error does not matter.
+                // If the group does not exist, it has no offsets either, so the error does not matter.
                 let _ = opened.groups.delete(&format!("g{group}"), true).await;
             }
             Step::Renew { topic: number } => {

@@ -1,8 +1,8 @@
 //! The timer of all groups: one heap of alarms, which a single task (`due`) reads.
 //!
-//! Every heartbeat moves a deadline to a later time, which costs nothing here. The old alarm fires, the group finds
-//! that nothing is due, and sets its next alarm. If a group has a deadline, the heap always contains an alarm for it at
-//! or before that time.
+//! Every heartbeat postpones a deadline of its group, but does not change the heap. The old alarm fires, the group
+//! finds that nothing is due, and sets its next alarm. Invariant: if a group has a deadline, the heap contains an alarm
+//! for the group at that time or earlier.
 
 use super::entry::Entry;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Replaced alarms are only removed once the heap has at least this many alarms.
+/// Alarms that earlier ones have replaced are removed only once the heap has at least this many alarms.
 const OVERTAKEN_MIN: usize = 4096;
 /// An alarm that wakes a group at its deadline.
 pub(super) struct Alarm {
@@ -51,7 +51,7 @@ pub(super) struct Timer {
 #[derive(Default)]
 struct Alarms {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// When the heap reaches this length, replaced alarms are removed.
+    /// Length of the heap at which replaced alarms are removed.
     sweep_at: usize,
 }
 
@@ -73,7 +73,8 @@ impl Timer {
         }
     }
 
-    /// Takes an alarm that is due out of the heap. If none is due, returns the time of the next one, if there is any.
+    /// Removes an alarm that is due and returns it. If none is due, returns the time of the next alarm, or `None` if
+    /// there is none.
     pub fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
         let mut alarms = self.alarms.lock();
         match alarms.heap.peek() {

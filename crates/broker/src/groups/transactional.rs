@@ -1,5 +1,5 @@
-//! The part of transactions that concerns groups: which partition of `__consumer_offsets` a transaction needs for a
-//! group, and the markers that end the transaction.
+//! How groups take part in transactions: the partition of `__consumer_offsets` that a transaction needs for a group,
+//! and the markers that end the transaction there.
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
@@ -17,19 +17,18 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the group's partition of `__consumer_offsets`, how many markers this partition has had, and its state
-    /// for the producer. Call this before the verification of a commit, because the commit is later checked against
-    /// these values.
+    /// Returns the group's partition of `__consumer_offsets`, the number of its markers so far, and its state for the
+    /// producer. The caller calls this before it verifies a commit. The commit is later checked against these values.
     ///
     /// # Errors
-    /// Returns the error of a shard that is not serving here.
+    /// Fails as `InternalTopic::serving` does.
     pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
-    /// Waits until all commits of a group that are in flight are visible or refused. A commit in a transaction then
-    /// counts as pending, which makes its partitions unstable.
+    /// Waits until each commit of a group that is in flight has become visible or was refused. The offsets of a commit
+    /// in a transaction are then pending, so that they are reported as unstable.
     ///
     /// # Errors
     /// Fails with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE if this broker has left the shard, or cannot write to
@@ -58,8 +57,7 @@ impl MarkedCoordinator for Groups {
         let (groups, of) = (self, Arc::clone(&shard));
         Ok(shard.write(Records::Marker(marker, transaction_version), move |kept| {
             kept?;
-            // If a topic is being deleted, either this image no longer contains it, or its deletion removes the offsets
-            // later.
+            // A topic whose deletion has begun may still be in this image. Its deletion then removes the offsets later.
             let image = groups.control.image();
             let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
             groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);

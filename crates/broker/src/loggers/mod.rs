@@ -1,8 +1,8 @@
 //! Kafka's BROKER_LOGGER configurations: clients can read and change the log level of each module while the broker
 //! runs.
 //!
-//! The log itself belongs to the program around the broker ([`LogLevels`]). As in Kafka, changes are not stored, and
-//! every start begins with the program's configuration. A request changes either all of its levels, or none.
+//! The program around the broker provides the log ([`LogLevels`]). As in Kafka, changes are not stored, and every start
+//! begins with the program's configuration. A request changes either all of its levels, or none.
 
 use fullbore_config::{ConfigEntry, Source, Type};
 use fullbore_control::{CHANGES, ConfigChange, Refusal};
@@ -54,13 +54,13 @@ impl Level {
     }
 }
 
-/// A change of one target's level, or of the root's level if the target is `None`. Without a level, the target inherits
-/// the level of the nearest module above it.
+/// A change of one target's level, or of the root's level if the target is `None`. If the level is `None`, the target
+/// inherits that of the nearest module above it.
 pub type LevelChange = (Option<&'static str>, Option<Level>);
 
 /// The levels of a log. They may change at any time.
 pub trait LogLevels: Send + Sync {
-    /// Returns the level that applies to `target`, or to the root if it is `None`.
+    /// Returns the level that applies to `target`, or to the root if `target` is `None`.
     fn of(&self, target: Option<&str>) -> Level;
 
     /// Makes all changes, or none.
@@ -77,7 +77,7 @@ pub struct Loggers {
 }
 
 impl Loggers {
-    /// Creates the loggers of a log. By default there is no log, and clients get an error.
+    /// Creates the loggers of a log. The default value has no log, and then clients get an error.
     pub fn of(levels: Arc<dyn LogLevels>) -> Self {
         Loggers { levels: Some(levels) }
     }
@@ -125,7 +125,7 @@ impl Loggers {
     }
 }
 
-/// Returns every target that this program logs to, and every module above one of them.
+/// Returns every target of this program's log lines, and every module above one of these targets.
 pub fn targets() -> impl Iterator<Item = &'static str> {
     TARGETS.lines()
 }
@@ -173,7 +173,7 @@ fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
         },
         ConfigChange::Append(_) => not_allowed("APPEND"),
         ConfigChange::Subtract(_) => not_allowed("SUBTRACT"),
-        // AlterConfigs replaces all settings. Kafka refuses that for loggers, with this message.
+        // AlterConfigs would replace all levels, which Kafka refuses with this message.
         ConfigChange::DeleteAll => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "Unknown resource type 8")),
     }
 }

@@ -70,7 +70,7 @@ fn broker_without_a_log_refuses_changes_of_levels() {
 }
 
 /// Returns the targets that the broker's crates log to. These are the modules with log lines, the modules above them,
-/// and targets that have names of their own.
+/// and targets that are not modules.
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();

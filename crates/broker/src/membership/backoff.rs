@@ -20,13 +20,13 @@ impl Backoff {
         Backoff { min, max, next: min, due: None }
     }
 
-    /// Returns true if the last pause is over.
+    /// Returns true if no pause is running.
     pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause of random length, between half of the current length and the whole. The current length then
-    /// doubles, up to the limit.
+    /// Begins a pause. Its length is random, between half of the current length and the full current length. The
+    /// current length then doubles, up to the limit.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);

@@ -1,8 +1,8 @@
-//! Takes leaderships back. A broker should lead the partitions of which it is the first replica, but it loses these
-//! leaderships when it restarts (Kafka's `maybeBalancePartitionLeaders`).
+//! Moves leaderships back to this broker. A broker should lead each partition whose first replica it is. When it
+//! restarts, other brokers become the leaders of these partitions (Kafka's `maybeBalancePartitionLeaders`).
 //!
-//! Only the first replica requests an election, so no two brokers request one for the same partition. The control plane
-//! decides on the newest metadata.
+//! Only a partition's first replica requests an election, so no two brokers request one for the same partition. The
+//! control plane decides on the newest metadata.
 
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Returns topic name and number of the partitions that this broker does not lead although it is their first replica
-/// and in sync. Returns no partitions if this broker is not fit to lead. Diskless partitions are skipped, since they
-/// have no leader.
+/// Returns the topic name and number of each partition that another broker leads, although this broker is its first
+/// replica and in the ISR. Returns an empty list if this broker is fenced or otherwise not fit to lead. Skips diskless
+/// partitions, since they have no leader.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();
@@ -60,8 +60,8 @@ mod tests {
     use fullbore_wire::Uuid;
     use std::sync::Arc;
 
-    /// Both topics have the same replicas: broker 1 is the first one and in sync, but broker 2 leads. Only the
-    /// partition of the classic topic is taken back.
+    /// Both topics have replicas on the same brokers. Broker 1 is the first replica and in the ISR, but broker 2 leads.
+    /// Broker 1 becomes leader only of the classic topic's partition.
     #[test]
     fn a_diskless_partition_is_not_taken_back() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// Maximum pause before a fenced broker returns, in session timeouts.
+/// Maximum pause before a fenced broker unfences itself, in session timeouts.
 const PAUSE_MAX: u32 = 8;
-/// If a broker was unfenced for at least this many session timeouts, it ends its next fencing without a pause.
+/// If a broker was unfenced for at least this many session timeouts and is then fenced again, it unfences itself
+/// without a pause.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.
@@ -20,26 +21,26 @@ pub struct Comeback {
     session: Duration,
     /// The length of the last pause.
     pause: Duration,
-    /// The time at which the broker last came back.
+    /// The time at which the broker last unfenced itself.
     back: Option<Instant>,
     /// The time at which the broker will unfence itself. `None` while it is not fenced.
     due: Option<Instant>,
 }
 
 impl Comeback {
-    /// Creates the state of a broker that is not fenced. The broker will end its first fencing without a pause.
-    /// `session` is how long a broker may be silent before it is fenced.
+    /// Creates the state of a broker that is not fenced. After its first fencing, the broker unfences itself without a
+    /// pause. `session` is the session timeout.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
 
-    /// Returns true from the first call of [`Comeback::due`] until the broker is back.
+    /// Returns true from the first call of [`Comeback::due`] until the broker has unfenced itself.
     pub fn is_waiting(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Returns the time at which the fenced broker should unfence itself. The time does not change until the broker is
-    /// back.
+    /// Returns the time at which the fenced broker should unfence itself. Later calls return the same time until the
+    /// broker has unfenced itself.
     pub fn due(&mut self, now: Instant) -> Instant {
         if let Some(due) = self.due {
             return due;
@@ -52,7 +53,7 @@ impl Comeback {
         *self.due.insert(now + self.pause)
     }
 
-    /// Notes that the broker is back.
+    /// Records that the broker has unfenced itself.
     pub fn back(&mut self, now: Instant) {
         self.back = Some(now);
         self.due = None;

@@ -1,9 +1,9 @@
-//! Watches this broker's disk, and reports to the control plane if the disk is full, hangs or takes no files. Other
-//! brokers then lead the partitions that they have in sync, and no leader waits for this broker. Another report follows
-//! once the disk works again and has space.
+//! Watches this broker's disk, and reports to the control plane if the disk is full, hangs, or cannot create files.
+//! Other in-sync replicas then become leaders of this broker's partitions, and no leader waits for this broker's
+//! replicas. This broker reports again once the disk works and has space.
 //!
-//! [`fullbore_rules::cluster::room`] decides when to report. Requests that a full disk cannot take are refused in
-//! `disk_space`.
+//! [`fullbore_rules::cluster::room`] decides when to report. `disk_space` refuses the requests for which a full disk
+//! has no space.
 
 use std::time::Instant;
 
@@ -15,11 +15,11 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Returns the state of this broker's disk without blocking.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Closes the connections of this broker's clients, without blocking. Their requests may hang in a write, although
-/// other brokers lead the partitions by now.
+/// Closes the connections of this broker's clients, without blocking. Their requests may hang in a write to the disk,
+/// although other brokers already lead the partitions.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
-/// The watch of this broker's disk.
+/// Reports changes in the state of this broker's disk to the control plane.
 pub struct DiskWatch {
     disk: OwnDisk,
     hang_up: HangUp,
@@ -29,13 +29,13 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// Creates a watch that has reported nothing yet.
+    /// Creates the state of a broker that has not reported anything about its disk yet.
     pub fn new(disk: OwnDisk, hang_up: HangUp) -> DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the disk, and reports to the control plane if the disk can no longer be used, or can be used again. The
-    /// partitions in `urgent` are handed over first.
+    /// Checks the disk. Reports to the control plane if the disk has become unusable, or is usable again. The
+    /// partitions in `urgent` get new leaders first.
     pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };

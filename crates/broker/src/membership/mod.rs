@@ -1,7 +1,7 @@
 //! The broker as a member of its cluster. The broker fences other brokers that have failed, and unfences itself after
 //! it was fenced. The broker hands its partitions over before it stops, and if its disk is full or hangs. If the broker
-//! loses the object store, it stops serving diskless topics. If another process registers in its place, this process
-//! ends.
+//! loses the object store, it stops serving diskless topics. If another process registers with the same `node.id`, this
+//! process ends.
 //!
 //! The rules are in [`fullbore_rules::cluster`]. Every change is a command of the control plane, and any broker may
 //! send it. The control plane also sends the heartbeats, over a connection of its own. A standalone broker has no
@@ -39,8 +39,8 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Maximum time that a stopping broker waits until the heartbeats of the other brokers show that they have applied the
-/// election of the new leaders.
+/// Maximum time that a stopping broker waits for the other brokers to learn the new leaders of its partitions. Their
+/// heartbeats show which metadata version they have applied.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// How long this broker waits before it repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ impl Membership {
         }
     }
 
-    /// Adds a watch of the object store.
+    /// Adds the check of the object store.
     pub fn with_store(self, store: Arc<StoreHealth>) -> Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
@@ -137,7 +137,8 @@ impl Membership {
         }
     }
 
-    /// Returns the reason if this process is no longer registered as this broker; `None` if it is.
+    /// Returns the reason if another registration has replaced this process, or `None` if this process is still
+    /// registered.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
@@ -151,8 +152,8 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. If the broker must wait or the command was refused, returns the time of
-    /// the next attempt, and otherwise `None`.
+    /// Unfences this broker if it is fenced. Returns the time of the next attempt if the broker must wait or the
+    /// control plane refused the command. Returns `None` if no further attempt is needed.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
@@ -186,7 +187,7 @@ impl Membership {
         }
     }
 
-    /// Fences the brokers that have failed, except during the pause after a refused attempt.
+    /// Fences the brokers that have failed. Fences none during the pause after a refused attempt.
     async fn judge(&mut self, heartbeat_answer: &HeartbeatAnswer) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, heartbeat_answer).await {
@@ -227,7 +228,7 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
     }
     let image = control.image();
     let version = image.epoch();
-    // The database keeps the heartbeats of ended processes for a while, but only live processes count.
+    // The database keeps the heartbeats of ended processes for a while. Skip them, and wait only for live processes.
     let lives = |peer: &&PeerHeartbeat| {
         let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
         peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)
@@ -246,10 +247,9 @@ pub async fn hand_over(control: &Control, heartbeats: &mut channel::Receiver<Hea
     }
 }
 
-/// Fences this broker, so that the others need not wait for its session timeout.
+/// Fences this broker, so that the other brokers need not wait until its session expires.
 pub async fn leave(control: &Control) {
-    // If there is no other broker, this broker stays unfenced, so that it leads its partitions as soon as it comes
-    // back.
+    // A broker without peers stays unfenced, so that it leads its partitions again right after its restart.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

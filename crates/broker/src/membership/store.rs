@@ -1,9 +1,9 @@
-//! Watches the object store, and reports to the control plane if this broker has lost it. Other brokers then serve its
-//! diskless partitions. Another report follows once the store answers again, or once no other broker serves diskless
-//! partitions.
+//! Watches the object store, and reports to the control plane if this broker cannot reach it any more. Other brokers
+//! then serve the diskless partitions. This broker reports again once the store answers, or once no other broker serves
+//! diskless partitions.
 //!
-//! [`fullbore_rules::cluster::store`] decides when to report. The loss is detected in `diskless/health.rs`, and
-//! requests are refused meanwhile by [`fullbore_log::partition::left_out`].
+//! [`fullbore_rules::cluster::store`] decides when to report. `diskless/health.rs` detects the loss.
+//! [`fullbore_log::partition::left_out`] refuses requests while other brokers serve the partitions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 use fullbore_control::{BrokerChange, Control, Image};
 use fullbore_diskless::StoreHealth;
 
-/// The watch of the object store, for a broker that serves diskless topics.
+/// Reports to the control plane when a broker of diskless topics loses the object store, and when it may serve these
+/// topics again.
 pub struct LostStoreWatch {
     store: Arc<StoreHealth>,
     rule: StoreWatch,
@@ -23,12 +24,13 @@ pub struct LostStoreWatch {
 }
 
 impl LostStoreWatch {
-    /// Creates a watch that has reported nothing yet.
+    /// Creates the state of a broker that has not reported a loss of the store.
     pub fn new(store: Arc<StoreHealth>) -> LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the store. Reports to the control plane if this broker has lost it, or will serve diskless topics again.
+    /// Checks the store. Reports to the control plane if this broker cannot reach it any more, or will serve diskless
+    /// topics again.
     pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 const TIMEOUT_MS: i64 = 1_000;
 const LISTENER: &str = "PLAINTEXT";
 
-/// A port of this machine that has no listener.
+/// A port of this machine on which no process listens.
 const CLOSED_PORT: u16 = 1;
 
 fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
@@ -62,8 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Passes heartbeats of other brokers to this member until `is_so` returns true. `ages` has the age of each
-    /// broker's last heartbeat in ms. With age 0, the broker sends a new heartbeat each time.
+    /// Passes heartbeats of other brokers to this member until `is_so` returns true for the image. `ages` contains the
+    /// age of each broker's last heartbeat in ms. A broker with age 0 sends a new heartbeat each time.
     async fn heartbeats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
@@ -90,7 +90,7 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
     let detector = run(&memory, 1, 1, CLOSED_PORT);
-    // The other broker's port has a listener, so it does not refuse connections.
+    // A process listens on the other broker's port, so that port does not refuse connections.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
     detector.heartbeats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
@@ -212,7 +212,7 @@ async fn leaderships_are_handed_over_before_a_broker_stops() {
     let version = one.image().epoch() + 1;
     let process = two.process();
     let heartbeat = PeerHeartbeat { id: 2, process, number: 1, age_ms: 0, version };
-    // The database still has the last heartbeat of that broker's earlier process.
+    // The database still has the last heartbeat of broker 2's earlier process.
     let former = PeerHeartbeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..heartbeat };
     let heartbeats = watch::Sender::new(HeartbeatAnswer { peers: vec![former, heartbeat] });
     let began = Instant::now();
@@ -249,8 +249,8 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
     }
 }
 
-/// Runs broker 1 on `disk`, as the leader of a partition that broker 2 also has. Returns both brokers, and a counter of
-/// how often broker 1 has closed its clients' connections.
+/// Runs broker 1 on `disk`. It leads a partition that also has a replica on broker 2. Returns both brokers, and a
+/// counter of how often broker 1 has closed its clients' connections.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
@@ -303,7 +303,7 @@ async fn hanging_disk_hands_partitions_over_and_hangs_up_on_clients_once() {
     running.task.await.expect("no panic");
 }
 
-/// Fences a running broker, as if only its heartbeats had been lost. Returns how long it took until it had unfenced
+/// Fences a running broker, as if only its heartbeats had been lost. Returns the time until the broker has unfenced
 /// itself.
 async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
     let mut images = fenced.watch();
@@ -329,7 +329,7 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// The session lasts an hour, so a pause would last at least as long and fail the test.
+/// With a session timeout of an hour, a pause would last at least an hour and fail the test.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();

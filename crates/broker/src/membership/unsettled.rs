@@ -2,8 +2,8 @@
 //! about only some of the partitions. The other partitions then still lack a leader, or have failed brokers in their
 //! ISRs.
 //!
-//! Normally the broker that fences another one also completes the failover. The other brokers watch, and one of them
-//! takes over if there is no progress for a while.
+//! Normally the broker that fences another one also completes the failover. The other brokers watch its progress. If
+//! there is none for a while, one of them completes the failover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +17,19 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// How long a broker waits for progress before it takes over. The wait doubles with each attempt.
+/// How long a broker waits for progress before it completes the failover itself. The wait doubles with each attempt.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 /// Maximum time that a broker waits between two attempts.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
-/// The watch for partitions that still need a decision.
+/// Finds partitions of an unfinished failover, and has their leaders elected.
 pub struct UnsettledWatch {
     control: Control,
-    /// The brokers' registrations when the last check found nothing to do. While they stay the same, no check is
-    /// needed.
+    /// The brokers' registrations at the time of a check that found no unfinished failover. Until the registrations
+    /// change, no check is needed.
     settled_for: Option<Arc<Brokers>>,
-    /// The first partition that needed a decision at the last check. Another broker's failover goes through the
-    /// partitions in order, so this field changes as long as that failover makes progress.
+    /// The first partition that needed a decision at the last check. A failover decides about the partitions in order,
+    /// so this field changes while another broker's failover makes progress.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_electing: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ pub struct UnsettledWatch {
 }
 
 impl UnsettledWatch {
-    /// Creates a watch that has checked nothing yet.
+    /// Creates the state before the first check.
     pub fn new(control: Control) -> UnsettledWatch {
         UnsettledWatch {
             control,

@@ -17,10 +17,11 @@ use tokio::time::timeout;
 
 use fullbore_control::{HeartbeatAnswer, Image, RegisteredBroker};
 
-/// How long the probe of a port may take. The limit is short, because a probe delays this broker's next check. After a
-/// long gap between checks, this broker must not consider any other broker failed (see [`FailureDetector::may_judge`]).
+/// Maximum duration of the probe of a port. The limit is short, because a probe delays this broker's next check. After
+/// a long gap between checks, this broker must not consider any other broker failed (see
+/// [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
-/// With a short session timeout, a probe may only take the timeout divided by this number.
+/// With a short session timeout, a probe may last at most the timeout divided by this number.
 const PROBE_SHARE: u32 = 8;
 
 /// The failure detector and the heartbeats that it knows.
@@ -28,7 +29,7 @@ pub struct PeerWatch {
     node_id: i32,
     listener: String,
     detector: FailureDetector,
-    /// How long the probe of a port may take.
+    /// Maximum duration of the probe of a port.
     probe_max: Duration,
     began: Instant,
     /// The last known heartbeat of each broker.
@@ -37,12 +38,12 @@ pub struct PeerWatch {
     looked_ms: Option<i64>,
 }
 
-/// The last known heartbeat of a process, if it has sent one.
+/// The last known heartbeat of a process. `number` is `None` if the process has not sent any.
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// The check that first saw the heartbeat, and the check before it, in ms since the detector began. The heartbeat
-    /// was sent between the two.
+    /// The times of the check that first saw the heartbeat and of the check before it, in ms since the detector began.
+    /// The heartbeat was sent between these two checks.
     first_ms: i64,
     before_ms: i64,
 }

@@ -1,5 +1,5 @@
-//! A request between the two halves of a connection: its response, and the resources that it holds until the response
-//! is sent.
+//! The state of a request between the two halves of a connection: its response, and the resources that are held until
+//! the response is sent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use super::input::InputError;
 use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 
-/// The target of the protocol log, which has a line for every request and response at level debug. It contains neither
-/// contents nor secrets.
+/// The target of the protocol log. At level debug it has a line for every request and response, without their contents.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// A request on its way from the reading half to the writing half.
+/// A request that the reading half has admitted and the writing half has not answered yet.
 pub(super) struct AdmittedRequest {
     pub completion: Completion,
     pub owed: Owed,
 }
 
-/// The resources and facts that a request keeps until its response is sent.
+/// The resources that a request uses until its response is sent, and the facts for the log and the metrics.
 pub(super) struct Owed {
     pub api: ApiKey,
     pub received: Instant,
     pub label: Label,
     pub _bytes: OwnedSemaphorePermit,
-    /// The share that a large response takes of the budget for unread responses.
+    /// The share of the budget for unread responses, if the response is large.
     pub room: Option<Arc<ResponseRoom>>,
 }
 
@@ -43,11 +42,11 @@ pub(super) struct UnreadCounter<'a> {
 }
 
 impl UnreadCounter<'_> {
-    /// Counts an encoded response until the result is dropped. The memory `room`, which was reserved for the response,
-    /// is freed if the response is short.
+    /// Counts an encoded response as unread until the result is dropped. `room` is the memory that was reserved for the
+    /// response. If the response is too short to count, this memory is freed and the result is `None`.
     ///
-    /// Fetches do not count. Their records are ranges of files or have a budget of their own, and a slow consumer must
-    /// not lose its connection.
+    /// Fetches do not count, because a slow consumer must not lose its connection. Their records are ranges of files,
+    /// or have a budget of their own.
     pub fn count(&self, api: ApiKey, response: &Frame, room: Option<Arc<ResponseRoom>>) -> Option<Arc<ResponseRoom>> {
         let bytes = response.bytes_in_memory();
         if bytes <= COUNTED_FROM || api == ApiKey::Fetch {
@@ -76,7 +75,7 @@ impl Connection for Counted {
     }
 }
 
-/// The fields by which the protocol log shows a request and its response.
+/// The fields that the protocol log shows of a request and its response.
 #[derive(Clone, Copy)]
 pub(super) struct Label {
     pub peer: SocketAddr,
@@ -90,7 +89,7 @@ impl Label {
         ApiKey::from_code(self.api).map_or("unknown", ApiKey::name)
     }
 
-    /// Logs a request. `bytes` does not include the length prefix.
+    /// Logs a request of `bytes` bytes plus its length prefix.
     pub fn log_request(&self, bytes: usize) {
         if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
             let Label { peer, api: key, version, correlation_id } = self;
@@ -108,7 +107,7 @@ impl Label {
     }
 }
 
-/// The reason why a connection ended, if the client did not close it in an orderly way.
+/// The reason why a connection ended, unless the client closed it between two requests.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("{0}")]

@@ -1,4 +1,5 @@
-//! Lists the open connections, so that clients can be disconnected even while the threads that serve them hang.
+//! The list of open connections, through which the broker can disconnect clients even while the threads that serve them
+//! hang.
 //!
 //! An entry does not keep its connection open, and is removed when the connection ends.
 
@@ -37,8 +38,8 @@ impl Clients {
         Connected { clients: Arc::clone(self), number }
     }
 
-    /// Shuts down every connection in both directions, whatever its thread is doing. Clients then turn to other brokers
-    /// or reconnect. Does not block.
+    /// Shuts down every connection in both directions, even if its thread hangs. Clients then use other brokers or
+    /// reconnect. Does not block.
     pub fn hang_up(&self) {
         let open: Vec<_> = self.open.lock().streams.values().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|stream| stream.shut_down());

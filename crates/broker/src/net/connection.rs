@@ -1,11 +1,10 @@
 //! The connection of one client. Requests are admitted in order, complete concurrently, and are answered in order.
 //!
 //! The reading half ([`read`]) admits each request, which fixes its position in the order, and queues its response. The
-//! writing half ([`write`]) awaits the responses in that order. Both run in the same task. So a request that can be
-//! answered at once costs no task switch. Frames are in [`super::input`] and [`super::output`].
+//! writing half ([`write`]) awaits the responses in that order. Both run in the same task, so a request that can be
+//! answered at once costs no task switch. [`super::input`] reads frames and [`super::output`] writes them.
 //!
-//! A fault of one connection never ends another. The number of requests that wait for their responses is limited, and
-//! so is the memory that they hold.
+//! A fault of one connection never ends another. Both the number of unanswered requests and their memory are limited.
 
 use super::admitted::{AdmittedRequest, Ended, Label, Owed, UnreadCounter};
 use super::idleness::Idleness;
@@ -28,19 +27,19 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 
-/// How long a client that has ended its side may stay silent, even if a response is still in progress. Most such
-/// clients are gone.
+/// Maximum time without activity on a connection whose client has ended its side, even if a response is still in
+/// progress. Most such clients are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
-/// How long a connection may admit received requests before other connections get a turn.
+/// Maximum time in which a connection admits received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// Each byte that is held for a request until its response is sent counts as this many bytes of
-/// `fullbore.connection.bytes.max`. The bytes of Produce and Fetch count once. A client needs only a few of all other
-/// requests in flight, so the weight limits these requests.
+/// Factor by which the memory of a request counts towards `fullbore.connection.bytes.max` until its response is sent.
+/// For Produce and Fetch the factor is 1. A client needs only a few other requests in flight, so the factor limits
+/// these.
 const ANSWER_WEIGHT: usize = 16;
-/// Responses that are ready are gathered into one write up to this size.
+/// Maximum size to which ready responses are gathered for one write.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// Serves one client until either side is done.
+/// Serves one client until the client or the broker ends the connection.
 pub async fn serve(
     broker: &Arc<Node>,
     stream: &Arc<ClientStream>,
@@ -52,18 +51,18 @@ pub async fn serve(
     let idleness = Arc::new(Idleness::default());
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Both halves are pinned here, where they are created. A future that is pinned as an argument is in the task's
-    // memory twice.
+    // Both halves are pinned here, where they are created. If a future were passed on before it is pinned, the task's
+    // memory would contain it twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
-            // The client has not ended its side. As long as it waits for a response, it is not idle.
+            // The client may still read its responses. While it waits for one, it is not idle.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
                 idleness.end();
                 Ok(None)
             }
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
-            // Requests that came before the bad one are still answered.
+            // Earlier requests than the bad one are still answered.
             Err(ended) => {
                 idleness.end();
                 Ok(Some(ended))
@@ -104,8 +103,9 @@ pub async fn serve(
     }
 }
 
-/// Returns the reason to end the connection: the client was idle for too long, or its unread response takes too much
-/// memory. A client that waits for a response counts as idle only after it has ended its side.
+/// Waits until the connection must end, and returns the reason. Either the client was idle for too long, or its unread
+/// response takes too much memory. While a response is in progress, the client is not idle unless it has ended its
+/// side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
@@ -129,7 +129,7 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     }
 }
 
-/// The side that ended the requests of a connection.
+/// The side after whose decision a connection reads no more requests.
 enum ReadEnd {
     /// The client closed its side.
     Client,
@@ -172,7 +172,8 @@ async fn read(
             tokio::select! {
                 biased;
                 admitted = &mut admission => admitted?,
-                // The client is gone, so its request is given up. A group goes on without a response to its member.
+                // The client is gone, so the admission of its request is cancelled. If the request was sent to a group,
+                // the group drops its answer.
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
@@ -181,8 +182,8 @@ async fn read(
             queue.leave(1);
             continue;
         };
-        // A response that is ready counts as unread from here on. It takes memory already, even if it must wait behind
-        // earlier responses.
+        // A response that is ready takes memory, even while it waits behind earlier responses. So it counts as unread
+        // from here on.
         let room = match &completion {
             Completion::Ready(response) => {
                 UnreadCounter { all: &broker.unread, idleness, stream }.count(api, response, room)
@@ -203,8 +204,8 @@ async fn read(
     }
 }
 
-/// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, whichever is shorter.
-/// Never returns if `after` is `None`.
+/// Waits for `after`, or for `idle_max` if that is shorter. Then waits until the client has ended its side. Never
+/// returns if `after` is `None`.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {
@@ -241,7 +242,7 @@ async fn write(
     let unread = UnreadCounter { all: &broker.unread, idleness, stream };
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
-        // The client may stay silent for long, so nothing of earlier responses is kept during this wait.
+        // The client may send nothing for long, so no memory of earlier responses is kept during this wait.
         let first = match next.take() {
             None => queue.pop().await,
             next => next,
@@ -265,7 +266,7 @@ async fn write(
             frames.parts.append(&mut frame.parts);
         }
         {
-            // Nothing is added behind a large response, so a large response is the last one here.
+            // Gathering stops after a large response, so only the last response here can be large.
             let room = leaving.last().and_then(|(owed, _): &(Owed, usize)| owed.room.as_deref());
             let progress = Progress { idleness, room };
             let writing = pin!(output::write(stream, &mut frames, &progress, broker.partitions.cold()));
@@ -280,8 +281,8 @@ async fn write(
     }
 }
 
-/// Returns the response if it is ready, and otherwise the request. A fault counts as not ready, so that it is reported
-/// in the order of the responses.
+/// Returns the response if it is ready. Otherwise returns the request. If the request has failed, also returns the
+/// request, so that earlier responses are sent before the failure ends the connection.
 async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), AdmittedRequest> {
     poll_fn(|context| {
         poll_once(&mut admitted, unread, context);
@@ -294,8 +295,9 @@ async fn ready(mut admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Res
     }
 }
 
-/// Writes, and meanwhile polls the completion of the next request, which has already begun. That completion may hold a
-/// permit that other requests wait for. It must not keep the permit just because this client does not read.
+/// Writes frames. Meanwhile polls the completion of the following request, if it was polled before. The completion may
+/// hold a permit for which other requests wait. It must be able to release the permit even if this client does not
+/// read.
 async fn beside<T>(
     mut writing: Pin<&mut impl Future<Output = T>>,
     mut following: Option<&mut AdmittedRequest>,
@@ -310,7 +312,7 @@ async fn beside<T>(
     .await
 }
 
-/// Polls the completion of a request once. A response that is known now counts as unread.
+/// Polls the completion of a request once. If the response is now known, counts it as unread.
 fn poll_once(admitted: &mut AdmittedRequest, unread: &UnreadCounter<'_>, context: &mut Context<'_>) {
     let (Completion::Later(answer) | Completion::Holding(answer, _)) = &mut admitted.completion else { return };
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
@@ -325,7 +327,7 @@ fn poll_once(admitted: &mut AdmittedRequest, unread: &UnreadCounter<'_>, context
     }
 }
 
-/// Waits for the response. It counts as unread from then on.
+/// Waits for the response and then counts it as unread.
 async fn completed(admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Result<(Frame, Owed), Fault> {
     let AdmittedRequest { completion, mut owed } = admitted;
     match completion {
@@ -339,12 +341,12 @@ async fn completed(admitted: AdmittedRequest, unread: &UnreadCounter<'_>) -> Res
     }
 }
 
-/// The queue between the two halves. Its futures only work within [`in_turn`]. Items leave in the order in which they
-/// came. At most `max` items are between [`Handover::enter`] and [`Handover::leave`].
+/// The queue between the two halves, first in, first out. At most `max` items are between [`Handover::enter`] and
+/// [`Handover::leave`].
 ///
-/// The queue is not a channel, because neither half wakes the other: [`in_turn`] polls both whenever the task is woken.
-/// A channel would wake the running task, and the runtime would wake another thread to take it over. That costs two
-/// system calls and a thread switch for each request.
+/// The futures of the queue wake no task. They only work within [`in_turn`], which polls both halves whenever their
+/// task is woken. A channel would wake the task while it is running, and the runtime would then wake another thread for
+/// it. That costs two system calls and a thread switch for each request.
 struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,
@@ -352,8 +354,8 @@ struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// How many slots are in use. A slot is taken before its item is queued, and freed once the item was taken out and
-    /// finished.
+    /// How many slots are in use. A slot is taken before its item is queued, and freed after the item was removed and
+    /// its response was written.
     taken: usize,
     is_closed: bool,
     /// True if the reading half is waiting for a slot.
@@ -380,17 +382,17 @@ impl<T> Handover<T> {
         .await;
     }
 
-    /// Adds an item. The caller has taken a slot for it before.
+    /// Adds an item, for which the caller has taken a slot with [`Handover::enter`].
     fn push(&self, item: T) {
         self.state.lock().items.push_back(item);
     }
 
-    /// Frees `count` slots, whose items are finished or were never added.
+    /// Frees `count` slots after their responses were written, or because their requests get no response.
     fn leave(&self, count: usize) {
         self.state.lock().taken -= count;
     }
 
-    /// Announces that no more items will come.
+    /// Closes the queue: no more items will be added.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
@@ -420,22 +422,22 @@ impl<T> Handover<T> {
     }
 }
 
-/// Runs both halves until both are done or one of them fails. Returns the two results.
+/// Runs both halves until both are done, and returns their results.
 ///
 /// # Errors
-/// Returns the first error of either half.
+/// Stops at the first error of either half and returns it.
 async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The reading half, which pushes, may use up tokio's cooperative budget of the task. The writing half, which pops,
-    // therefore runs without that budget. Its work is limited by the items that were pushed.
+    // Tokio gives a task a cooperative budget for each poll, which the reading half (`pushing`) may use up. So the
+    // writing half (`popping`) runs without a budget. The queued items limit its work.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // If the reading half still waits in `enter`, its poll below sets `wants_room` again.
+            // If the reading half still waits in `enter`, the poll below sets `wants_room` again.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)

@@ -1,16 +1,18 @@
 //! Measures how long a connection waits for its client. A client that waits for the broker is not idle.
 //!
-//! The halves of a connection only set flags, which are polled from time to time. So no clock is read where bytes move,
-//! and the result may be up to an eighth too long. Both halves run in one task, so their flags need no memory ordering.
-//! A client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
-//! response is idle.
+//! The halves of a connection only set flags, which a timer polls eight times within the idle limit. So no clock is
+//! read when bytes move, and a connection may stay open an eighth longer than the limit. All of them run in one task,
+//! so the flags need no memory ordering.
+//!
+//! A client is not idle while its request is in progress or while bytes move. It is idle if it has stopped reading its
+//! response.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Number of polls within the time after which a connection counts as idle.
+/// Number of polls within the time limit of idle connections.
 const POLLS: u32 = 8;
 
 /// The activity of both halves of a connection.
@@ -22,9 +24,9 @@ pub struct Idleness {
     is_awaiting: AtomicBool,
     /// True if bytes have moved or a request was in progress since the last poll.
     has_moved: AtomicBool,
-    /// True once the client has ended its side. Most such clients are gone and accept no response.
+    /// True once the client has ended its side. Most such clients are gone and will not read a response.
     has_ended: AtomicBool,
-    /// True once the broker ends the connection, because its unread response takes too much memory.
+    /// True once the broker has decided to end the connection, because its unread response takes too much memory.
     is_evicted: AtomicBool,
     ended: Notify,
 }
@@ -35,14 +37,14 @@ impl Idleness {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Notes that the client will send no more requests. From now on the client counts as idle even while one of its
-    /// requests is in progress.
+    /// Notes that the client will send no more requests. From now on, a request in progress no longer keeps the client
+    /// from counting as idle.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();
     }
 
-    /// Ends the connection, whose response was not read in time. Other connections may call this.
+    /// Ends the connection, because its response was not read in time. The tasks of other connections may call this.
     pub fn evict(&self) {
         self.is_evicted.store(true, Relaxed);
         self.ended.notify_one();
@@ -57,12 +59,12 @@ impl Idleness {
         self.ended.notified().await;
     }
 
-    /// Notes that a request is being admitted, until the result is dropped.
+    /// Marks a request as being admitted until the result is dropped.
     pub fn admitting(&self) -> Working<'_> {
         self.during(&self.is_admitting)
     }
 
-    /// Notes that the next response is in progress, until the result is dropped.
+    /// Marks the next response as in progress until the result is dropped.
     pub fn awaiting(&self) -> Working<'_> {
         self.during(&self.is_awaiting)
     }
@@ -81,8 +83,7 @@ impl Idleness {
         }
     }
 
-    /// Returns how many polls in a row have found no activity, including this one. `in_vain` is the number before this
-    /// poll.
+    /// Returns how many polls in a row have found no activity, including this one. `in_vain` is their number so far.
     fn poll(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);

@@ -1,9 +1,12 @@
-//! Reads frames from a socket. Their contents do not matter here.
+//! Reads frames from a socket, without decoding their contents.
 //!
-//! A connection only has a buffer while it reads. Before it waits for bytes, it gives the buffer to the few spare
-//! buffers of its thread, unless a request still uses the memory. So a busy connection reads without allocating, and an
-//! idle one holds no memory. The length of a frame is checked before any memory is reserved for it. Each step reserves
-//! at most as many bytes as were received, so that a large length prefix alone costs nothing.
+//! A connection only has a buffer while it reads. Before it waits for bytes, it returns an empty buffer to the few
+//! spare ones of its thread, unless a request still uses the memory. So a busy connection reads without allocating, and
+//! an idle one uses no memory.
+//!
+//! The length of a frame is checked before any memory is reserved for it. For a large frame, 1 MiB is reserved first,
+//! and then each step reserves at most as many bytes as were received. So a client cannot fill the memory with large
+//! length prefixes.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -18,15 +21,15 @@ use tokio::time::timeout;
 
 /// How many bytes are read from the socket while the length of the frame is unknown.
 const CHUNK: usize = 16 * 1024;
-/// A longer frame is read on its own, so that the beginning of the next frame does not have to be moved. Buffers above
-/// this size are not reused.
+/// Frames above this size are read alone, without the beginning of the next frame, which would have to be moved.
+/// Buffers above this size are not reused.
 const LARGE: usize = 64 * 1024;
 /// How many bytes are first reserved for a large frame.
 const STEP: usize = 1024 * 1024;
-/// If no more than this many bytes of a frame are missing, the received part is acknowledged at once. A client with
-/// Nagle's algorithm may hold back the rest until then.
+/// If a frame lacks at most this many bytes, the received part is acknowledged at once, because a client with Nagle's
+/// algorithm may send the rest only then.
 const TAIL: usize = 64 * 1024;
-/// After this long without a byte, a connection gives back a large buffer. Smaller ones are given back at once.
+/// How long a connection without incoming bytes keeps a large buffer. It gives back smaller ones at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
 /// Maximum number of spare buffers of a thread. Each has at most [`LARGE`] bytes.
@@ -62,7 +65,7 @@ pub enum InputError {
 pub struct Input<'a> {
     stream: &'a ClientStream,
     buffer: BytesMut,
-    /// True while the connection has no buffer of its own.
+    /// True while the connection has given its buffer back.
     is_resting: bool,
     /// True if the buffer has grown beyond [`LARGE`].
     is_large: bool,
@@ -91,8 +94,8 @@ impl<'a> Input<'a> {
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
         let len = len.ok_or_else(|| match self.buffer[..4] {
-            // A TLS handshake begins with a record of type 22 and version 3.x. Read as a length, these bytes mean 352
-            // MiB, which few limits allow. So a frame that is too long may be a handshake.
+            // A TLS handshake begins with a record of type 22 and version 3.x. As a length, these bytes are 352 MiB,
+            // which is above most limits. So a frame that is too long may be a handshake.
             [22, 3, ..] if matches!(self.stream, ClientStream::Plain(_)) => InputError::Tls,
             _ => InputError::Length { length, max: self.frame_max },
         })?;
@@ -107,8 +110,8 @@ impl<'a> Input<'a> {
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
 
-    /// Reads up to `want` bytes, or returns 0 at the end of the stream. If a frame has begun, `missing` is the number
-    /// of bytes that it still lacks.
+    /// Reads up to `want` bytes. Returns 0 at the end of the stream. `missing` is the number of bytes that the current
+    /// frame lacks, or 0 between two frames.
     async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
             if self.buffer.is_empty() {
@@ -129,7 +132,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until bytes come. Meanwhile the empty buffer is given back to the thread.
+    /// Waits until bytes arrive. Meanwhile gives the empty buffer back to the thread.
     async fn rest(&mut self) {
         let mut readable = pin!(self.stream.readable());
         if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {
@@ -145,9 +148,9 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until there is something to read. `missing` is the number of bytes that the current frame lacks. If the
-    /// frame lacks at most [`TAIL`] bytes, first acknowledges the received part, since the client might send the rest
-    /// only then.
+    /// Waits until there is something to read. `missing` is the number of bytes that the current frame lacks. If these
+    /// are at most [`TAIL`] bytes, first acknowledges the received part, since the client might send the rest only
+    /// then.
     async fn readable(&self, missing: usize) -> io::Result<()> {
         let mut readable = pin!(self.stream.readable());
         match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {
@@ -162,7 +165,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Keeps an empty buffer for the next reader on this thread. A buffer whose memory a request still uses is dropped.
+/// Stores an empty buffer for the next reader on this thread. Drops the buffer if a request still uses its memory.
 fn spare(mut buffer: BytesMut) {
     if buffer.try_reclaim(CHUNK) {
         SPARE.with_borrow_mut(|spare| {
@@ -242,7 +245,7 @@ mod tests {
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
             tokio::task::yield_now().await;
         }
-        // This must be checked right after the read, because a little later the kernel acknowledges by itself.
+        // The flag must be checked right after the read, because the kernel sets it by itself a little later.
         while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
             tokio::select! {
                 biased;

@@ -1,8 +1,8 @@
 //! Listeners bind their ports and accept connections within the limits. Each connection gets a task. On an SSL
 //! listener, the task begins with the TLS handshake.
 //!
-//! A connection beyond a limit is closed before anything is read or allocated for it. A connection counts as soon as it
-//! is accepted, even during its handshake.
+//! A connection counts towards the limits as soon as it is accepted, even during its handshake. If it exceeds a limit,
+//! it is closed before anything is read from it or allocated for it.
 
 use super::clients::Clients;
 use super::connection;
@@ -26,11 +26,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that has bound its port but does not accept connections yet.
 pub struct Bound {
-    /// A socket for each address of the listener's host that this machine has. All have the same port.
+    /// A socket for each address of the listener's host that belongs to this machine, all with the same port.
     sockets: Vec<TcpListener>,
     /// The first address that was bound.
     pub addr: SocketAddr,
-    /// The host and port that clients are given.
+    /// The host and port that clients get from the broker.
     pub advertised: (String, u16),
     /// The certificates of an SSL listener. `None` for any other listener.
     certificates: Option<Arc<Certificates>>,
@@ -47,7 +47,7 @@ struct Door {
     clients: Arc<Clients>,
 }
 
-/// How many times the broker tries to find a port that is free at every address of a host.
+/// How many times the broker tries to find a port that is free at every address of the listener's host.
 const FREE_PORT_TRIES: u32 = 20;
 
 /// Binds one listener at every address of its host.
@@ -85,9 +85,9 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all with the same port. If the port is 0, a free one is taken at the
-/// first address. Addresses that this machine does not have, such as `::1` without IPv6, are skipped, but at least one
-/// must be there.
+/// Opens a socket at each of these addresses, all with the same port. If the port is 0, uses a port that is free at the
+/// first address. Skips addresses that do not belong to this machine, such as `::1` without IPv6. Fails if all of them
+/// are skipped.
 fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
@@ -132,7 +132,7 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.listen(config.listen_backlog)
 }
 
-/// Counts the open connections. If a limit is lowered, no open connection is closed.
+/// Counts the open connections. If a limit is lowered below their number, they stay open.
 #[derive(Default)]
 struct ConnectionQuotas {
     admitted: Mutex<OpenConnections>,
@@ -145,7 +145,7 @@ struct OpenConnections {
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// The slot of an admitted connection under the limits. Dropping it frees the slot.
+/// The slot of an open connection under the limits. Dropping it frees the slot.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,
@@ -163,14 +163,14 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // On a listener at [::], an IPv4 client has a mapped address. The client is counted under its IPv4 address.
+        // On a listener at [::], the address of an IPv4 client is mapped to IPv6. It counts as its IPv4 address.
         let ip = ip.to_canonical();
         let image = broker.metadata.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
-        // The listener between brokers is exempt, so that clients cannot keep brokers from reaching each other. Kafka
-        // does the same with its "protected listener".
+        // The listener between brokers is exempt, so that clients cannot keep brokers from connecting to each other.
+        // Kafka exempts its "protected listener" for the same reason.
         if admitted.total >= limits.max_connections && !of_brokers {
             return Err("max.connections");
         }
@@ -202,7 +202,7 @@ impl Drop for ConnectionPermit {
 /// it has admitted.
 pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
-    // Each connection has a clone of `open`. When the last one is dropped, the channel closes.
+    // Each connection has a clone of `open`. The channel closes when the last clone is dropped.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let has_others = listeners.len() > 1;
     let mut accepting = Vec::new();
@@ -278,7 +278,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, permit: ConnectionPerm
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
-                // Boxed, so that the connection's task does not keep memory for a handshake that is over.
+                // Boxed, so that the connection's task does not keep the memory of the handshake after its end.
                 shaken = Box::pin(shake(certificates, stream, peer, &config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
@@ -342,7 +342,8 @@ mod tests {
 
     #[tokio::test]
     async fn listener_binds_every_address_of_its_host_at_one_port() {
-        // No machine has the address 192.0.2.1 (RFC 5737). It stands for ::1 on a machine without IPv6.
+        // The address 192.0.2.1 belongs to no machine (RFC 5737). Here it has the role of ::1 on a machine without
+        // IPv6.
         let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
         let sockets = open_each(&addrs, &config()).expect("a free port");
         let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
@@ -362,7 +363,7 @@ mod tests {
         let (_, sent, received) = sockopts(&TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await;
         assert_eq!(accepted(&[]).await, (true, sent, received));
         let sizes = [("socket.send.buffer.bytes", "20000"), ("socket.receive.buffer.bytes", "30000")];
-        // Linux doubles the configured size, for its own bookkeeping.
+        // Linux doubles the configured size to have space for its own bookkeeping.
         assert_eq!(accepted(&sizes).await, (true, 40_000, 60_000));
     }
 }

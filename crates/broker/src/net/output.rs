@@ -1,12 +1,12 @@
-//! Writes frames into a connection. Parts in memory are sent by one vectored write, and ranges of logs by sendfile.
+//! Writes frames to a connection. Parts in memory are sent with one vectored write, and ranges of logs with sendfile.
 //!
-//! Short ranges of logs are copied into the write of the parts around them, many in one write. A response from many
-//! partitions then costs a system call for each 64 KiB, and not for each range. With TLS, a frame becomes TLS records
-//! of the largest size, which are sent together, and logs are read in pieces of limited size.
+//! Short ranges of logs are copied, and sent in one write with the parts around them. A response from many partitions
+//! then costs one system call per 64 KiB rather than one per range. With TLS, logs are read in chunks of limited size,
+//! and a frame is sent in TLS records of the largest size.
 //!
-//! If a frame cannot be written completely, the connection is closed. One reason is a segment that is removed before
-//! the client has read it. No copy is kept in memory for a client that does not read. A part in memory is freed as soon
-//! as the socket has accepted it.
+//! If a frame cannot be written completely, the connection is closed. This happens, for example, if a segment is
+//! removed before the client has read it. While a client does not read, no copy of a log is kept for it. A part in
+//! memory is freed as soon as the socket has accepted it.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -27,15 +27,15 @@ use tokio::time::{Instant, timeout_at};
 
 /// Maximum number of slices in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Maximum number of bytes of logs that one write copies. If a frame has no more than this, all of its ranges are
-/// copied.
+/// Maximum number of bytes of logs that are copied for one write. If a frame has at most this many, all of its ranges
+/// are copied.
 const COPY_MAX: usize = 64 * 1024;
-/// Maximum size of a range that is copied, if a frame has more than [`COPY_MAX`] bytes of logs. For a longer range,
-/// sendfile is cheaper than the copy.
+/// Maximum size of a copied range in a frame with more than [`COPY_MAX`] bytes of logs. For a longer range, sendfile is
+/// cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Maximum number of bytes in one sendfile call, so that the thread can serve other connections in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// How long a piece of a log stays in memory if its client does not accept all of it. After that the piece is freed,
+/// How long a chunk of a log stays in memory while its client does not accept the rest of it. The chunk is then freed,
 /// and the rest is read again later.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that are read from a log and encrypted at once.
@@ -43,9 +43,9 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 
 /// The counters that are updated while a frame is sent.
 pub struct Progress<'a> {
-    /// Each time the client accepts a part of the frame, this is noted here.
+    /// Receives a note each time the client has accepted a part of the frame.
     pub idleness: &'a Idleness,
-    /// The frame's share of the budget for unread responses, if the frame counts there.
+    /// The frame's share of the budget for unread responses, or `None` if the frame does not count there.
     pub room: Option<&'a ResponseRoom>,
 }
 
@@ -54,8 +54,8 @@ impl Progress<'_> {
         self.idleness.moved();
     }
 
-    /// Frees the parts in memory that were sent. `sent` is the number of bytes sent of all `parts`, and becomes the
-    /// number of bytes sent of the first remaining part. Returns the remaining parts.
+    /// Frees the parts that were sent completely, and returns the remaining ones. `sent` counts the sent bytes from the
+    /// first part. After the call, it counts them from the first remaining part.
     fn free<'p>(&self, parts: &'p mut [Part], sent: &mut usize) -> &'p mut [Part] {
         let (mut count, mut freed) = (0, 0);
         while let Some(part) = parts.get_mut(count)
@@ -73,7 +73,7 @@ impl Progress<'_> {
     }
 }
 
-/// Writes a frame, and frees its parts on the way.
+/// Writes a frame, and frees its parts as they are sent.
 ///
 /// # Errors
 /// Returns an error of the connection or of the log file. A part of the frame may already have been sent, so the
@@ -86,7 +86,7 @@ pub async fn write(
 ) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, progress, cold).await,
-        // Boxed, so that a connection without TLS does not need memory for the TLS write in its task.
+        // Boxed, so that the task of a connection without TLS has no memory for the TLS write.
         ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, progress, cold)).await,
     }
 }
@@ -106,7 +106,7 @@ async fn write_plain(
             parts = send_first(stream, parts, progress, cold).await?;
             continue;
         }
-        // Copying would be in vain if the socket had no space, so this waits for space first.
+        // Waits until the socket has space. Otherwise the copy below might be useless.
         stream.writable().await?;
         let mut unsent = match send_copied(stream, run, count < parts.len()) {
             Ok(None) => run.to_vec(),
@@ -117,12 +117,11 @@ async fn write_plain(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         };
-        // `unsent` has its own references to the bytes. The references of the frame are dropped, so that each part is
-        // freed as soon as it is sent.
+        // `unsent` has its own references to the bytes. Drops the references of the frame, so that each part is freed
+        // as soon as it is sent.
         parts[..count].fill_with(|| Part::Bytes(Bytes::new()));
         if !unsent.is_empty() {
-            // Boxed, because otherwise the task of every connection would reserve memory for this future from the
-            // start.
+            // Boxed, because otherwise the task of every connection would permanently contain memory for this future.
             Box::pin(send_uncopied(stream, &mut unsent, progress, cold)).await?;
         }
         parts = &mut parts[count..];
@@ -130,8 +129,8 @@ async fn write_plain(
     Ok(())
 }
 
-/// Sends parts without copying them. Used if the client does not accept all of them at once, or if ranges of logs are
-/// not in the page cache.
+/// Sends parts without copying them. This is used if the client does not accept all of them at once, or if a range of a
+/// log is not in the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
     mut parts: &mut [Part],
@@ -162,7 +161,7 @@ async fn send_first<'p>(
     Ok(rest)
 }
 
-/// Returns up to which size a range of a log is copied in this frame.
+/// Returns the maximum size of a range that is copied in this frame.
 fn range_copied_max(parts: &[Part]) -> usize {
     let in_logs: usize = parts.iter().map(len_in_log).sum();
     if in_logs <= COPY_MAX { COPY_MAX } else { RANGE_COPIED_MAX }
@@ -172,7 +171,7 @@ fn len_in_log(part: &Part) -> usize {
     if let Part::File(slice) = part { slice.len as usize } else { 0 }
 }
 
-/// Counts how many parts go into the next write. None of them is a range above `range_max`, and together they have at
+/// Returns how many parts the next write contains. None of them is a range above `range_max`, and together they have at
 /// most [`COPY_MAX`] bytes of logs.
 fn run_copied(parts: &[Part], range_max: usize) -> usize {
     let mut in_logs = 0;
@@ -188,9 +187,9 @@ thread_local! {
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends as much of the parts as the socket accepts at once. The parts have at most [`COPY_MAX`] bytes of logs, which
-/// are copied. Returns the number of bytes sent, or `None` if a range of a log is not in the page cache. With `more`,
-/// the kernel holds back a short last packet.
+/// Sends as much of the parts as the socket accepts at once, and returns the number of bytes sent. Copies the ranges of
+/// logs, which have at most [`COPY_MAX`] bytes. Returns `None` if one of them is not in the page cache. With `more`,
+/// the kernel does not send a short last packet before the next write.
 fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {
@@ -220,8 +219,8 @@ fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
         let Some(room) = copy.split_off_mut(..slice.len as usize) else { return false };
         let (position, len) = (slice.position, room.len());
         let mut read = || preadv2(&slice.file, &mut [IoSliceMut::new(room)], position, ReadWriteFlags::NOWAIT);
-        // Checked before the read, because the read itself would start the kernel's read-ahead. If a range cannot be
-        // read without waiting, `send_uncopied` sends it.
+        // First checks that the range is in the page cache, because a failed read would start the kernel's read-ahead.
+        // If the range cannot be read without waiting, `send_uncopied` sends it.
         len == 0 || direct_io::is_resident(&slice.file, position, len) && read() == Ok(len)
     })
 }
@@ -246,7 +245,8 @@ fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     left
 }
 
-/// Writes parts that are all in memory, and frees them. With `more`, the kernel holds back a short last packet.
+/// Writes parts that are all in memory, and frees them as they are sent. With `more`, the kernel does not send a short
+/// last packet before the next write.
 async fn send_memory(
     stream: &TcpStream,
     mut parts: &mut [Part],
@@ -270,15 +270,16 @@ async fn send_memory(
     Ok(())
 }
 
-/// Sends once. A separate function keeps the slices out of the caller's future while the client does not read.
+/// Sends once. This is a separate function, so that the array of slices does not become part of the caller's future,
+/// which exists while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);
     stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
-/// Returns the parts in memory as slices in `storage`, without the first `sent` bytes. Stops at `max` bytes, or when
-/// `storage` is full.
+/// Returns slices of the parts in memory, without their first `sent` bytes. Stops at `max` bytes, or when `storage` is
+/// full.
 fn unsent<'s, 'p>(
     parts: &'p [Part],
     mut sent: usize,
@@ -359,7 +360,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, so that the piece can be freed even if the client is slow.
+            // The bytes are copied, so that the chunk can be freed even if the client is slow.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()
@@ -403,8 +404,7 @@ async fn send_file(
     let end = slice.position + u64::from(slice.len);
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
-        // If the client does not read, reading from the log would be in vain. So this first waits for space in the
-        // socket.
+        // Waits until the socket has space, so that nothing is read from the log for a client that does not read.
         stream.writable().await?;
         if let Some(piece) = cold.read(&slice.file, position, count, slice.settled).await? {
             if piece.is_empty() {
@@ -428,7 +428,7 @@ async fn send_file(
     Ok(())
 }
 
-/// Sends as much of the piece as the client accepts within [`HOLD_MAX`]. Returns how many bytes that was.
+/// Sends as much of the chunk as the client accepts within [`HOLD_MAX`]. Returns how many bytes were sent.
 async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
     let held_until = Instant::now() + HOLD_MAX;
     let mut sent = 0;
@@ -456,8 +456,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// Returns a log of `len` bytes, the contents of that log, and both ends of a connection. In the contents, no byte
-    /// equals its neighbours.
+    /// Returns a log of `len` bytes, its contents, and both ends of a connection. Neighbouring bytes of the contents
+    /// differ.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");

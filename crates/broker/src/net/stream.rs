@@ -1,6 +1,6 @@
 //! The connection of a client, with or without TLS. Frames are in `input` and `output`, and certificates in `tls`.
 //!
-//! A connection without TLS is nothing but its socket, so TLS does not make it more expensive.
+//! A connection without TLS only consists of its socket, so the support of TLS does not make it more expensive.
 
 use bytes::{BufMut, BytesMut};
 use std::io;
@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// How often the socket is polled for the peer's close while there are still unread bytes before the close.
+/// How often the socket is checked for the peer's close while unread bytes precede that close.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that is ready for requests.
@@ -22,7 +22,7 @@ pub enum ClientStream {
 }
 
 impl ClientStream {
-    /// Waits until there is something to read or the peer has closed. May return too early.
+    /// Waits until there is something to read or the peer has closed its side. May also return without either.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             ClientStream::Plain(socket) => socket.readable().await,
@@ -30,7 +30,7 @@ impl ClientStream {
         }
     }
 
-    /// Waits until the peer has closed its side. Bytes that it sent before stay unread.
+    /// Waits until the peer has closed its side. Does not read the bytes that the peer sent before.
     pub async fn closed(&self) {
         let socket = self.socket();
         loop {
@@ -38,7 +38,8 @@ impl ClientStream {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
-            // The unread bytes belong to the reader, so only polling can show that a close follows them.
+            // Because of unread bytes, the socket stays readable, and waiting for readiness would return at once. Only
+            // polling can find a close after these bytes.
             sleep(POLL_INTERVAL).await;
         }
     }
@@ -46,7 +47,7 @@ impl ClientStream {
     /// Acknowledges the received bytes at once. Systems may delay this by up to 40 ms, and a client with Nagle's
     /// algorithm holds back its next small write until then.
     pub fn acknowledge(&self) {
-        // If this fails, the only consequence is that the rest of the frame comes later.
+        // If this fails, the rest of the frame only arrives later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 
@@ -68,8 +69,8 @@ impl ClientStream {
         }
     }
 
-    /// Reads the bytes that are available into `buffer` without waiting, and reserves memory for them. Reads up to
-    /// `want` bytes, or up to 64 KiB with TLS. Returns 0 at the end of the stream.
+    /// Reads the available bytes into `buffer` without waiting, after reserving memory for them. Reads at most `want`
+    /// bytes, or at most 64 KiB with TLS. Returns 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
         match self {
             ClientStream::Plain(socket) => {
@@ -84,8 +85,8 @@ impl ClientStream {
     }
 }
 
-/// Reads once. If fewer than `want` bytes came, the socket is now empty, so its readiness in tokio is cleared.
-/// Otherwise the next wait would return at once, and the read after it would find nothing.
+/// Reads once. If this reads less than `want` bytes, the socket is empty, so tokio's readiness of the socket is
+/// cleared. Otherwise the next wait would return at once, and the read after it would find nothing.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
     // Only the readiness from before the read is cleared. Bytes that arrive later set it again.

@@ -1,8 +1,8 @@
 //! The certificates of a listener: loads changed files, warns before certificates expire, and performs handshakes. The
 //! TLS session itself is in `fullbore_tls`.
 //!
-//! A handshake uses the last certificates that could be read. If the files become unreadable, this is logged and
-//! nothing changes.
+//! A handshake uses the last certificates that could be read. If new files cannot be read, this is logged, and the
+//! certificates in use stay.
 
 use fullbore_config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
@@ -16,17 +16,17 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a listener waits before it warns about the same cause again. Failures in between are counted and logged at
-/// debug.
+/// How long a listener waits before it warns about the same cause again. Failures in between are logged at debug, and
+/// the next warning has their number.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time between the first warning about a certificate and its expiry.
+/// How long before the expiry of a certificate the broker first warns.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long the broker waits before it warns about the same certificate again.
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often certificates are checked for expiry.
 const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Maximum number of causes that a listener warns about within an interval. Otherwise hostile clients could fill memory
-/// or the log.
+/// Maximum number of causes that a listener warns about within an interval, so that hostile clients cannot fill the
+/// memory or the log.
 const CAUSES_MAX: usize = 16;
 
 /// The certificates of one listener.
@@ -36,11 +36,11 @@ pub struct Certificates {
     current: RwLock<Acceptor>,
     /// The change time, size and inode of each file, as they were when the certificates in use were read.
     stamps: Mutex<Vec<FileStamp>>,
-    /// The last logged reason why newer files could not be used.
+    /// The reason in the last log line about newer files that could not be used.
     refused: Mutex<Option<String>>,
-    /// When each cause was last warned about, and how many failures there have been since.
+    /// For each cause, the time of the last warning and the number of failures since then.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
-    /// When the broker last warned that the present certificates expire.
+    /// When the broker last warned about the expiry of the certificates in use.
     expiry_warned: Mutex<Option<SystemTime>>,
 }
 
@@ -117,7 +117,8 @@ impl Certificates {
                 *self.expiry_warned.lock() = None;
                 self.warn_of_expiry(SystemTime::now());
             }
-            // The next check tries again, even if the files do not change, because the cause may lie elsewhere.
+            // The stored stamps stay those of the old files, so the next check tries again even if the files do not
+            // change. The cause may be something other than the files.
             Err(error) => {
                 let (why, mut refused) = (error.to_string(), self.refused.lock());
                 if refused.as_ref() != Some(&why) {
@@ -154,8 +155,8 @@ impl Certificates {
         }
     }
 
-    /// Counts a failure with this cause. If a warning is due, returns how many failures before this one were not
-    /// logged. Otherwise returns `None`.
+    /// Counts a failure with this cause. If a warning is due, returns how many earlier failures were not logged as
+    /// warnings. Otherwise returns `None`.
     fn due(&self, cause: String) -> Option<u64> {
         let mut warned = self.warned.lock();
         if let Some((last, unlogged)) = warned.get_mut(&cause) {

@@ -1,8 +1,7 @@
-//! A partition as requests see it, classic or diskless.
+//! A classic or diskless partition, with the operations that requests use.
 //!
 //! A classic partition is a log on this broker's disk, and may have followers. A diskless partition consists of objects
-//! in an object store. The operations that the APIs need are here. An operation that only one kind has is in the module
-//! of that kind.
+//! in an object store. Operations of only one kind are in the module of that kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,8 +35,9 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns the partition's present state, for a caller that is about to verify the producer's transaction. The
-    /// append gets this state in `AppendTerms::verified_at`, and compares it with the state at that time.
+    /// Returns the partition's present state, for a caller that will now verify the producer's transaction. The caller
+    /// passes this state to the append as `AppendTerms::verified_at`. The append compares it with the partition's state
+    /// at that later time.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -57,9 +57,9 @@ impl AnyPartition {
     }
 }
 
-/// Opening of partitions, and checks that a request makes first.
+/// Opening of partitions, and the checks at the start of a request.
 impl AnyPartition {
-    /// Returns true if a caller does not have to wait for the partition to be opened.
+    /// Returns true if the opening of the partition has ended, so that callers need not wait for it.
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
@@ -67,8 +67,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses requests while the partition cannot answer them. For a classic partition, this is while a write to its
-    /// log may hang. For a diskless one, this is while only other brokers reach the object store.
+    /// Refuses requests while the partition cannot answer them. A classic partition cannot answer while a write to its
+    /// log may hang. A diskless one cannot answer while only other brokers reach the object store.
     ///
     /// # Errors
     /// Returns KAFKA_STORAGE_ERROR if the partition is classic and this broker leads it, otherwise
@@ -80,13 +80,13 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses a use that would have to wait for the recovery of a log.
+    /// Refuses a request that would have to wait for the recovery of a log.
     ///
     /// # Errors
     ///
     /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened, since every client retries after this error.
-    /// Returns KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread, and if a
-    /// diskless partition is deleted.
+    /// Returns KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread. Also
+    /// returns KAFKA_STORAGE_ERROR if a diskless partition is deleted.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -96,8 +96,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would have to wait for a recovery. An append that only waits for the creation of the
-    /// partition's directory is not refused, since the creation takes little time.
+    /// Refuses an append that would have to wait for a recovery. Allows an append that only waits until the partition's
+    /// directory is created, because that takes little time.
     ///
     /// # Errors
     /// Returns UNKNOWN_TOPIC_OR_PARTITION if the partition is deleted, and the errors of
@@ -117,7 +117,7 @@ impl AnyPartition {
         if is_usable { Ok(()) } else { self.check_usable() }
     }
 
-    /// Returns true if the log must first be created or opened on the disk before it can be written.
+    /// Returns true if the log must be created or opened on the disk before the next write.
     pub fn is_unwritten(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => !replica.phase().is_open(),
@@ -137,7 +137,7 @@ impl AnyPartition {
     pub fn request_open(&self) {
         match self {
             AnyPartition::Classic(replica) => replica.request_open(),
-            // The partition's state was already requested from the index in `put_topic`.
+            // `put_topic` has already requested the partition's state from the index.
             AnyPartition::Diskless(_) => {}
         }
     }
@@ -145,21 +145,22 @@ impl AnyPartition {
     /// Waits until the partition is open or its opening has failed.
     pub async fn opened(&self) {
         match self {
-            // The error is returned by the next use of the log.
+            // The next use of the log returns the error.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.view.opened().await,
         }
     }
 
     /// Opens all `partitions`, and waits until each is open or its opening has failed. The wait is limited to
-    /// [`OPENING_WAIT`], because the client's next requests wait behind this one. If an opening fails, the next use of
+    /// [`OPENING_WAIT`], because the client's next requests wait for this one. If an opening fails, the next use of
     /// that log returns the error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
-        // All openings are requested first, so that several logs are opened at the same time.
+        // Request all openings first, so that several logs are opened at the same time.
         partitions.iter().for_each(AnyPartition::request_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // The wait for a new log to be created has no limit, but is short, because there is nothing to recover.
+            // Wait without a limit until a new log is created. The creation is short, because there is nothing to
+            // recover.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {
@@ -168,10 +169,11 @@ impl AnyPartition {
         }
     }
 
-    /// Reads the current offsets of the diskless ones among `partitions`, to which other brokers may have written.
+    /// Reads the current offsets of the diskless partitions among `partitions`, because other brokers may have written
+    /// to them.
     ///
     /// # Errors
-    /// Returns the error of the diskless index if it cannot be read.
+    /// Returns an error if the diskless index cannot be read.
     pub async fn refresh(partitions: &[AnyPartition]) -> Result<(), ReadError> {
         let of = |partition: &AnyPartition| match partition {
             AnyPartition::Classic(_) => None,
@@ -180,7 +182,7 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns the outcome of a refresh for this partition. `refreshed` is the outcome of [`AnyPartition::refresh`] for
+    /// Returns the outcome of a refresh for this partition. `refreshed` is what [`AnyPartition::refresh`] returned for
     /// several partitions. A classic partition needs no refresh, so its outcome is always `Ok`.
     ///
     /// # Errors
@@ -192,8 +194,9 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted. Ends when the caller
-    /// drops the returned registration. To miss no change, register first, then check, then wait.
+    /// Registers `waiter`, to be woken each time there may be more to read, and when the partition is deleted. The
+    /// registration ends when the caller drops the result. Register first, then check, then wait; otherwise a change
+    /// may be missed.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
@@ -201,8 +204,9 @@ impl AnyPartition {
         }
     }
 
-    /// Checks that this broker leads, and that its leader epoch is the client's (KIP-320; -1 if the client knows no
-    /// epoch). Returns the leader epoch of a classic partition, whose log may be truncated before the next epoch.
+    /// Checks that this broker leads, and that its leader epoch equals `believed`, the epoch that the client knows
+    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch of a classic partition,
+    /// whose log may be truncated before the next epoch.
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
@@ -210,9 +214,9 @@ impl AnyPartition {
     pub fn check_leads(&self, believed: i32) -> Result<Option<i32>, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed).map(Some),
-            // Only an older epoch is refused, which is that of a deleted topic with the same name. A newer epoch does
-            // no harm, because a diskless log is never truncated. The client may have a newer one if an older copy of
-            // the database was accepted.
+            // Refuse only an older epoch, because it belongs to a deleted topic with the same name. A newer epoch does
+            // no harm, because a diskless log is never truncated. The client may have a newer epoch if the database was
+            // restored from an older copy.
             AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
                 Err(ErrorCode::FENCED_LEADER_EPOCH)
             }
@@ -261,9 +265,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns how many bytes are readable from the batch with `offset` on. If there are more than `enough`, any number
-    /// above `enough` may be returned. Returns `None` if only a read can count the bytes, or if a read costs no more
-    /// than the count.
+    /// Returns how many bytes are readable, from the batch that contains `offset`. If there are more than `enough`
+    /// bytes, may return any number above `enough`. Returns `None` if only a read can count the bytes, or if a read is
+    /// as cheap as the count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read of a classic partition returns ranges of files instead of records, so it is as cheap as a count.
@@ -304,9 +308,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the log start, the high watermark and the log end, and once more the high watermark. For a diskless
-    /// partition, the second value is the last stable offset instead. Does not wait: returns `None` while the partition
-    /// is being opened, or if its log cannot be opened.
+    /// Returns the log start, the high watermark and the log end. Returns the last stable offset of a diskless
+    /// partition as the second value; for a classic one, this value is the high watermark again. Does not wait: returns
+    /// `None` while the partition is being opened, or if its log cannot be opened.
     pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {
@@ -315,8 +319,8 @@ impl AnyPartition {
         })
     }
 
-    /// Returns the log start and the leader epoch of the record there, or -1 if the epoch is unknown. As in Kafka, the
-    /// timestamp in the result is always -1.
+    /// Returns the log start and the leader epoch of the first record. The epoch is -1 if it is unknown. As in Kafka,
+    /// the timestamp in the result is always -1.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
@@ -343,8 +347,8 @@ impl AnyPartition {
     }
 
     /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
-    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot for
-    /// long work (`long`), or from the store.
+    /// the isolation level can read are older. Reads and decompresses batches. Reads those of a classic partition from
+    /// the disk, in a slot for long work (`long`), and those of a diskless partition from the object store.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log, the index or the store cannot be read.
@@ -401,8 +405,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the state of each idempotent producer, the longest idle first. Producers with an open transaction come
-    /// last.
+    /// Returns the state of each idempotent producer. Producers without an open transaction come first, and among them
+    /// the one that was idle longest.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened or the index cannot be read.

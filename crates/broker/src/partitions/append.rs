@@ -1,8 +1,9 @@
 //! Appends the batches of a request one after the other, and waits if something blocks a batch.
 //!
-//! Requests and responses are in [`crate::api`]. The append to one partition is in the module of its kind.
+//! [`crate::api`] decodes the requests and encodes the responses. The module of each kind of partition appends to it.
 //!
-//! Invariant: a batch is passed to its partition only after all earlier batches of its request were taken or refused.
+//! Invariant: a batch is passed to its partition only after all earlier batches of its request were accepted or
+//! refused.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -38,18 +39,19 @@ use fullbore_log::validation::{
 pub const ADDS_FROM: i16 = 12;
 /// Maximum wait for a verification if the request has no deadline, because no client waits for its response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// A request with more bytes of records is appended in a slot for long work. Fewer bytes take a millisecond or two.
+/// A request with more bytes of records than this is appended in a slot for long work. An append of fewer bytes lasts a
+/// millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
 /// How long a request may keep its slot for long work before it queues for another one.
 const SLOT_TIME_MAX: Duration = Duration::from_millis(50);
-/// Maximum time of one wait for the coordinator's confirmation. After that, batches of diskless partitions are appended
-/// ahead of the confirmation. The confirmation may take long, because the coordinator waits while markers of the
-/// producer's previous transaction are being uploaded.
+/// Maximum time of one wait for the coordinator's confirmation. After this time, batches of diskless partitions are
+/// appended before the confirmation arrives. It may arrive late, because the coordinator waits while markers of the
+/// producer's previous transaction are uploaded.
 const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
-/// The parts of the broker that an append uses.
+/// The services of the broker that an append uses.
 pub struct AppendServices {
-    /// The memory budget of decompression, and the permit to decompress a large batch.
+    /// The memory budget of decompression, and the permits to decompress large batches.
     pub decompression: Decompression,
     /// Limits how much long work runs at a time.
     pub long_work: Arc<LongWork>,
@@ -75,13 +77,13 @@ pub struct BeginningTransaction {
     pub partitions: Vec<(Text, i32)>,
 }
 
-/// The verification of each partition, or the error for its batch.
+/// The outcome for each partition: its verification, or the error that its batch gets.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
 /// A running verification. It may outlast the request that started it.
 pub type Verifying = Pin<Box<dyn Future<Output = VerifiedPartitions> + Send>>;
 
-/// The coordinator of transactions, as far as appends use it.
+/// The operation of the transaction coordinator that appends use.
 pub trait TransactionVerifier: Send + Sync {
     /// Verifies with the coordinator that a batch may begin a transaction in each partition (KIP-890).
     fn verify(&self, beginning: BeginningTransaction) -> Verifying;
@@ -90,9 +92,9 @@ pub trait TransactionVerifier: Send + Sync {
 /// The verification of one batch.
 struct BatchVerification {
     outcome: Result<Verification, ErrorCode>,
-    /// The state of the partition right before the verification, for [`AppendTerms::verified_at`].
+    /// The partition's state right before the verification. It becomes [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// The coordinator's confirmation, if it has not arrived yet. Until it arrives, `outcome` is only expected.
+    /// Receives the coordinator's confirmation if it has not arrived yet. Until then, `outcome` is only an assumption.
     awaited: Option<AwaitedConfirmation>,
 }
 
@@ -113,8 +115,7 @@ pub struct RequestTransaction<'a> {
 
 /// A batch of a request.
 pub struct RequestBatch<'a> {
-    /// The partition of the batch, or the refusal of the batch if the partition does not exist or the client must not
-    /// write to it.
+    /// The partition of the batch. A refusal if the partition does not exist or the client must not write to it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// The records as they were received.
     pub records: Option<&'a Records>,
@@ -132,23 +133,24 @@ pub struct RequestedPartition<'a> {
     pub index: i32,
 }
 
-/// The terms that all batches of a request share.
+/// The terms of a request, which apply to all of its batches.
 #[derive(Clone, Copy)]
 pub struct RequestTerms<'a> {
     /// How durable a batch must be before it is acknowledged.
     pub acks: Acks,
     /// The sender of the request, which decides its rights.
     pub from: Sender,
-    /// Decides how batches that arrive out of order are handled.
+    /// How to handle batches that arrive out of order.
     pub early: EarlyBatches<'a>,
     /// The transaction that the request names.
     pub transaction: Option<RequestTransaction<'a>>,
     /// The client's address.
     pub peer: SocketAddr,
-    /// When a wait for memory, the index or the coordinator ends. `None` if no client waits for a response.
+    /// The time at which a wait for memory, the index or the coordinator ends. `None` if no client waits for a
+    /// response.
     pub deadline: Option<tokio::time::Instant>,
-    /// True if the producer has declared that the transaction has no further batches for these partitions. The records
-    /// of a diskless partition are then uploaded sooner.
+    /// True if the producer has declared that it will send no further batches of the transaction to these partitions.
+    /// The records of a diskless partition are then uploaded sooner.
     pub ends_transaction: bool,
 }
 
@@ -159,14 +161,14 @@ pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
 pub struct AppendedBatches {
     /// The results in the order of the request.
     pub results: Vec<BatchResult>,
-    /// The last error of any batch, or NONE.
+    /// The error of the batch that was refused last, or NONE.
     pub failed: ErrorCode,
     /// True if a batch has waited for memory, the index or the coordinator.
     pub has_waited: bool,
 }
 
-/// Checks and appends the batches in their order. On return, their order in the partitions is final, although some
-/// appends may still be pending.
+/// Checks and appends the batches in their order. When this function returns, the order of the batches in each
+/// partition is final, although some appends may still be pending.
 pub async fn append_each(
     services: &AppendServices,
     batches: &[RequestBatch<'_>],
@@ -191,7 +193,7 @@ pub async fn append_each(
     AppendedBatches { results: run.results, failed: run.failed, has_waited: run.has_waited }
 }
 
-/// Returns the partitions of `batches` whose disk or store answers ([`AnyPartition::check_answers`]).
+/// Returns the partitions of `batches` whose disk or store responds ([`AnyPartition::check_answers`]).
 fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b AnyPartition> {
     let partitions = batches.iter().filter_map(|batch| batch.to.as_ref().ok()).map(|to| &to.partition);
     partitions.filter(|partition| partition.check_answers().is_ok())
@@ -205,8 +207,8 @@ fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc
     })
 }
 
-/// Returns true if the request needs a slot for long work. This is so if the batches are large or take long to
-/// decompress, or if a log must be opened or created first.
+/// Returns true if the request needs a slot for long work: its batches are large or slow to decompress, or a log must
+/// be created or opened first.
 fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     let (mut bytes, mut work) = (0, 0_usize);
     for batch in batches {
@@ -221,9 +223,9 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// The result of [`AppendRun::advance`].
 enum AppendProgress {
     Finished,
-    /// The request has held its slot for long work for [`SLOT_TIME_MAX`], and must queue for another one.
+    /// The request has used its slot for long work for [`SLOT_TIME_MAX`], and must queue for another one.
     Yielded,
-    /// The next batch cannot be taken yet. The caller must wait for the blocker and then try again.
+    /// The next batch is blocked. The caller must wait for the blocker and then try again.
     Blocked(Blocker),
 }
 
@@ -232,19 +234,19 @@ struct AppendRun<'a> {
     services: &'a AppendServices,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// The results of the batches that were taken or refused so far. Their number is the index of the next batch.
+    /// The results of the batches that were accepted or refused so far. Their number is the index of the next batch.
     results: Vec<BatchResult>,
     failed: ErrorCode,
     /// How many more records with errors the response may list. Limiting each batch is not enough, because a request of
     /// one megabyte may contain ten thousand batches of a thousand records.
     reports_left: usize,
-    /// How many bytes the request may still decompress.
+    /// How many bytes of this request may still be decompressed.
     budget: DecompressionBudget,
     is_long: bool,
-    /// The permit to decompress the next batch, if that is large.
+    /// The permit to decompress the next batch, if that batch is large.
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
-    /// The verifications of the next batches, by index in the request.
+    /// The verifications of batches that were not appended yet, by their index in the request.
     verifications: HashMap<usize, BatchVerification>,
     has_waited: bool,
 }
@@ -268,7 +270,7 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after
+    /// Checks and appends batches one after the other. If the request has a slot for long work, returns `Yielded` after
     /// [`SLOT_TIME_MAX`], but handles at least one batch.
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + SLOT_TIME_MAX);
@@ -294,8 +296,8 @@ impl<'a> AppendRun<'a> {
         let permit = self.permit.take();
         let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
         partition.check_writable().inspect_err(|code| {
-            // The batch is not validated yet, so its stamp may be wrong. A wrong stamp does little harm: an
-            // out-of-order batch of that producer may be refused with `code`.
+            // The batch is not validated yet, so its stamp may be wrong. That does little harm: the producer named in a
+            // wrong stamp may get `code` for an out-of-order batch.
             if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
                 partition.turned_away(&stamp, *code);
             }
@@ -387,9 +389,10 @@ impl<'a> AppendRun<'a> {
         let requested: Vec<_> =
             next.filter_map(|(position, batch)| Some((position, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // If a marker is at or after the log end that is noted below (`verification_time`), the append takes it for
-            // the end of the verified transaction. So the log end is refreshed first: another broker may have written
-            // the marker of the producer's previous transaction.
+            // The append compares the offset of the last marker with the log end that is recorded below
+            // (`verification_time`). It assumes that a marker from this log end on has ended the verified transaction.
+            // Refresh the log end first, because another broker may have written the marker of the previous
+            // transaction.
             let partitions: Vec<_> = requested.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
@@ -450,9 +453,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`CONFIRMATION_WAIT`] for the coordinator's confirmation of the batch at `position`, if the
-    /// partition has refused to append the batch without it. Refuses the batch if the deadline has passed without a
-    /// confirmation. Returns false if no confirmation of this batch is awaited.
+    /// Waits at most [`CONFIRMATION_WAIT`] for the coordinator's confirmation of the batch at `position`, which the
+    /// partition refused to append without it. Refuses the batch if the deadline has passed. Returns false if the batch
+    /// awaits no confirmation.
     async fn await_confirmation(&mut self, position: usize) -> bool {
         let Some(verification) = self.verifications.get_mut(&position) else { return false };
         let Some(awaited) = &mut verification.awaited else { return false };
@@ -468,8 +471,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch. Before the request's first refresh, also returns those partitions of
-    /// later batches whose state of the producer is stale. One refresh then serves all of them.
+    /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
+    /// later batches that need a refresh for this producer. A single refresh then serves all of them.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
@@ -482,7 +485,7 @@ impl<'a> AppendRun<'a> {
     }
 }
 
-/// Returns the refusal of a batch that must not begin a transaction.
+/// Returns the refusal of a batch that must not begin a transaction, with the message for `code`.
 fn unverified(code: ErrorCode) -> RefusedBatch {
     let why = match code {
         ErrorCode::NOT_ENOUGH_REPLICAS => {

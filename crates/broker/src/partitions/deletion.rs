@@ -1,17 +1,16 @@
-//! Deletes the logs of deleted topics. A thread closes the logs and renames their directories. A request only waits for
-//! the thread, because its client may disconnect before the end.
+//! Deletes the logs of deleted topics. A thread *retires* each deleted partition: it closes the log and renames the
+//! directory. A request only waits for the thread, because the client of the request may disconnect earlier.
 //!
-//! The control plane decides on deletions, and the files are removed elsewhere, file.delete.delay.ms later. A topic may
-//! be recreated at once under the same name. A partition of the new topic may need a directory name that a deleted
-//! partition still uses. In that case the new partition retires the deleted one, or waits for the thread that is doing
-//! so.
+//! The control plane decides on deletions. Housekeeping removes the files file.delete.delay.ms later. A topic may be
+//! recreated at once under the same name. A new partition may then need a directory name that a deleted partition still
+//! uses. In that case the new partition retires the deleted one itself, or waits until the thread has retired it.
 //!
-//! Pending deletions take memory. When too many are pending, further deletions wait ([`Deletion::has_room`]).
+//! Pending deletions use memory. When too many are pending, further deletions wait ([`Deletion::has_room`]).
 //!
-//! If the broker crashes before the thread is done, the control plane still lists the remaining deletions after the
+//! If the broker crashes before all deletions are complete, the control plane still lists the remaining ones after the
 //! restart.
 //!
-//! Invariant: before another partition uses the name of a directory, the old directory is renamed, and no thread writes
+//! Invariant: before a new partition uses the name of a directory, the old directory is renamed, and no thread writes
 //! to it under the old name.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,8 +24,8 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// When this many deleted partitions are queued, further deletions wait. A cluster may have the same number of
-/// partitions in use.
+/// Maximum number of deleted partitions in the queue. When it is reached, further deletions wait. A cluster may have
+/// 200,000 partitions in use.
 const WAITING_MAX: usize = 200_000;
 
 /// Retires deleted partitions in a thread.
@@ -34,24 +33,24 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// A counter that wakes the waiters when it increases. It increases when all partitions of a topic are retired, and
-    /// when the diskless index has no row of a topic any more.
+    /// A counter that wakes the waiters. It increases when all partitions of a topic are retired, and when the diskless
+    /// index has no more rows of a topic.
     carried_out: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
-    /// The last deleted partition of each name.
+    /// The last deleted partition of each directory name.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
-    /// The parts that are left of each deleted topic.
+    /// The unfinished work of each deleted topic.
     left: HashMap<Uuid, TopicRemains>,
-    /// The topics of which nothing is left, until [`Deletion::gone`] returns them.
+    /// The topics whose deletion is complete, until [`Deletion::gone`] returns them.
     gone: Vec<Uuid>,
     is_stopping: bool,
 }
 
-/// The parts that are left of a deleted topic.
+/// The unfinished work of a deleted topic.
 #[derive(Debug, Default)]
 struct TopicRemains {
     partitions: usize,
@@ -62,8 +61,8 @@ struct TopicRemains {
 }
 
 impl DeletionQueue {
-    /// Forgets the topic if nothing is left of it. Reports it as gone, unless one of its directories could not be
-    /// renamed.
+    /// Removes the entry of the topic if its deletion has no unfinished work. Reports the topic as gone, unless one of
+    /// its directories could not be renamed.
     fn forget_if_gone(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
@@ -82,7 +81,7 @@ impl Default for Deletion {
 }
 
 impl Deletion {
-    /// Starts the thread. It ends after [`Deletion::stop`], when its queue is empty.
+    /// Starts the thread. After [`Deletion::stop`], the thread ends when its queue is empty.
     pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let deletion = self.clone();
         std::thread::Builder::new().name("deletion".to_owned()).spawn(move || deletion.run())
@@ -102,7 +101,7 @@ impl Deletion {
         let mut queue = self.queue.lock();
         queue.left.entry(topic_id).or_default().partitions += partitions.len();
         for partition in partitions {
-            // Compaction and recovery of the partition now end early, and its checkpoints are no longer written.
+            // Now compaction and recovery of the partition end early, and its checkpoints are no longer written.
             partition.announce_leaving();
             queue.partitions.push_back(partition.clone());
             queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
@@ -110,13 +109,13 @@ impl Deletion {
         self.wake.notify_one();
     }
 
-    /// Notes that the index of diskless topics may have rows of the topic. [`Deletion::is_out_of_index`] removes the
-    /// note.
+    /// Records that the index of diskless topics may have rows of the topic. [`Deletion::is_out_of_index`] clears this
+    /// record.
     pub fn add_to_index(&self, topic_id: Uuid) {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
 
-    /// Notes that the index has no rows of the topic any more.
+    /// Records that the index has no more rows of the topic.
     pub fn is_out_of_index(&self, topic_id: Uuid) {
         {
             let mut queue = self.queue.lock();
@@ -128,7 +127,8 @@ impl Deletion {
         self.carried_out.send_modify(|count| *count += 1);
     }
 
-    /// Returns the deleted partition of this name whose directory may still have that name, if there is one.
+    /// Returns the deleted partition that may still use the directory name of this topic and number. Returns `None` if
+    /// there is none.
     pub fn name_holder_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
@@ -138,7 +138,7 @@ impl Deletion {
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
         let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
-        // The condition is checked each time the counter increases.
+        // `wait_for` checks the condition each time the counter increases.
         let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
@@ -156,7 +156,7 @@ impl Deletion {
         std::mem::take(&mut self.queue.lock().gone)
     }
 
-    /// Returns the name and number of each deleted partition whose directory may still have that name.
+    /// Returns the topic name and number of each deleted partition that may still use its directory name.
     pub fn names(&self) -> Vec<(String, i32)> {
         let queue = self.queue.lock();
         queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()
@@ -252,7 +252,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic("t", id, &led_by(1, 2), config, Origin::New);
-            // Topics 3 and 4 are deleted by the function for topics whose deletion an earlier process has begun.
+            // Delete topics 3 and 4 with the function for topics whose deletion an earlier process has begun.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

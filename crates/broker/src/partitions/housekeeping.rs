@@ -1,8 +1,8 @@
-//! Work that is done in the background once a second. This includes retention, the removal of files, the expiry of
-//! producers, checkpoints, and the release of file descriptors and memory.
+//! Background work that is done once a second: retention, the removal of files, the expiry of producers, checkpoints,
+//! and the release of file descriptors and memory.
 //!
-//! A single thread does this work for all partitions. The thread opens no log, because an opening may take seconds. If
-//! retention is due for a log that is not open, the thread queues the opening and applies the retention in a later
+//! A single thread does this work for all partitions. It does not wait until a log is opened, because that may take
+//! seconds. If retention is due for an unopened log, the thread queues the opening and applies the retention in a later
 //! round.
 
 use std::fs;
@@ -27,40 +27,40 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Maximum time for which one round removes files and the directories of deleted partitions, unless the disk is full.
-/// On a slow disk, the rest is left for the next rounds.
+/// Maximum time of one round for removing files and the directories of deleted partitions. A round on a full disk has
+/// no limit. On a slow disk, later rounds remove the rest.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for which one round checks partitions whose appends or reads fail.
+/// Maximum time of one round for checking partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Maximum time from the broker's start until retention is applied for the first time.
+/// Maximum time between the broker's start and the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// How often retention is applied while the disk is full, unless the configured interval is shorter.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
-/// How long to wait before a failed removal is tried again.
+/// How long to wait before a failed removal is repeated.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// How often the offsets are checkpointed (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// The descriptors of a log are closed after this many rounds without use.
+/// Number of rounds without use after which a log's file descriptors are closed.
 const IDLE_ROUNDS: u32 = 60;
-/// How many rounds a partition still counts as in use after its last use. These rounds must take longer than the
-/// detection of a failed leader, so that a failover still knows which partitions are in use.
+/// Number of rounds for which a partition counts as in use after its last use. They must last longer than the detection
+/// of a failed leader, so that a failover still knows which partitions are in use.
 pub const IN_USE_ROUNDS: u32 = 30;
-/// If few descriptors are left, the descriptors of a log are closed after only this many rounds without use.
+/// Number of rounds without use after which a log's file descriptors are closed if the process has few left.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Maximum number of directories that one round checks for files that were set aside before the broker's start.
+/// Maximum number of directories that one round checks for files that an earlier process has set aside.
 const DIRECTORIES_PER_ROUND: usize = 2_000;
 
-/// When each kind of work is due, and the partitions that are left for later rounds.
+/// The time at which each kind of work is due, and the partitions whose work is left for later rounds.
 struct HousekeepingSchedule {
     retention: Instant,
-    /// The partitions that the last retention had to skip because their logs were not open.
+    /// The partitions that the last retention skipped because their logs were not open.
     unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
     high_watermarks: Instant,
-    /// The partitions whose directories must still be checked for files set aside. `None` until all partitions are
-    /// known.
+    /// The partitions whose directories must still be checked for files that were set aside. `None` until all
+    /// partitions are registered.
     unchecked: Option<Vec<Arc<Replica>>>,
     /// The failing partitions that must still be checked, in this round or later.
     failing: Vec<Arc<Replica>>,
@@ -75,7 +75,7 @@ pub struct Housekeeping {
     /// The value of producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
     producer_limit: ProducerLimit,
-    /// Limits of the log lines about failures that may recur in each round, such as those of a read-only disk. Each
+    /// Rate limits for log lines about failures that may recur in each round, for example on a read-only disk. Each
     /// kind of work has its own limit.
     unwritten_high_watermarks: LogRateLimit,
     unwritten_list: LogRateLimit,
@@ -165,7 +165,7 @@ impl Housekeeping {
     }
 }
 
-/// Returns true if the time `at` has passed, and in that case sets `at` to the next time.
+/// Returns true if the time `at` has passed. If so, sets `at` to `interval` from now.
 fn is_due(at: &mut Instant, interval: Duration) -> bool {
     let now = Instant::now();
     let due = *at <= now;
@@ -218,17 +218,17 @@ impl Housekeeping {
         }
         space.check();
         self.note_failed_reads(&partitions);
-        // If the whole data directory takes no files, the membership hands over all partitions, so single ones are not
-        // checked.
+        // Skip the check of single partitions if no file can be created in the data directory. In that case the
+        // membership hands over all partitions.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
         agenda.trimmer.trim_if_due();
     }
 
-    /// Notes failed reads in the partitions to which the files belong, because the threads that read the files had only
-    /// their paths. Finds a partition by the name of the file's directory alone. The whole paths may differ: a file has
-    /// its real path here, while the path of the data directory may contain symbolic links.
+    /// Reports each failed read to the partition of its file, because the threads that read the files knew only their
+    /// paths. Compares only the name of the file's directory. Whole paths may differ: the path of the file is resolved,
+    /// while the path of the data directory may contain symbolic links.
     fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
         for failed in self.log_dir().cold.failed().take() {
             let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };
@@ -238,8 +238,8 @@ impl Housekeeping {
         }
     }
 
-    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. A disk may take seconds for each
-    /// read, so the rest is left for the next rounds.
+    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. The next rounds check the rest,
+    /// because a disk may need seconds for each read.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -265,7 +265,7 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // If the disk is full, files are removed before they are due. A connection that is sending such a file breaks.
+        // On a full disk, remove files before they are due. A connection that is sending such a file breaks.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();
@@ -279,8 +279,8 @@ impl Housekeeping {
                 }
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // If the disk is full, one round removes everything. If the broker stops, the rest is removed after its
-            // next start.
+            // On a full disk, one round removes everything. If the broker stops now, it removes the rest after its next
+            // start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -288,14 +288,14 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition if it is due. If the log must be opened for that, queues the opening. Returns
-    /// false if a later call must apply the retention, because the log is not open yet.
+    /// Applies retention to one partition if it is due. If the log is not open, queues its opening if necessary.
+    /// Returns false if a later call must apply the retention, because the log is not open yet.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         if self.log_dir().keeps_records(now_ms) {
             return true;
         }
-        // The high watermark may be outdated, which means too low. Retention then only keeps more records.
+        // The high watermark may be outdated, and thus too low. Retention then only keeps more records than it has to.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();
@@ -325,8 +325,7 @@ impl Housekeeping {
         let has_moved = log.log_start() != log_start;
         drop(state);
         if has_moved {
-            // Fetches of followers that wait for records must return now, because their responses carry the new log
-            // start.
+            // Wake the followers' fetches that wait for records, because the response must report the new log start.
             partition.wake_waiters();
         }
         true
@@ -361,7 +360,7 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
-/// Removes a file, or a directory with its files. The blocks of a file are freed even if the file is still open.
+/// Removes a file, or a directory with its files. Frees the blocks of a file even if the file is still open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
         .and_then(|found| if found.is_dir() { remove_directory(path) } else { remove_for_good(path) });

@@ -1,11 +1,11 @@
-//! All partitions of this broker, from its start to a clean shutdown: the registry, and the operations on all
-//! partitions.
+//! All partitions of this broker, from its start to a clean shutdown: the registry, and the operations that apply to
+//! all partitions.
 //!
-//! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
-//! broker starts. All that is needed to open a log later is in the checkpoint files.
+//! A request finds its partition in the [`registry`] and then uses that [`Replica`]. No log is opened when the broker
+//! starts. The checkpoint files contain all data that is needed to open a log later.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker does not count for
-//! logs that are incomplete on the disk. Such logs are in the list of unrecovered partitions.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. The marker does not apply to
+//! logs that are incomplete on the disk. The list of unrecovered partitions contains such logs.
 
 mod any;
 pub mod append;
@@ -88,19 +88,18 @@ pub struct Partitions {
     cleaner: Arc<Cleaner>,
     deletion: Arc<Deletion>,
     housekeeping: Arc<Housekeeping>,
-    /// The server of diskless topics. Set at most once, before the first topic is registered.
+    /// The service of diskless topics. Set at most once, before the first topic is registered.
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// True after the data directory was marked as possibly lacking acknowledged records
-    /// ([`Partitions::mark_unclean`]).
+    /// True once [`Partitions::mark_unclean`] has recorded on the disk that acknowledged records may be missing.
     is_marked_unclean: AtomicBool,
 }
 
 impl Partitions {
-    /// Opens the data directory and starts the threads. The caller has created and locked the directory. Several
-    /// threads flush, open and compact logs. The page cache, deletions and housekeeping have one thread each. No log is
-    /// opened here.
+    /// Opens the data directory and starts the threads. The caller must have created and locked the directory. Several
+    /// threads flush, open and compact logs. One thread each does housekeeping, deletes topics, and handles the page
+    /// cache. Opens no log.
     ///
     /// # Errors
     /// Fails with [`OpenError`] if a path cannot be read or written.
@@ -160,7 +159,7 @@ impl Partitions {
         Ok(partitions)
     }
 
-    /// Starts the threads. If one cannot be started, the others end when `self` is dropped.
+    /// Starts the threads. If one cannot be started, the running ones end when `self` is dropped.
     fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
         let mut threads = self.threads.lock();
         threads.extend(self.log_dir.flusher.start()?);
@@ -173,14 +172,14 @@ impl Partitions {
         Ok(())
     }
 
-    /// Starts to serve diskless topics.
+    /// Starts the service of diskless topics.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
             tracing::error!("cannot start the service of diskless topics a second time: the first one stays in use");
         }
     }
 
-    /// Returns the server of diskless topics, if there is one.
+    /// Returns the service of diskless topics, if there is one.
     pub fn diskless(&self) -> Option<&Diskless> {
         self.diskless.get()
     }
@@ -203,13 +202,13 @@ impl Partitions {
         &self.log_dir.cold
     }
 
-    /// Replaces the brokers by those of a new image.
+    /// Applies the broker registrations of a new image.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
-    /// Creates or updates the partitions of a topic, without blocking. Partitions that a crash may have damaged are
-    /// queued for recovery. Only one thread at a time may call this or [`Partitions::delete_topic`].
+    /// Creates or updates the partitions of a topic, without blocking. Queues the recovery of partitions that a crash
+    /// may have damaged. Only one thread at a time may call this function or [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         name: &str,
@@ -253,28 +252,28 @@ impl Partitions {
         self.registry.put_topic(name, id, partitions, config, origin, before);
     }
 
-    /// Returns a function that finds the last sequences of the producers (*tails*) of the deleted classic partition
-    /// with this name and the given number.
+    /// Returns a function that finds the last sequences of producers (*tails*) of a deleted classic partition. The
+    /// topic had this name; the argument of the function is the partition number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.name_holder_of(&name, index) {
-                // While the deleted partition's log is open, its producers' last batches (*tails*) are not stored yet.
-                // Retiring the partition closes the log and stores the tails.
+                // The tails are not stored while the deleted partition's log is open. Retiring the partition closes the
+                // log and stores them.
                 deleted.retire();
             }
             log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
-    /// Notes that all partitions of earlier runs are registered now.
+    /// Records that all partitions of earlier runs are registered now.
     pub fn note_all_registered(&self) {
         self.log_dir.opener.note_all_queued();
         self.log_dir.aside.set_all_known();
     }
 
-    /// Deletes a topic without blocking. Its partitions can no longer be found from now on. [`Partitions::deleted`]
-    /// waits until their directories are renamed, and their files are removed after file.delete.delay.ms.
+    /// Deletes a topic without blocking. Requests no longer find its partitions. [`Partitions::deleted`] waits until
+    /// their directories are renamed. Their files are removed after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -287,9 +286,9 @@ impl Partitions {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    /// Deletes a topic's logs, and its rows in the index of diskless topics. Notes both deletions before it requests
-    /// the one in the index. Otherwise that deletion could end first, and the topic would count as gone while its logs
-    /// remain.
+    /// Deletes a topic's logs, and its rows in the index of diskless topics. Registers both deletions before it
+    /// requests the one in the index. Otherwise the deletion in the index could end first, and the topic would be
+    /// reported as gone while it still has logs.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {
@@ -303,8 +302,8 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of partitions of a classic topic that have no replica on this broker. The producers of
-    /// these partitions are unknown here, and may begin with any sequence in the next topic with the same name.
+    /// Handles the deletion of partitions of a classic topic that have no replica on this broker. This broker does not
+    /// know their producers. So it allows any first sequence to producers in the next topic with the same name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -318,10 +317,10 @@ impl Partitions {
         }
     }
 
-    /// Handles the deletion of a diskless topic with `count` partitions. Stores [`ProducerTails::partial`] for each
-    /// partition of which this broker may not know all producers, so that unknown producers may begin with any sequence
-    /// in the next topic of that name. These are all partitions if the broker does not serve diskless topics, and
-    /// otherwise those whose predecessors' tails it may lack.
+    /// Handles the deletion of a diskless topic with `count` partitions. If this broker may not know all producers of a
+    /// partition, stores [`ProducerTails::partial`] for it. Unknown producers may then begin with any sequence in the
+    /// next topic of that name. A broker that does not serve diskless topics knows no producers. Any other broker may
+    /// lack those that a partition has inherited from earlier deleted ones.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -332,8 +331,8 @@ impl Partitions {
         }
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process may have missed
-    /// deletions before that image.
+    /// Records the version of the newest image and its next producer id. `is_gap` is true if this process may have
+    /// missed deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
@@ -344,13 +343,13 @@ impl Partitions {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits for topics whose deletion is complete except for the removal of files, and returns their ids. Each id is
-    /// returned once.
+    /// Waits until the deletion of at least one topic is complete, except for the removal of its files. Returns the
+    /// topic ids; each id is returned once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
     }
 
-    /// Waits until the queues of deletions have space for another topic.
+    /// Waits until another topic's deletion fits into the queues of deletions.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {
@@ -366,22 +365,22 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions with a failed write or fsync. They take no records until the broker restarts.
+    /// Returns the number of partitions with a failed write or fsync. They accept no records until the broker restarts.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
 
-    /// Returns the number of partitions whose appends or reads have failed for seconds, or whose logs lack committed
-    /// records, although no write or fsync has failed.
+    /// Returns the number of partitions without a failed write or fsync whose appends or reads have failed for seconds,
+    /// or whose logs lack committed records.
     pub fn unwritable_partitions(&self) -> usize {
         self.log_dir.unwritable.count()
     }
 
-    /// Marks the data directory: its logs may lack acknowledged records, because a write or an fsync has failed. The
+    /// Records on the disk that the logs may lack acknowledged records, because a write or an fsync has failed. The
     /// next start of the broker reports this to the cluster. After a successful call, later calls do nothing.
     ///
     /// # Errors
-    /// Fails with an I/O error if the mark cannot be written. The next call tries again.
+    /// Fails with an I/O error if the record cannot be written. The next call tries again.
     pub fn mark_unclean(&self) -> io::Result<()> {
         if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
@@ -395,14 +394,14 @@ impl Partitions {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the number and size of the files that recoveries after a power loss have set aside, in the directories
-    /// checked so far. Reads the disk.
+    /// Returns the number and size of the files that recoveries after a power loss have set aside. Counts only the
+    /// directories that were checked so far. Reads the disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
 
-    /// Ends all waits of requests because the broker stops: refuses parked batches, wakes requests that wait for
-    /// replicas (acks=all), and ends the opening of logs.
+    /// Ends all waits of requests when the broker stops: refuses parked batches, wakes requests that wait for replicas
+    /// (acks=all), and aborts the opening of logs.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
         for partition in self.partitions() {
@@ -429,8 +428,8 @@ impl Partitions {
         }
     }
 
-    /// Compacts the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due,
-    /// or if another thread is cleaning it.
+    /// Compacts the dirtiest log that is due at `now_ms`, like the threads of the cleaner. Returns false if no log is
+    /// due, or if another thread is cleaning that log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         self.cleaner.clean_dirtiest(now_ms)
     }
@@ -447,9 +446,9 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the largest number of records between the last stable offset and the high watermark of a partition.
-    /// Counts the diskless partitions and those that this broker leads. Skips logs that are not open, or that another
-    /// thread has locked.
+    /// Returns the largest number of records between the last stable offset and the high watermark of any partition.
+    /// Counts diskless partitions, and the classic partitions that this broker leads. Skips logs that are not open or
+    /// are locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
@@ -472,8 +471,8 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// Fails with an I/O error if they cannot be written. The new log starts stay in force nonetheless, so retention
-    /// might still remove segments before them.
+    /// Fails with an I/O error if they cannot be written. The new log starts still apply in memory, so retention may
+    /// remove segments before them.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -513,7 +512,7 @@ impl Partitions {
     fn stop_threads(&self) {
         self.housekeeping.stop();
         self.log_dir.opener.stop();
-        // Logs that are being opened are given up, so that the opener's threads end soon.
+        // Abort the opening of logs, so that the threads of the opener end soon.
         self.partitions().iter().for_each(|partition| partition.hurry());
         self.cleaner.stop();
         self.deletion.stop();
@@ -544,7 +543,7 @@ impl Partitions {
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         if is_any_broken {
-            // The clean-shutdown marker is not written, because the broken log may lack records.
+            // Do not write the clean-shutdown marker, because the broken log may lack records.
             return finished;
         }
         let marker = dir.join(CLEAN_SHUTDOWN);
@@ -554,8 +553,8 @@ impl Partitions {
         finished
     }
 
-    /// Finishes a log before it is closed. On a full disk, the logs may use half of the disk reserve, and the rest is
-    /// left for the checkpoints. A log that finds no space is recovered at the next start.
+    /// Writes the rest of a log to the disk before it is closed. On a full disk, the logs may use half of the disk
+    /// reserve, so that space remains for the checkpoints. The next start recovers a log for which there was no space.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
@@ -563,7 +562,8 @@ impl Partitions {
 }
 
 impl Drop for Partitions {
-    /// Ends the threads. Without [`Partitions::close`], the files are left as after a crash.
+    /// Ends the threads. If [`Partitions::close`] was not called before, the files are in the same state as after a
+    /// crash.
     fn drop(&mut self) {
         self.stop_threads();
     }
@@ -578,7 +578,8 @@ fn remove_marker(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns directories of deleted partitions that an earlier run has renamed but not removed.
+/// Returns the directories of deleted partitions that an earlier run has renamed but not removed. Their removal is due
+/// at once.
 fn list_pending_removal(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
     let now = Instant::now();
     let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));

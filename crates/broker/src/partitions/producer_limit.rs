@@ -1,11 +1,11 @@
-//! Limits how many idempotent producers all logs of this broker remember together (`fullbore.producers.max`).
+//! Limits the number of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
 //! Each log has its own limit, but with many partitions the sum may be too large. Housekeeping counts the producers
-//! once a second. If the logs remember more than the limit, housekeeping forgets the producers that were silent
-//! longest, until a tenth of the limit is free. A forgotten producer is treated like an expired one. Producers of
-//! diskless partitions do not count, because they are in the index.
+//! once a second. If there are more than the limit, it forgets the producers that were idle longest, until a tenth of
+//! the limit is free. A forgotten producer is treated like an expired one. Producers of diskless partitions do not
+//! count, because the index stores them.
 //!
-//! Invariant: a producer is forgotten only if all remaining ones were active at the same time or later.
+//! Invariant: a producer is forgotten only if all remaining producers were last active at the same time or later.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl ProducerLimit {
         ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
-    /// If the logs of `partitions` remember too many producers, forgets those that were silent longest.
+    /// Forgets the producers that were idle longest if the logs of `partitions` remember too many producers.
     pub fn apply(&self, partitions: &[Arc<Replica>]) {
         let count: usize = of_each(partitions, |log| log.producers().len()).sum();
         if count <= self.max {

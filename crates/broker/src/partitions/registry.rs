@@ -1,9 +1,9 @@
 //! The partitions of this broker, by topic id.
 //!
-//! Reads do not block. Only the thread that applies metadata images changes the registry, and it does so in the order
-//! of the images. So no request can bring back an older state.
+//! Reads do not block. Only the thread that applies metadata images changes the registry, in the order of the images. A
+//! request therefore cannot bring back an older state.
 //!
-//! Locks: `topics` is held only for a lookup or a change in memory. No other lock is taken while it is held.
+//! Locks: `topics` is locked only during a lookup or a change in memory. Meanwhile the thread takes no other lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ struct RegisteredTopic {
 /// The origin of a topic, which decides whether its partitions may already have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The topic existed before, and an earlier run may have written to it.
+    /// A topic that existed before this process started. An earlier run may have written to it.
     Kept,
-    /// The topic was just created.
+    /// A new topic, which has no records yet.
     New,
 }
 
@@ -62,9 +62,9 @@ impl Registry {
         topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
-    /// Creates or updates the partitions of a topic, without blocking. Partitions that a crash may have damaged, or
-    /// that inherit producer state, are queued to be opened. `before` returns the deleted predecessor of a new
-    /// partition. Only one thread at a time may call this.
+    /// Creates or updates the partitions of a topic, without blocking. Queues the opening of partitions that a crash
+    /// may have damaged, or that inherit the producer state of a deleted topic. `before` returns the deleted
+    /// predecessor of a new partition. Only one thread at a time may call this function.
     pub fn put_topic<'a>(
         &self,
         name: &str,
@@ -95,7 +95,7 @@ impl Registry {
             }
             topic.partitions.push(partition);
         }
-        // The lock is taken for writing only now, because the loop above may create thousands of partitions.
+        // Take the lock for writing only now, because the loop above may create thousands of partitions.
         self.topics.write().insert(id, topic);
     }
 

@@ -1,8 +1,8 @@
-//! A data directory that is newer than the metadata, because the metadata were restored from an older copy.
+//! Handles a data directory that is newer than the metadata, because the metadata were restored from an older copy.
 //!
-//! The directory then has partitions that the metadata lack. A partition that is added again later begins anew, so its
-//! former directory must not become its log. The settings of topics may be older as well, so retention and compaction
-//! delete no records for some time.
+//! Such a directory has partitions that the metadata lack. If such a partition is created again later, it must begin
+//! empty, so its old directory must not become its log. The restored topic settings may be older too. So retention and
+//! compaction delete no records for some time.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,14 +15,14 @@ use super::Partitions;
 use fullbore_log::files::{self, list_partitions};
 
 impl Partitions {
-    /// Returns the sorted names of directories that belong to no registered or deleted partition.
+    /// Returns the sorted names of the directories that belong neither to a registered nor to a deleted partition.
     ///
     /// # Errors
     /// Fails with an I/O error if the data directory cannot be read.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // The names are read before the directories are listed. Otherwise a directory that is renamed in between would
-        // be listed, but its name would no longer be known.
+        // Read the names before the directories are listed. Otherwise a directory that is renamed in between would be
+        // listed under its old name, which `deletion` would no longer know.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));
@@ -32,8 +32,8 @@ impl Partitions {
     }
 
     /// Renames the directories of partitions whose numbers are too large for their topics. Returns the new names in
-    /// order. `topic` returns the id of the topic with a name, and its number of partitions. Must be called before the
-    /// partitions of the metadata are registered, because a registered partition may create its directory.
+    /// order. `topic` returns the id and the number of partitions of the topic with the given name. Must be called
+    /// before the partitions of the metadata are registered, because a registered partition may create its directory.
     ///
     /// # Errors
     /// Fails with an I/O error if the data directory cannot be read or a directory cannot be renamed.
@@ -55,7 +55,7 @@ impl Partitions {
         Ok(renamed)
     }
 
-    /// Lets retention and compaction delete no records before `ms`, in ms since 1970.
+    /// Prevents retention and compaction from deleting records before the time `ms`, in ms since 1970.
     pub fn keep_records_until(&self, ms: i64) {
         self.log_dir.keeps_records_until_ms.store(ms, Ordering::Relaxed);
         if let Some(diskless) = self.diskless() {
@@ -63,8 +63,8 @@ impl Partitions {
         }
     }
 
-    /// Renames a partition's directory, and returns the new name. If an earlier restore has left a directory under that
-    /// name, chooses another name.
+    /// Renames the directory of a partition that the metadata lack, and returns the new name. Chooses another name if
+    /// an earlier restore has already used the first one.
     fn rename_as_stray(&self, dir: &Path, (topic, index): &(String, i32), id: Uuid) -> io::Result<String> {
         let retired = |unique| files::retired_dir(&self.log_dir.path, topic, *index, unique, "stray");
         let mut unique = u128::from_be_bytes(id.0);

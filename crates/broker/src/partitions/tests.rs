@@ -24,10 +24,10 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
         Ok::<_, AppendError>(step.into_written().expect("written"))
     };
     let first = append(&hit).expect("appended");
-    // The second append panics after its batch is in the file, but before the batch is part of the log.
+    // The second append panics after its batch was written to the file, but before the log includes the batch.
     let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
-    // The flush may have come before or after the panic. Its ticket ends in both cases.
+    // The flush may happen before or after the panic. The wait ends in both cases.
     let _ = first.durability.wait(tokio::time::Instant::now()).await;
     assert_eq!(append(&hit).err(), Some(AppendError::Storage));
     assert_eq!(logs.failed_partitions(), 1);
@@ -62,23 +62,23 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction ends before the batch arrives. Its marker has version 1, so the producer epoch stays the same.
+    // The transaction ends before the batch arrives. The marker has version 1, so the producer epoch stays the same.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {
         assert!(matches!(append(verification, before), AppendStep::Blocked(Blocker::Verification)));
     }
     let now = partition.verification_time(7);
-    // A verification in an earlier leader epoch does not count, because another leader may have written the marker
-    // since.
+    // A verification in an earlier leader epoch is not valid, because another leader may have written the marker since
+    // then.
     let earlier = VerificationTime { leader_epoch: now.leader_epoch - 1, ..now };
     assert!(matches!(append(Verification::Verified, earlier), AppendStep::Blocked(Blocker::Verification)));
     assert!(append(Verification::Added, now).is_written());
     logs.close();
 }
 
-/// The second marker raises the known producer epoch to that of the batch, so the epoch does not fence the batch. The
-/// batch must be verified again instead.
+/// The second marker raises the known producer epoch to that of the batch. So the batch is not refused for an old
+/// epoch, but it must be verified again.
 #[test]
 fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -101,14 +101,15 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     let before = partition.verification_time(7);
     end(1, 1);
     assert!(matches!(append(1, Verification::Verified, before), AppendStep::Blocked(Blocker::Verification)));
-    // A marker of version 2 has the next epoch, and batches of that epoch come only after the marker.
+    // A marker of version 2 has the next epoch. A batch of that epoch can only follow the marker, so its verification
+    // is still valid.
     let before = partition.verification_time(7);
     end(2, 2);
     assert!(append(2, Verification::Added, before).is_written());
     logs.close();
 }
 
-/// No client reads the partition. A read would remove ended transactions from memory. Without reads, the appends of
+/// No client reads the partition. A read would remove ended transactions from memory, but without reads, the appends of
 /// markers must remove them.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {

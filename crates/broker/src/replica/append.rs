@@ -1,10 +1,11 @@
 //! The leader's appends: batches whose sequence comes next, and the markers that end transactions.
 //!
-//! A batch that is refused for a passing reason, for example because the log is not open yet, is remembered. Until this
-//! batch is in the log or forgotten, later batches of its producer get the same error, so that the producer's order is
-//! kept. The rule itself is [`fullbore_rules::sequence::RefusedBatches`].
+//! The replica remembers a batch that it has refused for a passing reason, for example because the log is not open yet.
+//! Until the producer sends that batch again and it is appended, or the replica forgets it, later batches of this
+//! producer get the same error. This preserves the producer's order. The rule is
+//! [`fullbore_rules::sequence::RefusedBatches`].
 //!
-//! Batches that must wait for earlier ones are in `out_of_order`.
+//! The module `out_of_order` handles batches that must wait for earlier ones.
 
 use std::sync::Arc;
 
@@ -24,9 +25,9 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends a batch if its sequence is the next one of its producer. A duplicate is not written again. A batch that
-    /// comes too early is parked if `terms.early` allows it, and refused otherwise. If batches may be parked, the
-    /// caller must be in a tokio runtime, because a task expires them. Returns [`AppendStep::Blocked`] if the batch's
+    /// Appends a batch if its sequence is the next one of its producer. Does not write a duplicate again. Parks an
+    /// out-of-order batch if `terms.early` allows it, and refuses it otherwise. If batches may be parked, the caller
+    /// must run in a tokio runtime, because a task expires them. Returns [`AppendStep::Blocked`] if the batch's
     /// transaction must be verified first.
     ///
     /// # Errors
@@ -38,9 +39,8 @@ impl Replica {
         }
     }
 
-    /// Appends the marker that ends a transaction. If `leader_epoch` is given, the marker is appended only in that
-    /// epoch. The producer's parked batches of older producer epochs are refused, and those that follow the marker are
-    /// appended.
+    /// Appends the marker that ends a transaction. If `leader_epoch` is given, appends it only in that epoch. Then
+    /// refuses the producer's parked batches of older producer epochs, and appends those that follow the marker.
     ///
     /// # Errors
     /// Fails with [`AppendError`] if the marker is refused or cannot be written. The log is then unchanged.
@@ -57,15 +57,15 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // A commit marker is flushed, because the coordinator's record that the transaction is complete might reach the
-        // disk before the marker. After a power loss, the coordinator would then not write the marker again.
+        // Flush a commit marker, because the coordinator's record that the transaction is complete might reach the disk
+        // first. After a power loss between the two, the coordinator would not write the marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // A parked batch with sequence 0 may be the first one of the new epoch. Sequence 0 follows i32::MAX, so
-            // after this stamp that batch counts as the next one.
+            // this stamp makes that batch the next one.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -74,8 +74,9 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the partition's present state, for a caller that is about to verify the producer's transaction. The
-    /// append gets this state in [`AppendTerms::verified_at`], and compares it with the state at that time.
+    /// Returns the partition's present state, for a caller that will now verify the producer's transaction. The caller
+    /// passes this state to the append as [`AppendTerms::verified_at`]. The append compares it with the partition's
+    /// state at that later time.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -85,8 +86,8 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
-    /// Returns true if the log may have forgotten the producer since `verified_at`. If so, the log no longer knows
-    /// which coordinator epoch ended the producer's last transaction.
+    /// Returns true if the log may have forgotten the producer since `verified_at`. In that case the log no longer
+    /// knows which coordinator epoch ended the producer's last transaction.
     pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
         match &self.lock().log {
             LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
@@ -94,8 +95,7 @@ impl Replica {
         }
     }
 
-    /// Checks that this broker may append as leader, and in `leader_epoch` if that is given. Opens the log if
-    /// necessary.
+    /// Checks that this broker may append as leader, in `leader_epoch` if that is given. Opens the log if necessary.
     fn open_to_append(
         &self,
         state: &mut MutexGuard<'_, ReplicaState>,
@@ -139,7 +139,7 @@ impl Replica {
         Ok(written.into())
     }
 
-    /// Writes one batch to the open log. The flag in the result is true if the log already had the batch.
+    /// Writes one batch to the open log. The flag in the result is true if the log already contained the batch.
     pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -157,8 +157,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Calls `append` on the open log. The flag in the result is true if the log already had the batch. With `flushes`,
-    /// the batch is acknowledged only after a flush, whatever the topic's settings are.
+    /// Calls `append` on the open log. The flag in the result is true if the log already contained the batch. With
+    /// `flushes`, the batch is acknowledged only after a flush, even if the topic's settings do not require one.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -187,7 +187,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // The only effect can be a new high watermark. It is ignored here, because all callers wake the waiters.
+            // The only possible effect is a new high watermark. Ignore it, because all callers wake the waiters.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -207,8 +207,8 @@ impl Replica {
 
 /// Remembers batches that were refused for a passing reason, so that later batches of their producers are refused too.
 ///
-/// Locks: the lock `refused` is held only briefly, never during disk I/O. A thread that needs both this lock and the
-/// one of the replica's state takes the state's lock first.
+/// Locks: `refused` is locked only briefly, never during disk I/O. A thread that needs the locks of `refused` and of
+/// the replica's state takes the state's lock first.
 impl Replica {
     /// Remembers that a batch was refused with `code`, if the code is retriable and the batch has a sequence number.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
@@ -217,7 +217,7 @@ impl Replica {
         }
     }
 
-    /// If `outcome` is an error, remembers the batch like [`Replica::turned_away`]. Returns `outcome` unchanged.
+    /// Remembers the batch like [`Replica::turned_away`] if `outcome` is an error. Returns `outcome` unchanged.
     pub(super) fn noting_refusal<T>(
         &self,
         batch: &ValidBatch<'_>,
@@ -226,11 +226,11 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch if an earlier batch of its producer was refused and is still missing from the log. The error is
-    /// the one that the earlier batch got.
+    /// Refuses a batch if an earlier batch of its producer was refused and is still missing from the log.
     ///
     /// # Errors
-    /// Fails with [`SequenceRefusal::BehindRefused`] in that case.
+    /// Fails with [`SequenceRefusal::BehindRefused`] in that case. This error contains the code with which the earlier
+    /// batch was refused.
     pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
         let refused = self.refused.lock();
         if refused.is_empty() || !has_sequence(stamp) {
@@ -245,12 +245,12 @@ impl Replica {
         }
     }
 
-    /// Returns the error for an out-of-order batch that must not wait, or has waited too long.
+    /// Returns the error for an out-of-order batch that may not wait, or has waited too long.
     pub(super) fn out_of_turn(&self, stamp: &Stamp) -> AppendError {
         AppendError::Sequence(self.refused.lock().of_early(stamp, self.log_dir.cluster.elapsed()))
     }
 
-    /// Updates a producer's refused batches after one of its batches was written to the log.
+    /// Updates the list of a producer's refused batches after one of its batches was written to the log.
     pub(super) fn note_written(&self, stamp: &Stamp) {
         let mut refused = self.refused.lock();
         if !refused.is_empty() {
@@ -264,9 +264,9 @@ impl Replica {
     }
 }
 
-/// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since it was verified. Must be
-/// called under the log's lock. Otherwise the transaction could end before the append, and the batch would open a new
-/// transaction that no marker ends.
+/// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since it was verified. The
+/// caller must hold the lock of the state until the append. Otherwise the transaction could end in between, and the
+/// batch would open a new transaction that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
@@ -283,8 +283,8 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes in `space` that the disk is full or that a write has failed. After a failed write, the next check of the disk
-/// finds out whether files can still be created.
+/// Reports to `space` that the disk is full or that a write has failed. After a failed write, the next check of the
+/// disk tries whether files can still be created.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

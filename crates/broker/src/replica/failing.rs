@@ -1,10 +1,10 @@
 //! Detects a partition whose appends or reads fail for seconds, so that another replica can take over. The log is not
-//! broken in this case, and the data directory takes files. There are three reasons: the partition's directory takes no
-//! files, files of the log cannot be opened or read, or the log lacks committed records.
+//! broken in this case, and the data directory is writable. There are three reasons: no file can be created in the
+//! partition's directory, files of the log cannot be opened or read, or the log lacks committed records.
 //!
-//! Logs that a failed write or fsync has broken are counted in [`super::data_dir::failures`]. Data directories that
-//! take no files are in [`fullbore_host::disk_space`]. Damaged batches do not count, because consumers skip them.
-//! `replication/resign.rs` makes this broker resign from an unwritable partition.
+//! [`super::data_dir::failures`] counts logs that a failed write or fsync has broken. [`fullbore_host::disk_space`]
+//! detects that no file can be created in the data directory. Damaged batches are no failure here, because consumers
+//! skip them. `replication/resign.rs` makes this broker resign from an unwritable partition.
 
 use std::fs::File;
 use std::io;
@@ -27,39 +27,39 @@ use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// How long a partition may fail before it counts as unwritable.
+/// How long appends or reads may fail before the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// Time after a failure during which the partition counts as failing without a probe.
+/// Time after a failure during which the partition counts as failing, so that no probe is needed.
 const QUIET: Duration = Duration::from_secs(2);
-/// Maximum number of bytes that a probe reads from a range of a file that could not be read.
+/// Maximum number of bytes that a probe reads from an unreadable range of a file.
 const RANGE_READ_MAX: usize = 16 << 20;
 
-/// A failure of appends or reads that has not ended yet. It begins with the first error, and a successful append or
-/// probe ends it (`note_usable`).
+/// A current failure of appends or reads. It begins with the first error, and ends with a successful append or probe
+/// (`note_usable`).
 #[derive(Debug)]
 pub struct FailingLog {
     since: Instant,
     last: Instant,
     usage: FailingUse,
-    /// Counts this partition among those that [`Replica::check_failing`] checks.
+    /// Counts this partition as one that [`Replica::check_failing`] must check.
     _mark: Mark,
-    /// Counts this partition as unwritable. `None` if it has not failed for long enough.
+    /// Counts this partition as unwritable. `None` until it has failed for long enough.
     unwritable: Option<Mark>,
 }
 
-/// The kind of use that fails.
+/// The operation that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// The log cannot be opened because it lacks committed records. Such a failure does not end by itself.
+    /// The log cannot be opened because it lacks committed records. This failure does not end by itself.
     EndMissing,
-    /// Reads from `offset` fail. Reads from other offsets, and appends, may succeed at the same time.
+    /// Reads from `offset` fail. Appends, and reads from other offsets, may succeed at the same time.
     Read {
         offset: i64,
         max_bytes: u32,
     },
-    /// This range of a log file cannot be read. The failed read came from a thread that does not know the partition,
-    /// such as one that sends a response.
+    /// This range of a log file cannot be read. The thread whose read failed does not know the partition, because it
+    /// only sends a response, for example.
     Range(FileRange),
 }
 
@@ -72,7 +72,7 @@ pub(super) struct FileRange {
 }
 
 impl FileRange {
-    /// Returns true if a slice of the segment with this base offset touches the range.
+    /// Returns true if a slice of the segment with this base offset overlaps the range.
     pub(super) fn overlaps(&self, base_offset: i64, slice: &FileSlice) -> bool {
         let (start, end) = (slice.position, slice.position + u64::from(slice.len));
         self.base_offset == base_offset && start < self.position + self.len as u64 && self.position < end
@@ -80,8 +80,7 @@ impl FileRange {
 }
 
 impl ReplicaState {
-    /// Notes whether an append or an opening has succeeded. A success ends a failure of appends, but not a failure of
-    /// reads.
+    /// Records the outcome of an append or an opening. A success ends a failure of appends, but not a failure of reads.
     pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) if self.failing.as_ref().is_none_or(|failing| failing.is_of_reads()) => {}
@@ -93,9 +92,9 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. If the partition is not failing yet, a failure begins at `offset`. An existing failure is
-    /// prolonged only by reads from the offset at which it began. Errors because of damaged batches, or because of a
-    /// shortage of file descriptors or memory, are ignored.
+    /// Records a failed read. If the partition is not failing yet, a failure begins at `offset`. Reads from the offset
+    /// at which a failure began prolong that failure. Ignores errors because of damaged batches, or because of a lack
+    /// of file descriptors or memory.
     pub(super) fn note_failed_read(&mut self, offset: i64, max_bytes: u32, error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
@@ -106,7 +105,7 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the range of a log file that currently cannot be read.
+    /// Returns the range of a log file that currently cannot be read, if there is one.
     pub(super) fn failing_range(&self) -> Option<FileRange> {
         match self.failing.as_ref()?.usage {
             FailingUse::Range(range) => Some(range),
@@ -126,13 +125,13 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    /// Returns true if the log could not be opened because committed records are missing at its end.
+    /// Returns true if the log could not be opened because it lacks committed records at its end.
     pub(super) fn lacks_its_end(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.usage == FailingUse::EndMissing)
     }
 
-    /// Notes whether the log could be opened. A full disk does not count, and neither does a shortage of file
-    /// descriptors or memory.
+    /// Records the outcome of an opening of the log. Ignores errors because of a full disk, or because of a lack of
+    /// file descriptors or memory.
     pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) => self.note_append(Ok(()), log_dir),
@@ -172,7 +171,7 @@ impl FailingLog {
 }
 
 impl Replica {
-    /// Notes a failed read from `offset`, and logs it unless the partition already counts as unwritable. The caller
+    /// Records a failed read from `offset`, and logs it unless the partition already counts as unwritable. The caller
     /// must not hold the lock of the state.
     pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
         let mut state = self.state.lock();
@@ -182,8 +181,8 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Notes that the disk has refused to read a range of a log file. Logs the failure, unless the reader has logged it
-    /// or the partition already fails.
+    /// Records that a range of a log file could not be read from the disk. Logs the failure, unless the reader has
+    /// logged it or the partition is already failing.
     pub(crate) fn note_failed_range(&self, failed: &FailedRead) {
         let name = failed.path.file_name().and_then(|name| name.to_str());
         let Some((base_offset, files::LOG)) = name.and_then(files::parse_offset_name) else { return };
@@ -200,7 +199,7 @@ impl Replica {
         }
     }
 
-    /// Reads a range of a log file, and drops the bytes. Also succeeds if the log no longer has this range.
+    /// Reads a range of a log file and drops the bytes. Also succeeds if the log no longer contains this range.
     fn try_read_range(&self, range: FileRange) -> io::Result<()> {
         let mut bytes = vec![0; range.len.min(RANGE_READ_MAX)];
         let read = File::open(files::offset_path(&self.dir(), range.base_offset, files::LOG))
@@ -208,14 +207,15 @@ impl Replica {
         read.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
     }
 
-    /// Returns true if an append, an opening or a read has failed and no later success has ended that failure.
+    /// Returns true if an append, an opening or a read has failed, and no later success has ended that failure.
     pub(crate) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }
 
     /// Counts the partition as unwritable if its appends or reads have failed for seconds, or if its log lacks
-    /// committed records. Counts it as writable again after a successful probe, which creates a file in the partition's
-    /// directory or repeats the failed read. If the log is not open, requests its opening, and a later call probes.
+    /// committed records. Counts it as writable again after a successful probe. A probe creates a file in the
+    /// partition's directory, or repeats the failed read. If the log is not open, requests its opening, and leaves the
+    /// probe to a later call.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
@@ -243,7 +243,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // The partition has failed again during the probe, so the probe's success does not count.
+            // The partition has failed again during the probe, so ignore that the probe succeeded.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {
@@ -263,20 +263,20 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // Nothing is logged here, because the failed opening has logged the cause, and no repair of the files
-            // helps. A replica that has the missing records will lead once it is back.
+            // Log nothing here, because the failed opening has logged the cause, and no repair of the files helps. A
+            // replica that has the missing records will lead once it has returned.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,
-                "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
+                "cannot append to a partition for seconds: another in-sync replica becomes leader, if there is one; correct the permissions or \
                  file system of its directory (no restart is needed)"
             ),
             FailingUse::Read { offset, .. } | FailingUse::Range(FileRange { base_offset: offset, .. }) => {
                 tracing::error!(
                     %dir,
                     offset,
-                    "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
-                     its files, or replace the disk"
+                    "cannot read records of a partition for seconds: another in-sync replica becomes leader, if there is one; correct the permissions of \
+                     the partition's files, or replace the disk"
                 )
             }
         }

@@ -1,7 +1,6 @@
-//! Decides when a replica's log is flushed, and handles the success or failure of the flush.
+//! Decides when to flush a replica's log, and handles the success or failure of the flush.
 //!
-//! The threads that flush are in [`super::data_dir::flusher`]. The choice of files for a flush is in
-//! [`fullbore_log::flush`].
+//! The threads that flush are in [`super::data_dir::flusher`]. [`fullbore_log::flush`] chooses the files to flush.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +15,11 @@ use fullbore_log::LogAppendInfo;
 use fullbore_log::flush::FlushError;
 use fullbore_log::partition::flushed::FlushTicket;
 
-/// How long to wait before a flush that could not open a file is tried again.
+/// How long to wait before repeating a flush that could not open a file.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Requests a flush of the sealed segments. With `active`, the active segment is flushed too.
+    /// Requests a flush of the sealed segments, and with `active` also of the active segment.
     pub(crate) fn request_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
@@ -30,8 +29,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flush that is due after an append, or with `flushes` an immediate one. Returns a ticket if the
-    /// response must wait for the flush.
+    /// Requests the flush that the topic's settings require after an append, or with `flushes` an immediate one.
+    /// Returns a ticket if the response must wait for the flush.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -45,8 +44,8 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// Requests a flush of the whole log and returns its ticket. Returns `None` if the log is not open, or is already
-    /// on the disk.
+    /// Requests a flush of the whole log and returns its ticket. Returns `None` if the log is not open, or if all of it
+    /// is on the disk already.
     pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
         let mut state = self.lock();
         let end_offset = match &state.log {
@@ -63,9 +62,9 @@ impl Replica {
         Some(ticket)
     }
 
-    /// Requests a flush after an append, if the topic's settings require one or the append sealed a segment. The
-    /// records of the append end at `end_offset`. `rolled` is true if it sealed a segment, and `is_new` if it wrote
-    /// records. Returns a ticket if the response must wait for the flush.
+    /// Requests a flush after an append, if the topic's settings require one or if the append sealed a segment.
+    /// `end_offset` is the offset after the appended records. `rolled` is true if the append sealed a segment, and
+    /// `is_new` if it wrote records. Returns a ticket if the response must wait for the flush.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -94,7 +93,7 @@ impl Replica {
 }
 
 impl Replica {
-    /// Carries out all flushes that were requested since the last call, as one flush.
+    /// Flushes the log once for all requests since the last call.
     pub(super) fn flush(self: Arc<Self>) {
         let mut state = self.lock();
         state.flush.is_wanted = false;
@@ -124,7 +123,7 @@ impl Replica {
     }
 }
 
-/// Flushes the log if it is open. The lock is released during the flush.
+/// Flushes the log if it is open. Releases the lock during the flush.
 fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(), FlushError> {
     let LogState::Open(log) = &mut state.log else { return Ok(()) };
     let plan = log.plan_flush(active).map_err(|error| {
@@ -231,7 +230,7 @@ mod tests {
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, "t", id, index, defaults.clone());
             append(&partition).expect("appended");
-            // The directory that the flush must sync is removed, so the flush fails although the records are written.
+            // The flush must sync the directory, which is now removed. So it fails although the records are written.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
             partition.request_flush(&mut partition.lock(), true);
             let start = Instant::now();

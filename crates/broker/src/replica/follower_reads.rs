@@ -1,11 +1,11 @@
-//! The leader's side of replication in one partition. The leader notes how far each follower has come, and reads
-//! records for it.
+//! The leader's side of replication in one partition. The leader records up to which offset each follower has copied
+//! the log, and reads the next records for it.
 //!
 //! The requests between brokers are in `replication`, and the follower's side is in `following`.
 //! [`fullbore_rules::replica`] makes the decisions.
 //!
-//! Invariant: a follower's position counts only in the leader epoch in which the leader found that the follower's log
-//! is a prefix of its own.
+//! Invariant: the leader uses a follower's position only in the leader epoch in which it found that the follower's log
+//! is a prefix of its own log.
 
 use std::sync::Arc;
 
@@ -24,27 +24,27 @@ use fullbore_log::partition::waiters::Registration;
 /// The position of a follower's log end relative to its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// The logs diverge. Contains the newest epoch that both may share, and where that epoch ends in the leader's log.
+    /// The logs diverge. Contains the newest epoch that both logs may share, and its end offset in the leader's log.
     Diverging(EpochEnd),
-    /// The follower's log ends before the leader's log begins, or after the leader's log ends.
+    /// The follower's log end is below the start of the leader's log, or above its end.
     OutOfRange {
         /// The start of the leader's log.
         log_start: i64,
         /// The end of the leader's log.
         log_end: i64,
     },
-    /// The follower's log is a prefix of the leader's, and the leader has noted where the follower's log ends. Contains
-    /// the ISR change that the caller must request, if any.
+    /// The follower's log is a prefix of the leader's, and the leader has recorded its end. Contains the ISR change
+    /// that the caller must request, if any.
     Noted(Option<AlterPartition>),
 }
 
 impl Replica {
-    /// Compares a follower's log end with this leader's log, and notes the position if the follower's log is a prefix.
-    /// Blocks while the leader's log is opened.
+    /// Compares a follower's log end with this leader's log. Records the follower's position if its log is a prefix of
+    /// the leader's. Blocks while the leader's log is opened.
     ///
     /// # Errors
-    /// Returns the error code of [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch, or that
-    /// of a [`ReadError`] if the log cannot be opened.
+    /// Returns the error code of [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch. Returns
+    /// the code of a [`ReadError`] if the log cannot be opened.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,
@@ -74,7 +74,7 @@ impl Replica {
         Ok(FollowerPlace::Noted(effects.propose))
     }
 
-    /// Notes where a follower's log starts, and wakes the waiters, such as those of [`Replica::deleted_before`].
+    /// Records the start of a follower's log, and wakes the waiters, such as those of [`Replica::deleted_before`].
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {
@@ -84,8 +84,8 @@ impl Replica {
         }
     }
 
-    /// Waits until the log of each replica in the ISR begins at `offset` or later. A deletion up to that offset can
-    /// then be confirmed to the client.
+    /// Waits until the log of each replica in the ISR begins at `offset` or later. The leader can then confirm to the
+    /// client that the records before `offset` are deleted.
     ///
     /// # Errors
     /// Returns NOT_LEADER_OR_FOLLOWER if another broker becomes leader, the partition is deleted, or this broker stops.
@@ -103,8 +103,8 @@ impl Replica {
         }
     }
 
-    /// Reads complete batches from `from` on for a follower that has all earlier records. This broker must lead in
-    /// `leader_epoch`.
+    /// Reads complete batches, beginning at offset `from`, for a follower that has all earlier records. This broker
+    /// must lead in `leader_epoch`.
     ///
     /// # Errors
     /// Returns the code of a [`ReadError`] if this broker does not lead in `leader_epoch`, `from` is out of range, or
@@ -119,14 +119,14 @@ impl Replica {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
-    /// Adds slot `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the role
-    /// changes, until the caller drops the returned registration.
+    /// Until the caller drops the returned registration, adds slot `place` to the dirty set `marks` each time the log
+    /// grows, the high watermark moves, or the role changes.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change that the leader should request, if there is one. Called every half
-    /// `replica.lag.time.max.ms`, and when brokers have come or gone.
+    /// Returns the ISR change that the leader should request, if there is one. The caller calls this function every
+    /// half `replica.lag.time.max.ms`, and when the registered brokers change.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;
@@ -145,7 +145,7 @@ impl Replica {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // Wake all waiters, because requests with acks=all must check whether enough replicas are in sync now.
+        // Wake all waiters, because requests with acks=all must check again whether enough replicas are in sync.
         let _ = effects;
         self.waiters.wake();
     }

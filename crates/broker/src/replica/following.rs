@@ -1,8 +1,8 @@
-//! The follower's side of replication in one partition. A leader's response appends batches, truncates the log, or
-//! moves the high watermark and the log start.
+//! The follower's side of replication in one partition. As a leader's response requires, this module appends batches,
+//! truncates the log, or moves the high watermark and the log start.
 //!
 //! The requests between brokers are in `replication`, and the leader's side is in `follower_reads`.
-//! [`fullbore_rules::replica`] decides, and this module carries out its decisions on the log under one lock.
+//! [`fullbore_rules::replica`] makes the decisions. This module carries them out on the log under one lock.
 //!
 //! Invariant: a response changes the log only if the follower is still in the leader epoch in which it sent the fetch.
 
@@ -42,19 +42,19 @@ pub struct FromLeader<'a> {
     pub log_start: i64,
 }
 
-/// The reason why a follower could not use a leader's response.
+/// The reason why a follower cannot use a leader's response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
     /// The replica no longer follows a leader in the leader epoch of the fetch.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The log ends at another offset than the one where the response begins.
+    /// The response does not begin at the end of the log. Contains the log end.
     #[error("the log ends at offset {0}, but the response begins at another offset")]
     NotNext(i64),
-    /// The log is empty, and its start lies within the response's first batch. Contains the base offset of that batch.
+    /// The log is empty, and its start is within the response's first batch. Contains the base offset of that batch.
     #[error("the log start lies within the response's first batch, which begins at offset {0}")]
     BeginsWithin(i64),
-    /// A batch in the response is damaged, has a later epoch than the leader, or has the wrong offset.
+    /// A batch in the response is damaged, has an epoch later than the leader's, or has the wrong offset.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
     /// The disk failed, or the partition is deleted.
@@ -62,20 +62,20 @@ pub enum FollowError {
     Append(#[from] AppendError),
 }
 
-/// The log after a leader's response was appended.
+/// The state of the log after the batches of a leader's response were appended.
 #[derive(Debug)]
 pub struct Replicated {
     /// The end of the log after the append.
     pub log_end: i64,
     /// The start of the log.
     pub log_start: i64,
-    /// The flush that must end before the follower reports `log_end` to the leader. `None` if there is nothing to wait
-    /// for.
+    /// The flush that must end before the follower reports `log_end` to the leader. `None` if the follower may report
+    /// it at once.
     pub flushed: Option<FlushTicket>,
 }
 
 impl Replica {
-    /// Returns the end of the log, from which a follower fetches. Blocks while the log is opened.
+    /// Returns the end of the log, from which the follower fetches. Blocks while the log is opened.
     ///
     /// # Errors
     /// Fails with [`StorageError`] if the log cannot be opened.
@@ -89,8 +89,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns the end of a follower's log, from which it fetches. If the topic's settings require that this log is
-    /// flushed first, the inner result is an error that contains the flush to wait for.
+    /// Returns the end of a follower's log, from which the follower fetches. If the topic's settings require a flush of
+    /// the log first, the inner result is an error that contains the flush.
     ///
     /// # Errors
     /// Fails with [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
@@ -104,13 +104,12 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// Appends the leader's batches unchanged, and takes over the leader's high watermark and log start. Creates the
-    /// log if it is missing, which blocks. If the leader's log begins at 0 and the response has no records, no log is
-    /// created.
+    /// Appends the leader's batches unchanged, and applies the leader's high watermark and log start. Creates the log
+    /// if it is missing, which blocks. Creates no log if the leader's log begins at 0 and the response has no records.
     ///
     /// # Errors
-    /// Fails with [`FollowError`] if the response cannot be used or written. The batches before a bad one are in the
-    /// log even then.
+    /// Fails with [`FollowError`] if the response cannot be used or written. Even then, the batches before a bad batch
+    /// are in the log.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         self.check_disk()?;
         let mut state = self.lock_checkpointed().map_err(AppendError::from)?;
@@ -146,9 +145,9 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // After a restart, a log start within a segment counts only if the checkpoint has it. The next fetch reports
-        // the new log start, and the leader then confirms the deletion to its client. So the checkpoint must be written
-        // before that fetch.
+        // After a restart, a log start within a segment is lost unless the checkpoint contains it. The next fetch
+        // reports the new log start, and the leader then confirms the deletion to its client. So the checkpoint must be
+        // written before that fetch.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
@@ -175,16 +174,15 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Limits the log lines about records that the disk did not take to one per minute. If a line may be written now,
-    /// returns how many were suppressed since the last one. Otherwise counts this line as suppressed and returns
-    /// `None`.
+    /// Limits the log lines about fetched records that could not be written to the disk. Returns `None` if the caller
+    /// must not log a line now. Otherwise returns how many lines were suppressed since the last one.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
 
     /// Truncates the log where it diverges from the leader's. `leader` is the newest epoch that both logs may share,
     /// with its end in the leader's log. The leader sent both in response to a fetch from `requested`. Returns the new
-    /// end of the log, or `None` if the log did not end at `requested` any more.
+    /// end of the log. Returns `None` if the log no longer ends at `requested`.
     ///
     /// # Errors
     /// Fails with [`FollowError`] if the role has changed or the disk fails.
@@ -200,8 +198,8 @@ impl Replica {
         })
     }
 
-    /// Removes all records of a follower's log. The empty log then begins at `offset`, which is where the leader's next
-    /// records begin.
+    /// Removes all records of a follower's log. The empty log then begins at `offset`, the offset of the leader's next
+    /// records.
     ///
     /// # Errors
     /// Fails with [`FollowError`] if the role has changed or the disk fails.
@@ -229,7 +227,7 @@ impl Replica {
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
-            // The failed change may have left the files different from the state in memory. Only the records before the
+            // After the failed change, the files may differ from the state in memory. Only the records before the
             // recovery point are certain to be on the disk.
             log.give_up();
             log.recovery_point()
@@ -249,11 +247,10 @@ impl Replica {
         done.map_err(failed)
     }
 
-    /// Closes the log after a truncation that failed midway for a passing reason. When the log is opened again, the
-    /// recovery finds out which records are on the disk. A log that is being cleaned stays broken until the broker
-    /// restarts.
+    /// Closes the log after a truncation that failed midway for a passing reason. The next opening of the log finds out
+    /// which records are on the disk. A log that is being cleaned stays broken until the broker restarts.
     pub(super) fn open_anew(&self) {
-        // No cleaning can begin after this check, because the cleaner does not take broken logs.
+        // No cleaning can begin after this check, because the cleaner skips broken logs.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;
         }
@@ -265,14 +262,14 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. To avoid a deadlock, a
-    /// caller that also locks the state must take this guard first.
+    /// Prevents the cleaner from replacing segments while the caller holds the guard. To avoid a deadlock, a caller
+    /// that also locks the state must take this guard first.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }
 
     /// Locks the state. If the checkpoints of a truncation are not written yet, writes them first. Otherwise the old
-    /// checkpoints would claim that records appended after the truncation are on the disk.
+    /// checkpoints would count records as flushed that are appended after the truncation.
     ///
     /// # Errors
     /// Fails with [`StorageError`] if the checkpoints cannot be written.
@@ -287,8 +284,8 @@ impl Replica {
         }
     }
 
-    /// Writes the checkpoints after a truncation. The caller has cleared `has_cut_to_checkpoint` and has unlocked the
-    /// state. If the write fails, sets the flag again.
+    /// Writes the checkpoints after a truncation. The caller must have cleared `has_cut_to_checkpoint` and unlocked the
+    /// state. Sets the flag again if the write fails.
     fn checkpoint_cut(&self) -> Result<(), StorageError> {
         let written = self.log_dir.checkpoints.write_of(self);
         if written.is_err() {
@@ -298,14 +295,14 @@ impl Replica {
     }
 }
 
-/// Returns the base offset of the first batch if `offset` lies inside that batch, after its base offset.
+/// Returns the base offset of the first batch if `offset` is within that batch, but after its base offset.
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// Calls [`append_each`] with a permit to write to the disk. The permit is dropped on return, because a caller that
-/// frees space afterwards must not hold one.
+/// Calls [`append_each`] with a permit to write to the disk. Drops the permit on return, because a caller that frees
+/// space afterwards must not hold it.
 fn append_in(
     space: &DiskSpace,
     from: &FromLeader<'_>,
@@ -324,9 +321,9 @@ fn append_in(
     appended
 }
 
-/// Verifies the batches that arrived completely, and passes them to `append`, which takes a few of them per call.
-/// Refuses a batch with a later epoch than the leader's, because a leader that is deposed while it reads may send
-/// records of its successor.
+/// Verifies the complete batches of the response, and passes them to `append`, which appends a few of them per call.
+/// Refuses a batch whose epoch is later than the leader's: a leader that is deposed while it reads may send records of
+/// its successor.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
@@ -353,7 +350,7 @@ fn append_each(
         left = rest;
     }
     match bad {
-        // If there were good batches before the bad one, the follower fetches again from the end of the good ones.
+        // If there are good batches before the bad one, the follower fetches again from their end.
         Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
         _ => Ok(()),
     }
@@ -373,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// The disk reserve is only for operations that free space, and a follower's append frees none.
+    /// Only operations that free space may use the disk reserve, and a follower's append frees none.
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let directory = tempfile::tempdir().expect("temporary directory");

@@ -1,24 +1,24 @@
-//! This broker's copy of a partition. A [`Replica`] holds the log and the role, and wakes the requests that wait for
-//! either to change.
+//! This broker's copy of a partition. A [`Replica`] contains the log and the role, and wakes the requests that wait for
+//! a change of either.
 //!
 //! The role follows the metadata image (see `role`). The rules of [`fullbore_rules::replica`] determine the role and
-//! the high watermark. A leader appends batches, unless an earlier batch was refused (`append`), and holds back
-//! those that arrive out of order (`out_of_order`). It serves reads (`read`, `times`) and its followers
-//! (`follower_reads`), and notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower
-//! appends the batches of its leader (`following`).
+//! the high watermark. A leader appends batches, unless an earlier batch was refused (`append`), and parks batches that
+//! arrive out of order (`out_of_order`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and
+//! notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its
+//! leader (`following`).
 //!
-//! A log is opened when it is first needed (`opening`), by the threads of [`data_dir::opener`]. The threads of
-//! [`data_dir::flusher`] flush it. When a topic is deleted, its logs are retired (`retire`). All replicas in a data
-//! directory share one [`data_dir::LogDir`].
+//! The threads of [`data_dir::opener`] open a log when it is first needed (`opening`). The threads of
+//! [`data_dir::flusher`] flush it. When a topic is deleted, its logs are retired: closed, and their directories renamed
+//! (`retire`). All replicas in a data directory share one [`data_dir::LogDir`].
 //!
-//! An unused replica takes a few hundred bytes of memory. Its directory is read when the replica is first used, and
-//! created when it is first written to.
+//! An unused replica needs a few hundred bytes of memory. Its directory is read at the first use, and created at the
+//! first write.
 //!
-//! Locks: `state` protects everything that changes. Fetches read the files without holding it. `renaming` must be taken
+//! Locks: `state` protects all data that changes. Fetches read the files without this lock. `renaming` must be locked
 //! before `state`.
 //!
-//! Invariant: once a batch is acknowledged, the log contains all of it at the acknowledged offset. If the response
-//! promises a flush or other replicas, the batch is also on the disk or on those replicas.
+//! Invariant: once a batch is acknowledged, the log contains the complete batch at the acknowledged offset. If the
+//! response promises a flush or other replicas, the batch is also on the disk or on those replicas.
 
 mod append;
 pub(crate) mod data_dir;
@@ -69,12 +69,11 @@ pub struct Replica {
     topic_id: Uuid,
     index: i32,
     log_dir: Arc<LogDir>,
-    /// The topic's settings. They are not part of `state`, so that a change of settings does not wait for the lock of
-    /// `state`.
+    /// The topic's settings. They are outside of `state`, so that a change of settings does not wait for that lock.
     config: RwLock<Arc<TopicConfig>>,
     /// The partition's registration in the newest metadata image.
     registered: RwLock<Arc<PartitionRegistration>>,
-    /// True if `config` or `registered` has changed and `state` does not use the new values yet.
+    /// True if `config` or `registered` has changed, and the new values are not applied to `state` yet.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
     /// Held while files of the log are renamed without the lock of `state`. A truncation also holds this lock, because
@@ -85,33 +84,33 @@ pub struct Replica {
     /// The variant of [`LogState`] that `state` contains, and whether the partition is deleted. Can be read without the
     /// lock.
     phase: PhaseCell,
-    /// Flags that record which of the opener's queues this replica is in.
+    /// Flags that show which of the opener's queues contain this replica.
     requested: OpeningMarks,
-    /// True if the log, when it was opened, lacked committed records at its end that no other replica had.
+    /// True if the log, when it was opened, lacked committed records at its end that no other replica had either.
     lacks_committed: AtomicBool,
-    /// A deleted partition of the same name whose directory may still have that name.
+    /// A deleted partition whose directory may still have the name that this partition needs.
     name_holder: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log while this process ran, or has left the last sequences of its
-    /// producers.
+    /// True if a deleted partition with this name and number had a log while this process ran, or has left the last
+    /// sequences of its producers.
     pub(crate) is_preceded: bool,
     /// The last deleted topic that had a partition with this name and number, if the metadata still lists that topic.
     past: Option<Box<PastTopic>>,
     /// The version of the image in which the partition was deleted. [`NOT_DELETED`] while the partition exists.
     deleted_at: AtomicU64,
-    /// All producer ids that were allocated before the partition was created are below this one.
+    /// An upper bound: all producer ids that were allocated before the partition was created are smaller.
     producer_ids_below: i64,
-    /// The outcome of the retirement: `None` before it, and `Some(false)` if the directory could not be renamed. Locked
-    /// while the directory is renamed.
+    /// The outcome of the retirement: `None` before it, and `Some(false)` if the directory could not be renamed. A
+    /// thread holds this lock while it renames the directory.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
-    /// Batches of idempotent producers that were refused and that the producers will send again.
+    /// Refused batches of idempotent producers, which the producers will send again.
     refused: Mutex<RefusedBatches>,
 }
 
 /// The value of [`Replica::deleted_at`] for a partition that is not deleted.
 const NOT_DELETED: u64 = u64::MAX;
 
-/// The deleted predecessor of a new partition, which had the same topic name and partition number.
+/// The deleted predecessor of a new partition, with the same topic name and partition number.
 #[derive(Debug, Default)]
 pub struct Before {
     /// The deleted partition, if its directory might not have been renamed yet.
@@ -138,7 +137,7 @@ impl Replica {
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
         let is_preceded = name_holder.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
-        // These values are replaced when the state is first locked, because `has_news` is set.
+        // The first lock of the state replaces these values, because `has_news` is set.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
         let state = ReplicaState {
@@ -196,7 +195,7 @@ impl Replica {
         self.index
     }
 
-    /// Returns the topic's settings that are in force.
+    /// Returns the topic's current settings.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
     }
@@ -222,18 +221,18 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. The reason is a
-    /// failed write or fsync, a damaged log, a directory that takes no files, or committed records that cannot be read
-    /// or are missing.
+    /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. This is so after a
+    /// failed write or fsync, and if the log is damaged. It is also so if no file can be created in the log's
+    /// directory, or if committed records are missing or cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is if this broker must resign from the partition, and otherwise `None`. An open log
-    /// that is not broken is `Whole`. Any other log is `EndMissing` if it certainly lacks records at its end, and
-    /// otherwise `Unsure`. With an `EndMissing` or `Unsure` log the broker also leaves the ELR, because a replica in
-    /// the ELR may become leader.
+    /// If this broker must resign from the partition, returns how complete its log is. Otherwise returns `None`. An
+    /// open log that is not broken is `Whole`. Any other log is `EndMissing` if it certainly lacks records at its end,
+    /// and `Unsure` if it may lack some. With an `EndMissing` or `Unsure` log the broker also leaves the ELR, because a
+    /// replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -245,7 +244,7 @@ impl Replica {
         (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 
-    /// Puts the log into the state that it has after a failed write.
+    /// Breaks the log, as a failed write would.
     #[cfg(test)]
     pub(crate) fn break_down(&self) {
         let mut state = self.lock();
@@ -255,9 +254,9 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
     }
 
-    /// Wakes `waiter` each time the log, the high watermark or the role changes, when an opening ends, and when the
-    /// partition is deleted. Ends when the caller drops the returned registration. To miss no change, register first,
-    /// then check, then wait.
+    /// Registers `waiter`, to be woken each time the log, the high watermark or the role changes, when an opening ends,
+    /// and when the partition is deleted. The registration ends when the caller drops the result. Register first, then
+    /// check, then wait; otherwise a change may be missed.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
@@ -269,7 +268,7 @@ impl Replica {
 }
 
 impl Replica {
-    /// Locks the state without applying new metadata. This suffices for callers that do not use the role.
+    /// Locks the state without applying new metadata, for callers that do not use the role.
     pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, ReplicaState> {
         self.state.lock()
     }
@@ -279,8 +278,8 @@ impl Replica {
         self.state.try_lock()
     }
 
-    /// Returns true if the log was used in the last `rounds` rounds of housekeeping, or if another thread holds its
-    /// lock.
+    /// Returns true if the log was used in the last `rounds` rounds of housekeeping, or if another thread has locked
+    /// it.
     pub(crate) fn is_in_use(&self, rounds: u32) -> bool {
         self.try_lock_as_it_is()
             .is_none_or(|state| matches!(&state.log, LogState::Open(log) if log.idle_rounds() < rounds))
@@ -288,8 +287,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Returns how far the last stable offset is behind the high watermark. Returns `None` if this broker does not
-    /// lead, if the log is not open, or if another thread holds the lock.
+    /// Returns the number of records between the last stable offset and the high watermark. Returns `None` if this
+    /// broker does not lead, if the log is not open, or if another thread holds the lock.
     pub(crate) fn stable_lag(&self) -> Option<u64> {
         self.leads_in()?;
         let mut state = self.try_lock_as_it_is()?;
@@ -301,7 +300,7 @@ impl Replica {
 
 /// Values that the checkpoint files need.
 impl Replica {
-    /// Returns the topic's name and the partition's number, under which the checkpoints list this partition.
+    /// Returns the topic's name and the partition's number, which are the key of this partition's checkpoints.
     pub(crate) fn key(&self) -> TopicPartition {
         (self.topic.to_string(), self.index)
     }

@@ -1,8 +1,8 @@
-//! Opens and creates the logs of partitions. Opening a log can take seconds. No thread holds the partition's lock for
+//! Opens and creates the logs of partitions. An opening may take seconds, and no thread holds the partition's lock for
 //! that time. Instead, the log is in the phase `Opening`, and callers wait until that phase ends.
 //!
-//! Recovery itself is in [`fullbore_log::recovery`], and the threads that open logs are in [`super::data_dir::opener`].
-//! Requests queue an opening and wait for it asynchronously ([`Replica::opened`]), while background threads open logs
+//! [`fullbore_log::recovery`] recovers the log. The threads that open logs are in [`super::data_dir::opener`]. Requests
+//! queue an opening and wait for it asynchronously ([`Replica::opened`]), while background threads open logs
 //! themselves.
 //!
 //! Invariant: only one thread at a time opens or creates a partition's log, and only that thread ends the phase
@@ -40,11 +40,11 @@ enum Step {
 }
 
 impl Replica {
-    /// Checks that the log can be used without waiting for a recovery.
+    /// Checks that the caller can use the log without waiting for a recovery.
     ///
     /// # Errors
-    /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened or waits to be opened, and when the broker stops.
-    /// Returns KAFKA_STORAGE_ERROR if the log is not open and no opening is queued.
+    /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened or its opening is queued, and when the broker
+    /// stops. Returns KAFKA_STORAGE_ERROR if the log is not open and no opening is queued.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -52,7 +52,7 @@ impl Replica {
         if self.requested.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // No opening is queued, but a thread may just have taken one off the queue. The phase, read under the lock,
+        // No opening is queued, but a thread may have just removed one from the queue. The phase, read under the lock,
         // shows whether that thread is opening the log.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
@@ -61,7 +61,7 @@ impl Replica {
         }
     }
 
-    /// Queues the opening of the log. The waiters are woken when the opening ends.
+    /// Queues the opening of the log. The end of the opening wakes the waiters.
     pub fn request_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
             self.log_dir.opener.request(self);
@@ -69,13 +69,13 @@ impl Replica {
     }
 
     /// Returns the error of the last opening if it failed at `time` or later. A caller that has waited since `time`
-    /// returns this error instead of trying again.
+    /// passes on this error instead of trying again.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
         let state = self.lock();
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
-    /// Waits without blocking until the log is open, absent, damaged or gone.
+    /// Waits asynchronously until the log is open, absent, damaged or gone.
     ///
     /// # Errors
     /// Returns the error of the opening if it fails. The next call tries again. Returns [`StorageError::Gone`] if the
@@ -103,7 +103,7 @@ impl Replica {
         }
     }
 
-    /// Returns the log, and opens or creates it if necessary. Blocks meanwhile, with the lock released.
+    /// Returns the log, and opens or creates it if necessary. Blocks during the opening, but releases the lock.
     pub(crate) fn log_to_write<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -125,8 +125,8 @@ impl Replica {
         }
     }
 
-    /// Returns the log and the high watermark, and opens the log if necessary. Blocks meanwhile, with the lock
-    /// released. Returns `None` if nothing was ever written.
+    /// Returns the log and the high watermark, and opens the log if necessary. Blocks during the opening, but releases
+    /// the lock. Returns `None` if no record was ever written.
     pub(crate) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -148,7 +148,7 @@ impl Replica {
         }
     }
 
-    /// Stops a thread that is opening or creating the log, and waits until it has ended.
+    /// Stops the opening or creation of the log by another thread, and waits until that thread has ended it.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
@@ -156,25 +156,25 @@ impl Replica {
         }
     }
 
-    /// Makes a thread that is opening or creating the log end early. Does not wait for it.
+    /// Stops the opening or creation of the log early. Does not wait until it has ended.
     pub(crate) fn hurry(&self) {
         if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
         }
     }
 
-    /// Replaces the state of the log together with the phase, and returns the previous state.
+    /// Replaces the state of the log and its phase, and returns the previous state.
     ///
     /// # Panics
-    /// Panics if the previous phase may not be followed by the new one.
+    /// Panics if the new phase must not follow the previous one.
     pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
         self.phase.change(state.log.phase(), log.phase());
         std::mem::replace(&mut state.log, log)
     }
 
-    /// Opens or creates the log without holding the lock. If the log is damaged, it stays refused. After any other
-    /// error, for example a lack of file descriptors, the next call tries again. Fails if the partition is being
-    /// deleted, because the deletion would not wait for an opening that begins now.
+    /// Opens or creates the log without holding the lock. A damaged log stays refused. After any other error, for
+    /// example a lack of file descriptors, the next call tries again. Fails if the partition is being deleted, because
+    /// the deletion would not wait for an opening that begins now.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
@@ -217,8 +217,8 @@ impl Replica {
                 Err(StorageError::Gone)
             }
             Err(error) => {
-                // The opening of an unwritable partition is tried every second (`check_failing`), and its error was
-                // logged before.
+                // `check_failing` tries to open an unwritable partition every second, and an earlier try has logged the
+                // error.
                 if !state.is_unwritable() {
                     self.log_failure(&error);
                 }
@@ -228,8 +228,8 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
-                // Only failed openings count against the partition. A creation fails if the whole data directory takes
-                // no files.
+                // Count only failed openings as failures of the partition. A creation fails if no file can be created
+                // in the whole data directory.
                 if matches!(step, Step::Open) {
                     state.note_opening(Err(&error), &self.log_dir);
                 }
@@ -242,7 +242,7 @@ impl Replica {
         outcome
     }
 
-    /// Logs why the log cannot be opened. A full disk is logged elsewhere, and passing errors are rate-limited.
+    /// Logs why the log cannot be opened. Does not log a full disk, and limits the rate of lines about passing errors.
     fn log_failure(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
@@ -256,9 +256,8 @@ impl Replica {
         }
     }
 
-    /// Opens or creates the log. Before and afterwards, checks that the data directory is still at its path. If it is
-    /// not, for example because its disk was unmounted, the log would seem to be empty. A log created there would be
-    /// lost.
+    /// Opens or creates the log. Checks before and afterwards that the data directory is still at its path. Otherwise,
+    /// for example after its disk was unmounted, the log would seem to be empty, and a newly created log would be lost.
     fn do_in_place(&self, step: Step, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let data_dir = &self.log_dir.path;
         let check = || self.log_dir.space.check_place().map_err(|error| StorageError::io(data_dir.as_ref(), error));
@@ -270,13 +269,13 @@ impl Replica {
         check().map(|()| log)
     }
 
-    /// Opens the log in the partition's directory. Returns `None` if there is no directory.
+    /// Opens the log in the partition's directory. Returns `None` if the directory does not exist.
     fn open_existing(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir, known)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
-            // There is no directory, so the checkpoints under this name belong to an older topic.
+            // The directory does not exist, so the checkpoints of this name belong to an older topic.
             self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
@@ -284,28 +283,28 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // The log is blank if the broker was killed right after it created the directory. Such a log lacks the last
-            // sequences of the deleted partition's producers (*tails*), so it gets them now.
+            // The log is blank if the broker was killed right after it created the directory. Such a log still lacks
+            // the last sequences of the deleted partition's producers (*tails*).
             self.take_over_tails(&mut log);
         }
-        // The checkpoints may be past the log end, because this opening has truncated the log, or the broker was killed
-        // right after a truncation.
+        // The checkpoints may lie beyond the log end, because this opening has truncated the log, or because the broker
+        // was killed right after a truncation.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
         lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
         Ok(Some(log))
     }
 
-    /// Returns true if committed records were missing at the end of the log when it was opened, and no other replica
-    /// had them.
+    /// Returns true if the log, when it was opened, lacked committed records at its end that no other replica had
+    /// either.
     pub fn lacks_committed(&self) -> bool {
         self.lacks_committed.load(Relaxed)
     }
 
-    /// Refuses a log that ends below the checkpointed high watermark, for example because an old copy of its directory
-    /// was restored. If this broker led with such a log, the replicas that have the missing records would be truncated.
-    /// So the log is refused if another replica in the ISR or ELR has the missing records. The log is used as it is if
-    /// there is no such replica, or if this broker is in neither ISR nor ELR.
+    /// Checks whether the log ends below the checkpointed high watermark, for example because an old copy of its
+    /// directory was restored. If this broker led with such a log, the other replicas would truncate the records that
+    /// it lacks. So the log is refused if another replica in the ISR or ELR has these records. The log is used as it is
+    /// if there is no such replica, or if this broker is in neither the ISR nor the ELR.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -343,8 +342,8 @@ impl Replica {
         Ok(log)
     }
 
-    /// Gives the log the last sequences of the producers of the deleted partition of this name, so that these producers
-    /// can continue. See [`fullbore_rules::sequence::ProducerTails`].
+    /// Adds to the log the last sequences of the deleted predecessor's producers, so that these producers can continue.
+    /// See [`fullbore_rules::sequence::ProducerTails`].
     fn take_over_tails(&self, log: &mut Log) {
         let tails = self
             .log_dir
@@ -361,9 +360,9 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition at once if the deleted partition of its name has left the last sequences of
-    /// its producers (*tails*). The tails are then on the disk before the first record. Returns false if the log could
-    /// not be created.
+    /// Creates the log of a new partition at once if its deleted predecessor has left the last sequences of its
+    /// producers (*tails*). The tails are then on the disk before the first record. Returns false if the log could not
+    /// be created.
     fn keep_tails(&self) -> bool {
         self.retire_name_holders();
         if !self.log_dir.carried_tails.has(&self.key()) {
@@ -376,20 +375,20 @@ impl Replica {
         }
     }
 
-    /// Makes sure that the directory's name is free for this partition. Retires older partitions with this name, and
-    /// sets aside the directory of any other topic.
+    /// Makes the directory's name available to this partition. Retires older partitions that used the name, and renames
+    /// the directory of any other topic.
     fn clear_the_way(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
         self.retire_name_holders();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
         self.set_stray_aside(dir, known)
     }
 
-    /// Renames the partition's directory if it belongs to another topic. The directory is kept under another name,
-    /// since its records may still be wanted.
+    /// Renames the partition's directory if it belongs to another topic. Does not remove it, since its records may
+    /// still be needed.
     ///
     /// # Errors
-    /// Fails with [`StorageError::TopicUnknown`] if the directory has records but no topic id. After a power loss such
-    /// a directory is renamed instead if none of its records was flushed.
+    /// Fails with [`StorageError::TopicUnknown`] if the directory has records but no topic id. After a power loss,
+    /// renames such a directory instead if none of its records was flushed.
     fn set_stray_aside(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
         let failed = |error| StorageError::io(dir, error);
         let stored = files::read_topic_id(dir).map_err(failed)?;
@@ -408,10 +407,11 @@ impl Replica {
             return Ok(());
         }
         if !files::had_records(dir).map_err(failed)? {
-            // The directory has neither records nor a topic id, as after a crash during the creation of this partition.
+            // The directory has neither records nor a topic id, because the broker crashed while it created this
+            // partition, for example.
             return files::write_topic_id(dir, self.topic_id()).map_err(failed);
         }
-        // The topic id reaches the disk with the first flush, so a power loss before that flush may lose the id.
+        // The topic id is written to the disk with the first flush, so a power loss before that flush may lose the id.
         if known.rebooted && known.recovery_point == 0 {
             let aside = self.rename_as_stray(dir, unique_now()).map_err(failed)?;
             tracing::warn!(
@@ -440,15 +440,15 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns a number that distinguishes several directories without a topic id.
+/// Returns the present time in ms, as a number that distinguishes renamed directories without a topic id.
 pub(super) fn unique_now() -> u128 {
     u128::from(now_ms().unsigned_abs())
 }
 
 impl Replica {
-    /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
-    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits the last
-    /// sequences of producers, but its log could not be created.
+    /// Opens the log, unless it is open or another thread is opening it. Logs a failure and reports it to the waiters.
+    /// Returns false if the log could not be opened. Also returns false if the partition inherits the last sequences of
+    /// producers, but its log could not be created.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
@@ -466,8 +466,8 @@ impl Replica {
         }
     }
 
-    /// Opens the log, or waits until another thread has opened it, so that the recovery is over on return. Returns
-    /// false in the same cases as [`Replica::open_now`].
+    /// Opens the log, or waits until another thread has opened it. The recovery has ended when this function returns.
+    /// Returns false in the same cases as [`Replica::open_now`].
     pub(super) fn recover_now(&self) -> bool {
         let mut state = self.lock();
         while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {

@@ -1,9 +1,9 @@
-//! Batches that an idempotent producer sends over several connections, and that arrive out of order. They are parked
-//! until the missing batches arrive, and are then appended in sequence.
+//! Handles the batches of an idempotent producer that arrive out of order, because the producer sends them over several
+//! connections. They are parked until the missing batches arrive, and are then appended in sequence.
 //!
-//! The rule in [`fullbore_rules::sequence::parking`] decides which batch may wait and which one is next. The waiting
-//! batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that come
-//! next. Both happen under the same lock, so that no other append comes in between.
+//! The rule in [`fullbore_rules::sequence::parking`] decides which batch may wait and which one is next.
+//! [`fullbore_log::partition::reorder_buffer`] stores the waiting batches. Each append also appends the parked batches
+//! that come next, under the same lock, so that no other append comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -24,8 +24,8 @@ impl Replica {
     /// Parks a batch whose predecessors have not arrived yet.
     ///
     /// # Errors
-    /// Fails with an out-of-order error if the batch must not wait, with `Storage` if the log is broken, and with
-    /// `Gone` if the broker stops.
+    /// Fails with an out-of-order error if the batch may not wait, with `Storage` if the log is broken, and with `Gone`
+    /// if the broker stops.
     pub(super) fn park_early(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -35,7 +35,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         if log.is_broken() {
-            // The log is broken, so the missing batches cannot be appended. This batch would wait for them in vain.
+            // The log is broken, so the missing batches cannot be appended. Do not let this batch wait for them.
             return Err(AppendError::Storage);
         }
         let stamp = batch.stamp();
@@ -51,8 +51,7 @@ impl Replica {
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
-        // The buffer stays while its expiry task runs, even if it is empty. Otherwise the next batch would spawn
-        // another task.
+        // Keep an empty buffer while its expiry task runs. Otherwise the next batch would spawn another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
         match answer {
             Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
@@ -60,9 +59,9 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
-    /// `failed` is the error if the batch with `stamp` could not be appended. After a disk error, refuses all parked
-    /// batches of the producer, because the batch that they wait for would probably fail again.
+    /// Appends the parked batches that follow the batch with `stamp`. Refuses the parked batches of the producer's
+    /// older epochs. `failed` is the error if the batch with `stamp` could not be appended. After a disk error, refuses
+    /// all parked batches of the producer, because an append of the batch that they wait for would probably fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -94,8 +93,8 @@ impl Replica {
         state.parked = Some(parked);
     }
 
-    /// Refuses the batches that have waited too long. Returns the time at which the next one expires, or `None` if no
-    /// batch is left.
+    /// Refuses the batches that have waited too long. Returns the time at which the next one expires, or `None` if none
+    /// remains.
     fn expire_parked(&self, reordering: &Arc<ReorderBuffer>) -> Option<Instant> {
         let mut state = self.lock();
         let parked = state.parked.as_mut()?;
@@ -117,7 +116,7 @@ impl Replica {
     }
 }
 
-/// Expires parked batches until the partition has none left.
+/// Waits for the expiry of each parked batch, until none remains in the partition.
 async fn expire(partition: Weak<Replica>, reordering: Arc<ReorderBuffer>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
         tokio::time::sleep_until(due).await;

@@ -1,30 +1,30 @@
-//! The state of a replica's log, readable without the lock of the replica.
+//! The state of a replica's log, which can be read without the lock of the replica.
 //!
 //! The phase is a copy of the variant of [`LogState`](super::state::LogState). [`Replica::put`](super::Replica::put)
-//! writes both. A separate flag records that the partition is deleted, because the log may still be open while the
-//! partition is being deleted.
+//! writes both. A separate flag records that the partition is deleted, because the log may still be open during the
+//! deletion.
 //!
 //! Invariant: a phase changes only while the replica's state is locked, and only as [`TRANSITIONS`] allows.
 
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// The state of a replica's log. See [`LogState`](super::state::LogState) for the data that belongs to each variant.
+/// The state of a replica's log. See [`LogState`](super::state::LogState) for the data of each variant.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The log has not been opened yet, or must be opened again after a truncation has failed.
+    /// The log is not opened yet, or must be opened again after a failed truncation.
     Unopened,
-    /// A thread is looking for the log and opens it if its directory exists.
+    /// A thread is opening the log, if the log's directory exists.
     Opening,
-    /// A thread is creating the log and its directory. The creation ends soon, because there is nothing to recover.
+    /// A thread is creating the log and its directory. The creation is short, because there is nothing to recover.
     Creating,
     /// The partition has no log, because nothing was ever written to it.
     Absent,
     Open,
     /// The log's files are damaged.
     Refused,
-    /// The log is closed for good, because the partition was deleted or the broker stops.
+    /// The log is closed and will not be opened again, because the partition was deleted or the broker stops.
     Gone,
 }
 
@@ -34,7 +34,7 @@ const LEAVING: u8 = 0x80;
 /// The phases that may follow each phase. The comment of a row names the functions of `Replica` that make these
 /// changes, in the order of the row.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
-    // `step` opens the log; `leave` closes the partition for good.
+    // `step` opens the log; `leave` closes it for good.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
     // When an opening ends, `step` sets `Unopened` after a failure or a stop, `Absent` if there is no directory, `Open`
     // after a success, and `Refused` if the log is damaged.
@@ -59,7 +59,7 @@ impl Phase {
     }
 }
 
-/// The phase of a replica and its deletion flag, both read at one moment.
+/// The phase of a replica together with its deletion flag.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseView(u8);
 
@@ -68,23 +68,24 @@ impl PhaseView {
         TRANSITIONS[usize::from(self.0 & !LEAVING)].0
     }
 
-    /// Returns true if the partition is deleted. Long work on the partition then ends early, and its checkpoints are no
-    /// longer written.
+    /// Returns true if the partition is deleted. From then on, long work on the partition ends early, and its
+    /// checkpoints are no longer written.
     pub fn is_leaving(self) -> bool {
         self.0 & LEAVING != 0
     }
 
-    /// Returns true if no thread needs to open the log first: it is open, damaged or gone, or was never written.
+    /// Returns true if no thread has to open or create the log before it can be used: the log is open, absent, damaged
+    /// or gone.
     pub fn is_settled(self) -> bool {
         !matches!(self.phase(), Phase::Unopened | Phase::Opening | Phase::Creating)
     }
 
-    /// Returns true if a caller can use the log without waiting for a recovery.
+    /// Returns true if a caller need not wait for a recovery.
     pub fn is_usable(self) -> bool {
         self.is_settled() || self.is_creating()
     }
 
-    /// Returns true if a thread is creating the log, which ends soon.
+    /// Returns true if a thread is creating the log. The creation is short.
     pub fn is_creating(self) -> bool {
         self.phase() == Phase::Creating
     }
@@ -94,13 +95,13 @@ impl PhaseView {
         self.phase() == Phase::Open
     }
 
-    /// Returns true if nothing was ever written, so that there is no log to open.
+    /// Returns true if the partition has no log, because no record was ever written to it.
     pub fn is_absent(self) -> bool {
         self.phase() == Phase::Absent
     }
 }
 
-/// Stores the phase of one replica. Loading it takes no lock.
+/// Stores the phase and the deletion flag of one replica. A reader takes no lock.
 #[derive(Debug)]
 pub struct PhaseCell(AtomicU8);
 
@@ -114,7 +115,7 @@ impl PhaseCell {
         PhaseView(self.0.load(Acquire))
     }
 
-    /// Marks the replica as leaving, whatever its phase is. Takes no lock.
+    /// Sets the deletion flag, in any phase. Takes no lock.
     pub fn set_leaving(&self) {
         self.0.fetch_or(LEAVING, Release);
     }
@@ -122,7 +123,7 @@ impl PhaseCell {
     /// Changes the phase and keeps the deletion flag. The caller must hold the lock of the replica's state.
     ///
     /// # Panics
-    /// Panics if the phase is not `from`, or may not be followed by `to`.
+    /// Panics if the current phase is not `from`, or if `to` must not follow `from`.
     pub fn change(&self, from: Phase, to: Phase) {
         let now = self.load().phase();
         assert!(now == from && from.may_become(to), "a log cannot go from {from:?} to {to:?} in the phase {now:?}");

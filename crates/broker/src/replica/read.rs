@@ -18,23 +18,22 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// How many times the same part of a read is planned at most. The part is planned again if retention or compaction
-/// removes a file that the last plan used.
+/// Maximum number of plans for the same part of a read. A new plan is needed if retention or compaction removes a file
+/// that the last plan used.
 const PLANS_MAX: usize = 8;
 
-/// After a failed read, a trial read covers at most this many bytes. If the first batch is larger, it is read
-/// completely, in steps of this size.
+/// Maximum size in bytes of a trial read after a failed read. If the first batch is larger, the trial reads the whole
+/// batch, in steps of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
-/// The kind of reader, which decides up to which offset a read may go and whether its last batch must be complete.
+/// The kind of reader. It decides up to which offset a read may go, and whether the last batch must be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
-    /// For a consumer. The last batch may be incomplete.
+    /// A consumer. The last batch may be incomplete.
     Consumer(Isolation),
-    /// For a consumer that gets only complete batches.
+    /// A consumer that gets only complete batches.
     ConsumerWhole(Isolation),
-    /// For a follower, which gets complete batches up to the log end. This broker must be the leader in the given
-    /// epoch.
+    /// A follower, which gets complete batches up to the log end. This broker must be the leader in the given epoch.
     LedIn(i32),
 }
 
@@ -47,13 +46,13 @@ impl ReadMode {
     }
 }
 
-/// A read that was planned under the lock and can be carried out without the lock.
+/// A read that was planned under the lock, and that can be carried out without the lock.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Finds the aborted transactions in the range of the read. `None` if the reader does not need them or there are
-    /// none.
+    /// Finds the aborted transactions in the range of the read. `None` if the reader does not need them, or if there
+    /// are none.
     aborted: Option<AbortedLookup>,
-    /// The reader may only see records before this offset.
+    /// The end offset for the reader, which may see only records before it.
     limit: i64,
     /// The range of a log file that currently cannot be read, if there is one.
     failing: Option<FileRange>,
@@ -62,8 +61,7 @@ struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// Reads the records as a slice of a file. Sets in `read` where the slice ends and which of its transactions were
-    /// aborted.
+    /// Returns the records as a slice of a file. Stores in `read` the end of the slice and its aborted transactions.
     fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut LeaderRead) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
@@ -79,14 +77,14 @@ impl ReadPlan {
         Ok(slice)
     }
 
-    /// Returns true if the slice overlaps the range that cannot be read. Sending the slice would fail, and would break
-    /// the connection for other partitions too.
+    /// Returns true if the slice overlaps the unreadable range of the file. If the broker sent such a slice, the send
+    /// would fail, and would break the connection for the client's other partitions too.
     fn is_refused(&self, slice: &FileSlice) -> bool {
         self.failing.is_some_and(|range| range.overlaps(self.offsets.base_offset(), slice))
     }
 
-    /// Returns the records of `slice`, which begins at offset `from`, without the aborted batches that the client would
-    /// skip.
+    /// Returns the records of `slice`, which begins at offset `from`. Leaves out aborted batches, which the client
+    /// would skip.
     fn records(&self, slice: FileSlice, from: i64, cold: &DirectReads, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
@@ -113,7 +111,7 @@ pub struct LeaderRead {
 impl Replica {
     /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the high watermark. The last
     /// batch may be incomplete. With `at_least_one`, the first batch is returned complete even if it is larger than
-    /// `max_bytes`. Without it, or at the log end, the result may be empty.
+    /// `max_bytes`. Without `at_least_one`, or at the log end, the result may be empty.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.
@@ -121,7 +119,7 @@ impl Replica {
         self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
 
-    /// Reads like [`Replica::read`], but at the isolation level read_committed only up to the last stable offset.
+    /// Reads like [`Replica::read`]. At the isolation level read_committed, reads only up to the last stable offset.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.
@@ -152,7 +150,6 @@ impl Replica {
         Ok(read)
     }
 
-    /// Reads for the given kind of reader.
     pub(super) fn read_as(
         &self,
         mode: ReadMode,
@@ -164,7 +161,7 @@ impl Replica {
         loop {
             let mut state = self.lock();
             if let ReadMode::LedIn(epoch) = mode {
-                // The log is opened before the check, because the opening replaces the role.
+                // Open the log before the check, because the opening replaces the role.
                 self.log_to_read(&mut state)?;
                 state.check_leads_in(epoch).map_err(ReadError::Role)?;
             }
@@ -182,7 +179,7 @@ impl Replica {
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = LeaderRead { read, end_offset: offset, log_end: log.log_end() };
-            // The log start may have moved while the read skipped offsets that compaction has removed.
+            // The log start may have moved during a read that skipped offsets which compaction has removed.
             from = from.max(log.log_start());
             let limit = match mode {
                 ReadMode::LedIn(_) => read.log_end,
@@ -223,8 +220,8 @@ impl Replica {
         }
     }
 
-    /// Repeats a failed read, and drops the records, to find out whether they can be read again. Does so whether this
-    /// broker leads or not. Also succeeds if the log is not open, or no longer has that offset.
+    /// Repeats a failed read to find out whether it succeeds now, and drops the records. Also reads if this broker does
+    /// not lead. Returns `Ok` if the log is not open, or no longer contains that offset.
     ///
     /// # Errors
     /// Fails with an I/O error if the records still cannot be read.
@@ -262,7 +259,8 @@ impl Replica {
     }
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
-        // A passing error affects all partitions, and clients retry at once, so its log line is rate-limited.
+        // Limit the rate of this log line for a passing error, which affects all partitions, and after which clients
+        // retry at once.
         let left_out = if is_momentary(error) { self.log_dir.transient_read.due() } else { Some(0) };
         if let Some(left_out) = left_out {
             tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry; check the disk and the files' permissions");
@@ -284,7 +282,7 @@ impl Replica {
         })
     }
 
-    /// Returns the log start and the leader epoch of the record there, or -1 if that epoch is unknown. If the log has
+    /// Returns the log start and the leader epoch of the first record. The epoch is -1 if it is unknown. If the log has
     /// no records, returns the current leader epoch. As in Kafka, the timestamp in the result is always -1.
     ///
     /// # Errors
@@ -347,8 +345,8 @@ impl Replica {
     /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts).
     ///
     /// # Errors
-    /// Fails with [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark or below -1, and with another
-    /// [`ReadError`] if the log cannot be opened or changed.
+    /// Fails with [`ReadError::OffsetOutOfRange`] if `offset` is above the high watermark or below -1. Fails with
+    /// another [`ReadError`] if the log cannot be opened or changed.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
@@ -362,13 +360,13 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // Fetches of followers that wait for records must return now, because their responses carry the new log start.
+        // Wake the followers' fetches that wait for records, because their responses report the new log start.
         self.waiters.wake();
         Ok(log_start)
     }
 
-    /// Returns the state of each idempotent producer, the longest idle first. Producers with an open transaction come
-    /// last.
+    /// Returns the state of each idempotent producer. Producers without an open transaction come first, and among them
+    /// the one that was idle longest.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
@@ -377,7 +375,7 @@ impl Replica {
         Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers().iter().collect()))
     }
 
-    /// Returns how many idempotent producers an open log remembers. Does not open the log.
+    /// Returns the number of idempotent producers that the log remembers, or 0 if the log is not open.
     pub fn producers_len(&self) -> usize {
         match &self.lock().log {
             LogState::Open(log) => log.producers().len(),
@@ -400,7 +398,7 @@ impl Replica {
     }
 }
 
-/// Returns the result of reading a partition that was never written to.
+/// Returns the result of a read of a partition without records.
 fn empty_read(isolation: Isolation) -> Read {
     Read {
         records: Records::default(),

@@ -1,7 +1,7 @@
 //! Retires the replica of a deleted partition: closes its log and renames its directory, so that a new partition can
 //! use the name.
 //!
-//! The files are removed elsewhere, `file.delete.delay.ms` later.
+//! Housekeeping removes the files `file.delete.delay.ms` later.
 
 use std::fs;
 use std::io;
@@ -22,21 +22,21 @@ enum Name {
     Free {
         had_directory: bool,
     },
-    /// The directory belongs to another topic, and so do the checkpoints under its name. Both stay as they are.
+    /// The directory and the checkpoints of this name belong to another topic. Both stay unchanged.
     Anothers,
 }
 
 impl Replica {
-    /// Closes the log and renames its directory. If another thread is doing that, waits for it. Returns false if the
-    /// directory could not be renamed.
+    /// Closes the log and renames its directory. If another thread is already doing that, waits for it. Returns false
+    /// if the directory could not be renamed.
     pub(crate) fn retire(&self) -> bool {
-        // If this partition never had a directory, the directory of an older partition may still have the name.
+        // If this partition never had a directory, an older partition's directory may still have the name.
         self.retire_name_holders();
         self.retire_itself()
     }
 
-    /// Retires all deleted partitions that had the directory's name before, the oldest first. On a slow disk there may
-    /// be any number of them, so this is a loop and not a recursion.
+    /// Retires the deleted partitions whose directories had the same name before, the oldest first. While the disk is
+    /// slow, their number may grow, so a loop retires them: a recursion could overflow the stack.
     pub(crate) fn retire_name_holders(&self) {
         let (mut line, mut next) = (Vec::new(), self.name_holder.lock().clone());
         while let Some(partition) = next {
@@ -62,9 +62,9 @@ impl Replica {
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_directory_away(was_open);
         let are_stops_unknown = match given_away {
-            // This process has not read the log, so the log's producers are unknown.
+            // This process has not opened the log, so it does not know the log's producers.
             Ok(Name::Free { had_directory: true }) => !was_open,
-            // This partition has no log, so it has not taken over the last sequences of its predecessor's producers
+            // This partition never had a log, so it has not inherited the last sequences of its predecessor's producers
             // (*tails*). If this process lacks them too, the next partition gets partial tails, which admit unknown
             // producers.
             Ok(Name::Free { had_directory: false }) => {
@@ -76,7 +76,8 @@ impl Replica {
             self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
-            // A later topic with this name does not use the directory, because the deleted topic's id is in it.
+            // A later topic with this name does not use the directory, because the directory contains the deleted
+            // topic's id.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
@@ -89,14 +90,14 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             self.log_dir.cleanings.forget(&self.key());
         }
-        // A retired partition must not keep another one in memory.
+        // Drop the reference, because a retired partition must not keep another one in memory.
         *self.name_holder.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }
 
-    /// Returns the last sequences of the log's producers. A replica outside the ISR may lack records. For such a
-    /// replica, returns partial tails, which name no producers.
+    /// Returns the last sequences of the log's producers (*tails*). A replica outside the ISR may lack records. For
+    /// such a replica, returns partial tails without any producers.
     fn tails_in(&self, log: &Log) -> ProducerTails {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return ProducerTails::partial();
@@ -104,11 +105,11 @@ impl Replica {
         log.producers().tails()
     }
 
-    /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
-    /// is known to belong to this topic. A directory with records whose topic id is lost is kept under another name.
+    /// Renames the directory if it belongs to this topic, and schedules its removal. An open log proves that the
+    /// directory belongs to this topic. A directory with records but without a topic id is renamed, but not removed.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
-        // Fails if the data directory is not at its path. The partition's directory is then renamed later.
+        // Fail if the data directory is not at its path. A later attempt will rename the partition's directory.
         self.log_dir.space.check_place()?;
         if !was_open {
             match files::read_topic_id(&dir)?.known() {
@@ -139,16 +140,17 @@ impl Replica {
         Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
-    /// Blocks the retirement as long as the caller holds the guard.
+    /// Prevents the retirement while the caller holds the guard.
     #[cfg(test)]
     pub(crate) fn held_in_its_place(&self) -> impl Drop + '_ {
         self.retired.lock()
     }
 
-    /// Marks the partition as deleted. Long work on it then ends early, and its checkpoints are no longer written.
+    /// Marks the partition as deleted. From then on, long work on it ends early, and its checkpoints are no longer
+    /// written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // The first call comes from the deletion and sets the version. Later calls do not change the version.
+        // The deletion makes the first call, which sets the version. Later calls do not change it.
         let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 
@@ -157,7 +159,7 @@ impl Replica {
         self.log_dir.carried_tails.leave(self.key(), self.topic_id(), tails, deleted_at);
     }
 
-    /// Closes the partition for good and returns its log if it was open. Parked batches are refused with `why`.
+    /// Closes the partition for good, and returns its log if that was open. Refuses parked batches with `why`.
     pub(crate) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
         let mut state = self.lock();
         self.interrupt_opening(&mut state);

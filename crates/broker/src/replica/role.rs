@@ -1,8 +1,8 @@
 //! The role that the metadata gives this broker's replica: whether it leads, which offsets readers may see, and when
 //! acks=all is satisfied.
 //!
-//! The decisions are made in [`fullbore_rules::replica`]. The thread that applies an image waits for no lock: it stores
-//! the new metadata beside the state. The next thread that locks the state then applies that metadata first.
+//! [`fullbore_rules::replica`] makes the decisions. The thread that applies an image does not wait for a lock: it
+//! stores the new metadata outside of the state. The next thread that locks the state first applies that metadata.
 //!
 //! Invariant: an append, read or response uses the newest metadata that had arrived when it locked the state.
 
@@ -39,12 +39,12 @@ impl Replica {
         Arc::clone(&self.registered.read())
     }
 
-    /// Notes that there is new metadata, applies it if the lock is free, and wakes the waiters.
+    /// Records that there is new metadata, applies it if the lock is free, and wakes the waiters.
     fn note_news(&self) {
-        // This store and the waiters' count are sequentially consistent. A waiter that registers before `wake` reads
-        // the count is woken, and a waiter that registers later sees this flag.
+        // The waiters are counted with sequentially consistent operations too. So a waiter either registers before
+        // `wake` reads their number and is woken, or it sees this flag.
         self.has_news.store(true, SeqCst);
-        // If another thread holds the lock, the woken waiters lock the state themselves and then apply the metadata.
+        // If another thread holds the lock, the woken waiters will lock the state and apply the metadata.
         if let Some(mut state) = self.state.try_lock() {
             self.catch_up(&mut state);
         }
@@ -89,19 +89,19 @@ impl Replica {
         }
     }
 
-    /// Returns the role of this replica, with the offsets of a log that was just opened.
+    /// Returns the role of this replica, based on the offsets of a log that was just opened.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // The effects, such as a new high watermark, can be ignored: the end of the opening wakes the waiters.
+        // Ignore the effects, such as a new high watermark, because the end of the opening wakes the waiters anyway.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }
 
-    /// Checks that this broker leads, and that its leader epoch is the client's (KIP-320; -1 if the client knows no
-    /// epoch). Returns the leader epoch.
+    /// Checks that this broker leads, and that its leader epoch equals `believed`, the epoch that the client knows
+    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch.
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
@@ -125,8 +125,7 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// Returns the leader epoch if this broker leads according to the newest metadata, and `None` if another broker
-    /// does.
+    /// Returns the leader epoch if this broker leads according to the newest metadata. Otherwise returns `None`.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
         (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
@@ -137,8 +136,8 @@ impl Replica {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until all records that are in the log now are committed. Returns at once if there are no followers. The
-    /// wait succeeds even if the ISR has become smaller than `min.insync.replicas` in the meantime.
+    /// Waits until all records that are in the log now are committed. Returns at once if there are no followers.
+    /// Succeeds even if the ISR becomes smaller than `min.insync.replicas` during the wait.
     ///
     /// # Errors
     /// Fails with [`AppendError::Role`] if another broker becomes leader.
@@ -162,8 +161,8 @@ impl Replica {
         self.waiters.wake();
     }
 
-    /// Returns the ticket that a response must wait for after an append up to `end_offset`. Returns `None` if acks is
-    /// not all, or if enough replicas have the records already.
+    /// Returns the ticket that the response to an append must wait for. The append ends before `end_offset`. Returns
+    /// `None` if acks is not all, or if enough replicas already have the records.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,
@@ -183,7 +182,7 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // This check comes before the lock, because a hanging write may hold the lock and would block thousands of
+        // Check this before the lock is taken. A hanging write may hold the lock, which would block thousands of
         // waiters.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);

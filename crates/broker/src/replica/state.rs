@@ -21,35 +21,35 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// An empty set of brokers. The role of a leader without followers gets this set, because such a role does not depend
-/// on other brokers.
+/// An empty set of brokers, for the role of a leader without followers. Such a role does not depend on other brokers.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// The state of a replica that its lock protects.
 #[derive(Debug)]
 pub struct ReplicaState {
-    /// The recovery hint for the next opening of a log that is not open.
+    /// The recovery hint for the next opening of the log.
     pub known: RecoveryHint,
     pub log: LogState,
-    /// True if the log was truncated at either end, but the checkpoint files may still have the old offsets.
+    /// True if the log start or the log end was changed by a truncation, and the checkpoint files may still contain the
+    /// old offset.
     pub has_cut_to_checkpoint: bool,
     /// Batches that arrived out of order and wait for earlier ones. `None` if no batch waits and no expiry
     /// task is running.
     pub parked: Option<Box<OutOfOrderBatches>>,
     /// The replica's role and its high watermark, according to the newest metadata that was applied.
     pub role: replica::Partition,
-    /// Flushes that were requested, and the one under way.
+    /// The requested flushes, and the running one.
     pub flush: Flushing,
     /// Counts this log while it is broken or refused. `None` if the log works.
     pub failed: Option<Mark>,
-    /// Set while appends or reads fail although the log is not broken. Boxed, because few of 100,000 partitions fail at
-    /// a time.
+    /// The current failure of appends or reads of a log that is not broken. Boxed, because few of 100,000 partitions
+    /// fail at a time.
     pub failing: Option<Box<FailingLog>>,
     /// The time and the error of the last opening that failed.
     pub open_failure: Option<Box<(Instant, StorageError)>>,
 }
 
-/// The flushes that were requested for one partition, and the one under way.
+/// The requested flushes of one partition, and the running one.
 #[derive(Debug, Default)]
 pub struct Flushing {
     /// True if the partition is in the flusher's queue or is being flushed.
@@ -60,12 +60,12 @@ pub struct Flushing {
     pub of_active: bool,
     /// The timed flush that `flush.ms` requires, if one is pending.
     pub timed: Option<Due>,
-    /// The next try of a flush that failed because it could not open a file.
+    /// The timer after which a flush that could not open a file is repeated.
     pub again: Option<Due>,
 }
 
 impl ReplicaState {
-    /// Counts the log in `failures` if it is broken. Call this after each operation that may break the log.
+    /// Counts the log in `failures` if it is broken. Must be called after each operation that may break the log.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
         if is_broken && self.failed.is_none() {
@@ -77,18 +77,18 @@ impl ReplicaState {
 /// The state of a replica's log. [`Phase`] has the same variants without the data.
 #[derive(Debug)]
 pub enum LogState {
-    /// The log has not been opened yet, or must be opened again after a truncation has failed.
+    /// The log is not opened yet, or must be opened again after a failed truncation.
     Unopened,
-    /// A thread is opening the log. Setting the flag makes the thread stop early.
+    /// A thread is opening the log. The thread stops early once the flag is true.
     Opening(Arc<AtomicBool>),
-    /// A thread is creating the log. Setting the flag makes the thread stop early.
+    /// A thread is creating the log. The thread stops early once the flag is true.
     Creating(Arc<AtomicBool>),
     /// The partition has no log, because nothing was ever written to it.
     Absent,
     Open(Box<Log>),
     /// The log's files are damaged and cannot be used until an operator repairs them.
     Refused(StorageError),
-    /// The log is closed for good, because the partition was deleted or the broker stops.
+    /// The log is closed and will not be opened again, because the partition was deleted or the broker stops.
     Gone,
 }
 
@@ -108,8 +108,8 @@ impl LogState {
 }
 
 impl ReplicaState {
-    /// Calls `what` with the role, the time and the brokers. A role without followers depends on neither time nor
-    /// brokers, so `what` then gets time 0 and no brokers.
+    /// Calls `what` with the role, the time and the brokers. The role of a leader without followers does not depend on
+    /// time or brokers, so `what` then gets time 0 and no brokers.
     pub fn with_now<T>(
         &mut self,
         cluster: &ClusterView,
@@ -133,8 +133,8 @@ impl ReplicaState {
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Removes ended transactions from memory if their markers are below the high watermark, because all in-sync
-    /// replicas have these markers.
+    /// Removes an ended transaction from memory if its marker is below the high watermark, because all in-sync replicas
+    /// have that marker.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {

@@ -1,5 +1,5 @@
-//! Calls functions of one replica in random order. A change of phase that the table in [`super::phase`] does not allow
-//! panics.
+//! Calls functions of one replica in random order. The replica panics at a change of phase that the table in
+//! [`super::phase`] does not allow.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// Applies metadata in which this broker leads if the value is true, and another broker otherwise.
+    /// Applies metadata. If the value is true, this broker leads; otherwise another broker does.
     Lead(bool),
     AppendFromLeader,
     TruncateFully,
@@ -46,8 +46,8 @@ enum Step {
     Call(Call),
     /// Changes a byte in the first batch if the log is not open.
     Damage,
-    /// Restarts the broker, after a clean shutdown if the value is true, and otherwise after a crash. The topic is then
-    /// registered as one that may have records.
+    /// Restarts the broker, after a clean shutdown if the value is true, or after a crash if it is false. The restarted
+    /// broker registers the topic as one that may have records.
     Restart(bool),
 }
 
@@ -180,9 +180,9 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A log cannot be created while the data directory takes no files. The failed creation must not count as a failure of
-/// the partition. If it did, the partition would be handed over and get no appends, so that no append could end the
-/// failure.
+/// While no file can be created in the data directory, no log can be created either. The failed creation must not count
+/// as a failure of the partition. Otherwise the partition would be handed over and get no appends, so no append could
+/// end the failure.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
@@ -197,8 +197,8 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// Moves the data directory away, and calls `check` twice: while its path has nothing, and while it has an empty
-/// directory, as after an unmount. Then the data directory is moved back.
+/// Moves the data directory away, and calls `check` twice: first without any directory at its path, and then with an
+/// empty directory, as after an unmount. Finally moves the data directory back.
 fn while_moved(broker: &Broker, check: impl Fn()) {
     let (data, away) = (broker.directory.path().to_owned(), tempfile::tempdir().expect("a directory"));
     fs::rename(&data, away.path().join("data")).expect("moved");
@@ -221,7 +221,7 @@ fn moved_data_directory_refuses_new_partitions_until_it_is_back() {
     assert!(append().is_ok());
 }
 
-/// A partition whose directory is not at its path must not begin again at offset 0.
+/// A partition must not begin again at offset 0 when its directory is missing because the data directory was moved.
 #[test]
 fn moved_data_directory_refuses_unopened_partitions_until_it_is_back() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
@@ -238,7 +238,7 @@ fn moved_data_directory_refuses_unopened_partitions_until_it_is_back() {
     assert_eq!(broker.partition.position().map(|position| position.offset).ok(), Some(2));
 }
 
-/// The directory of a deleted partition is removed once it can be found again.
+/// The directory of a deleted partition is removed once the data directory is back.
 #[test]
 fn moved_data_directory_keeps_a_deleted_partition_until_it_is_back() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
@@ -254,8 +254,8 @@ fn moved_data_directory_keeps_a_deleted_partition_until_it_is_back() {
     assert!(!dir.exists());
 }
 
-/// The first segment cannot be opened. Appends and reads of later records still succeed, but the partition must be
-/// handed over until the segment can be opened.
+/// The first segment cannot be opened. Appends, and reads of later records, still succeed. Nevertheless the partition
+/// must be handed over until the segment can be opened.
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.
@@ -308,7 +308,8 @@ fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     read(0).expect("the records can be read again");
 }
 
-/// Consumers skip a damaged batch, and all other uses of the log still work. So the partition must not be handed over.
+/// Consumers skip a damaged batch, and all other operations on the log still work. So the partition must not be handed
+/// over.
 #[test]
 fn reads_of_a_damaged_batch_do_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

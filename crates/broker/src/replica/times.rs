@@ -8,8 +8,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{DecompressionAllowance, LargestPlan, TimePlan};
 
-/// How many times the same part of a search is planned at most. The part is planned again if retention or compaction
-/// removes the segment that the last plan used.
+/// Maximum number of plans for the same part of a search. A new plan is needed if retention or compaction removes the
+/// segment that the last plan used.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
@@ -55,7 +55,7 @@ impl Replica {
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened or read.
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // First search for the largest timestamp in the indexes, which is cheap. The search finds nothing if the record
+        // First search the indexes for the largest timestamp, which is cheap. The search finds no record if the record
         // with this timestamp is already deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
@@ -84,8 +84,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start and the largest timestamp from there on, in ms, or `None` if there are no records. A log
-    /// start within a segment requires a scan of that segment.
+    /// Returns the log start, and the largest timestamp of all readable records, in ms. Returns `None` if there are no
+    /// records. If the log start is within a segment, that segment is scanned.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -106,8 +106,8 @@ impl Replica {
         }
     }
 
-    /// Returns `found`, the result of plan number `plans`. Returns `None` if files were replaced or removed during the
-    /// search and the caller may plan again.
+    /// Returns `found`, which is the result of plan number `plans`. Returns `None` if the caller must make another
+    /// plan, because files were replaced or removed during the search.
     fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

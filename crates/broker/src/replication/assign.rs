@@ -1,4 +1,5 @@
-//! Assigns the followed partitions to replica fetchers. Each new metadata image is compared with the one before it.
+//! Assigns the followed partitions to replica fetchers. Compares each new metadata image with the previous one to find
+//! the changes.
 
 use super::context::Context;
 use super::followed::PartitionId;
@@ -8,7 +9,7 @@ use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Assigns partitions by each new image, until the broker stops.
+/// Assigns the partitions of each new image to fetchers, until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let mut images = context.control.watch();
     let mut fetchers = LeaderFetchers { context: Arc::clone(&context), by_id: HashMap::new() };
@@ -57,15 +58,15 @@ impl LeaderFetchers {
         }
     }
 
-    /// Returns the fetcher for the partition and the leader epoch, or `None` if this broker does not follow the
+    /// Returns the fetcher for the partition, and the leader epoch. Returns `None` if this broker does not follow the
     /// partition.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(FetcherId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
-        // Replicas in sync have fetchers of their own, so that those out of sync cannot delay acks=all.
+        // Replicas in the ISR have their own fetchers, so that replicas outside the ISR cannot delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // The fetcher's number depends on the topic's id and not only on the partition's index. Otherwise all topics
-        // with one partition would have the same fetcher.
+        // Use the topic's id too, and not only the partition's index. Otherwise all topics with one partition would
+        // have the same fetcher.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;
@@ -82,7 +83,7 @@ impl LeaderFetchers {
         {
             fetcher.leave(id);
         }
-        // There is no replica if the topic was deleted after this image.
+        // The replica does not exist if the topic was deleted after this image.
         if let Some((fetcher_id, leader_epoch)) = now
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Maximum size of a leader's response: the maximum size of a frame. A smaller limit is not possible, because a
-/// response has at least one complete batch, however large. With `compression.type=uncompressed`, a request of
-/// kilobytes can become a batch of a hundred megabytes. A follower that refused such a batch would end its connection
-/// to the leader, and so stop the replication of all other partitions.
+/// Maximum size in bytes of a leader's response, which is the maximum size of a frame. A smaller limit is not possible,
+/// because a response contains at least one complete batch of any size. With `compression.type=uncompressed`, a request
+/// of kilobytes can become a batch of a hundred megabytes. A follower that refused such a batch would close its
+/// connection to the leader, which would stop the replication of all other partitions.
 const RESPONSE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// The state that the modules of replication share.
 pub struct Context {
     pub config: Arc<BrokerConfig>,
     pub control: Control,
@@ -26,7 +25,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// The settings for connections to other brokers.
     pub client: ClientConfig,
-    /// Limits how many long appends run at a time.
+    /// Limits the number of long appends that run at the same time.
     pub long_work: LongWork,
     pub lags: Arc<Lags>,
     pub stop: watch::Receiver<bool>,

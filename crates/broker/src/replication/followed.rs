@@ -1,9 +1,10 @@
-//! A partition that this broker follows in one leader epoch. This module makes the partition's entries in fetches, and
-//! handles the leader's responses. Errors are handled as in Kafka's `ReplicaFetcherThread`.
+//! A partition that this broker follows in one leader epoch. This module creates the partition's entries in fetches,
+//! and handles the leader's responses. It handles errors like Kafka's `ReplicaFetcherThread`.
 //!
 //! `leader_fetcher` decides when fetches are sent.
 //!
-//! Invariant: if a fetch acknowledges records, they are in the log, and are flushed if the topic's settings require it.
+//! Invariant: if a fetch acknowledges records, the log contains them. If the topic's settings require a flush, they are
+//! flushed too.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -17,34 +18,35 @@ use std::time::Duration;
 /// A topic's id and a partition's number.
 pub type PartitionId = (Uuid, i32);
 
-/// How long to wait after the first failure of a partition. Each further failure doubles this time.
+/// How long to wait after a partition's first failure. The wait doubles with each further failure in a row.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The state of a partition that this broker follows.
 pub struct FollowedPartition {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
-    /// True if the partition is already in the list for the next fetch.
+    /// True if the next fetch will include the partition.
     pub is_to_be_named: bool,
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// The end of the log at the moment when fetches last began there, for example on a new connection.
+    /// The log end at which the current series of fetches began, for example after a new connection.
     requested: Position,
     log_end: i64,
-    /// The start of the log, as reported to the leader.
+    /// The log start that was reported to the leader.
     log_start: i64,
     acknowledged: i64,
-    /// Records before this offset must be flushed before a fetch may acknowledge them to the leader.
+    /// The offset up to which records must be flushed before a fetch may acknowledge them to the leader.
     to_be_flushed: i64,
-    /// How often the partition has failed in a row.
+    /// The number of the partition's failures in a row.
     failures: u32,
 }
 
-/// The result of [`FollowedPartition::name`]: the partition's entry in a fetch, or why it has none.
+/// The result of [`FollowedPartition::name`]: the partition's entry in a fetch, or the reason why the fetch must not
+/// contain the partition.
 pub enum Naming {
     This(Box<FetchPartition>),
-    /// There is nothing to request, because an earlier fetch is still unanswered.
+    /// The partition has nothing to request, because an earlier fetch is still unanswered.
     Nothing,
     /// The log must be opened first.
     Opening,
@@ -53,14 +55,15 @@ pub enum Naming {
     Failed,
 }
 
-/// The next step after a leader's response was handled.
+/// The next step after the fetcher has handled a leader's response.
 pub enum ResponseOutcome {
     Nothing,
     /// The next fetch must include the partition.
     ToBeNamed,
-    /// A fetch must include the partition after this flush. The flush covers the records before the offset.
+    /// The flush of the ticket must end first. Then a fetch must include the partition, to acknowledge the records
+    /// before the given offset, which the flush covers.
     Unflushed(FlushTicket, i64),
-    /// The partition must be fetched again after a pause.
+    /// A fetch must include the partition again, but only after a pause.
     Failed,
 }
 
@@ -83,19 +86,20 @@ impl FollowedPartition {
         }
     }
 
-    /// Makes the next fetch begin at the log end, because there is a new connection.
+    /// Makes the next fetch begin at the log end, because the connection is new.
     pub fn restart_from_log_end(&mut self) {
         self.pipe.restart_from_log_end();
     }
 
-    /// Counts a failure and returns how long to wait before the next fetch, at most `most`.
+    /// Counts a failure. Returns how long to wait before the next fetch, at most `most`.
     pub fn pause(&mut self, most: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;
         pause
     }
 
-    /// Notes that all records before `upto` are flushed. Returns true if the next fetch must acknowledge them.
+    /// Records that all records before the offset `upto` are flushed. Returns true if the next fetch must acknowledge
+    /// them.
     pub fn flushed(&mut self, upto: i64) -> bool {
         // The records after `to_be_flushed` do not need a flush.
         let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
@@ -113,8 +117,8 @@ impl FollowedPartition {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // If a fetch reported this log end, the leader would keep this broker in the ISR, although this broker
-                // cannot append more records.
+                // The log cannot append more records. If a fetch reported its end, the leader would keep this broker in
+                // the ISR.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -130,8 +134,8 @@ impl FollowedPartition {
         }
         let (read_on, last_epoch) = match self.pipe.request(number) {
             Some(Ask::FromLogEnd) => (false, self.requested.last_epoch),
-            // The leader has already compared the logs in this leader epoch, so it needs no epoch for another
-            // comparison.
+            // The leader has already compared the logs in this leader epoch, so the fetch need not contain an epoch for
+            // another comparison.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
@@ -147,7 +151,7 @@ impl FollowedPartition {
         }))
     }
 
-    /// Returns true if it may take long to handle this response.
+    /// Returns true if handling this response may take long.
     pub fn is_long(&self, data: &PartitionData) -> bool {
         let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
         let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
@@ -198,7 +202,7 @@ impl FollowedPartition {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader's log starts within this batch, and the leader sends the complete batch. So this log restarts
+            // The leader's log starts within this batch, but the leader sends the complete batch. So restart this log
             // at the base offset of the batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
                 let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
@@ -243,7 +247,7 @@ impl FollowedPartition {
 
     /// Handles OFFSET_OUT_OF_RANGE: removes all records, and restarts the log at the nearest offset of the leader's
     /// log. The leader sends this error if this log ends before the leader's log begins. It also sends the error if
-    /// this log ends after the leader's and the fetch contained no leader epoch to compare.
+    /// this log ends after the leader's log, and the fetch contained no leader epoch for a comparison.
     fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
@@ -253,7 +257,13 @@ impl FollowedPartition {
         let (topic, partition, from) = (self.replica.topic(), self.index, self.requested.offset);
         match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
-                tracing::info!(topic, partition, from, at, "restarted the log at an offset of the leader's log");
+                tracing::info!(
+                    topic,
+                    partition,
+                    from,
+                    at,
+                    "deleted all records of a replica, because its fetch offset `from` is not in the leader's log; the replica continues at `at`"
+                );
                 ResponseOutcome::ToBeNamed
             }
             Err(error) => self.failed(&error),
@@ -265,13 +275,13 @@ impl FollowedPartition {
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
             FollowError::NotNext(_) => return ResponseOutcome::ToBeNamed,
-            // The metadata has changed or the partition is gone, and the fetcher will get an event for that.
+            // The metadata has changed or the partition is deleted. The fetcher will get an event for that.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
                 tracing::error!(topic, partition, %error, "cannot replicate a partition: the records that the leader has sent cannot be appended, so this broker fetches them again");
             }
             FollowError::Append(_) => {
-                // On a full disk, every partition fails many times per second, so this log line is rate-limited.
+                // Limit the rate of this log line, because on a full disk every partition fails many times per second.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
                     tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }

@@ -1,7 +1,8 @@
 //! Requests ISR changes for the partitions that this broker leads. One task sends all waiting changes in one command,
-//! and passes the outcome of each change to its partition. Then it sends the next command.
+//! and reports the outcome of each change to its partition. Then it sends the next command.
 //!
-//! Invariant: each requested change gets its outcome. If the outcome is unknown, the change is requested again.
+//! Invariant: each requested change gets its outcome. If the outcome is unknown, the partition requests the change
+//! again.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -37,7 +38,7 @@ pub struct IsrChanges {
 }
 
 impl IsrChanges {
-    /// Requests a change. The outcome is passed to [`Replica::altered`].
+    /// Requests a change. [`Replica::altered`] receives its outcome.
     pub fn request(&self, replica: Arc<Replica>, proposal: AlterPartition) {
         let before = replica.registered().isr.len();
         self.waiting.lock().push(Proposal { replica, proposal, before });
@@ -106,8 +107,8 @@ async fn request_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     check(&isr, unknown).await;
 }
 
-/// Checks for all partitions that this broker leads whether followers lag or may join the ISR. Runs at intervals, and
-/// when brokers have come or gone.
+/// Checks all partitions that this broker leads: a follower may lag too far, or may now join the ISR. Runs at
+/// intervals, and when the registered brokers change.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();

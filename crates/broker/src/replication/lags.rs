@@ -1,4 +1,4 @@
-//! Tracks how many records each followed partition is behind its leader, for metrics.
+//! Tracks for metrics how many records each followed partition lags behind its leader.
 
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ impl Lags {
 }
 
 impl Lag {
-    /// Sets how many records the partition is behind its leader.
+    /// Sets the number of records that the partition lags behind its leader.
     pub fn is(&self, records: i64) {
         self.0.store(records, Relaxed);
     }

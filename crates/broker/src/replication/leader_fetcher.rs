@@ -1,11 +1,11 @@
 //! A replica fetcher: one connection to a leader, and the partitions that are fetched over it.
 //!
-//! The fetcher's task receives the assigned partitions and handles the responses in order. Each fetch contains only the
-//! partitions that have changed. While there are records, several fetches are in flight ([`FetchPipe`]). A fetch
-//! session (KIP-227) ends with its connection.
+//! The fetcher's task receives the assigned partitions, and handles the responses in order. Each fetch lists only the
+//! partitions whose state has changed. While the leader sends records, several fetches are in flight ([`FetchPipe`]). A
+//! fetch session (KIP-227) ends with its connection.
 //!
-//! The handling of a response for one partition is in `followed`. The queue of events is bounded by the number of
-//! partitions and of fetches in flight. Invariant: after a failure, a partition is fetched again only after a pause.
+//! `followed` handles the response for one partition. The queue of events is bounded by the number of partitions and of
+//! fetches in flight. Invariant: after a failure, a partition is fetched again only after a pause.
 
 use super::context::Context;
 use super::followed::{FollowedPartition, Naming, PartitionId, ResponseOutcome};
@@ -25,14 +25,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// The version of Fetch that brokers use among each other.
+/// The version of Fetch requests between brokers.
 const FETCH: i16 = 18;
-/// How long to wait before the first reconnection. Each further failure doubles this time.
+/// How long to wait before the first reconnection. The wait doubles with each further failure in a row.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. For about a second
-/// after this broker's start, the leader might not know this broker yet.
+/// Number of failures in a row after which BROKER_ID_NOT_REGISTERED is logged as a warning. The leader might not know
+/// this broker yet for about a second after this broker's start.
 const UNHEARD_MAX: u32 = 6;
-/// Larger responses are appended in a slot for long work.
+/// A response with more bytes than this is appended in a slot for long work.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Identifies a fetcher.
@@ -56,9 +56,10 @@ pub struct Assignment {
 enum FetcherEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// The partition must be tried again, because its log was opened or could not be opened, or its log end is flushed.
+    /// The partition must be fetched now. Either the opening of its log has ended (successfully or not), or its log end
+    /// is flushed.
     Ready(PartitionId),
-    /// The records of a partition up to this offset are flushed. They were fetched in the given leader epoch.
+    /// The records of a partition before this offset are flushed. They were fetched in the given leader epoch.
     Flushed(PartitionId, i32, i64),
     /// The connection attempt with this number has ended.
     Connected(u64, Result<Connection, String>),
@@ -88,15 +89,15 @@ pub struct LeaderFetcher {
     id: FetcherId,
     sender: UnboundedSender<FetcherEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
-    /// The partitions that the next fetch must include. The leader removes those of `to_be_forgotten` from the session
-    /// before it reads this list. If a partition is in the list twice, its second entry is skipped. A partition that is
-    /// no longer followed is skipped too.
+    /// The partitions that the next fetch must include. The list may contain a partition twice, or one that is no
+    /// longer followed; such entries are skipped. The leader first removes `to_be_forgotten` from the session, and then
+    /// reads this list.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// The times at which failed partitions are included in a fetch again.
+    /// The times at which failed partitions must be fetched again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// The number of the current connection or connection attempt. It increases with each attempt and when a connection
+    /// The number of the current connection or connection attempt. It increases at each attempt, and when a connection
     /// ends.
     number: u64,
     failures: u32,
@@ -199,7 +200,7 @@ impl LeaderFetcher {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
-            // These events belong to a connection that this fetcher has given up, so they are ignored.
+            // Ignore these events, because they belong to a connection that this fetcher has closed.
             FetcherEvent::Connected(..) | FetcherEvent::Answered(..) => {}
         }
     }
@@ -220,7 +221,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Adds the partition to the list for the next fetch, unless the list has it already.
+    /// Adds the partition to the list for the next fetch, unless the list already contains it.
     fn name(&mut self, id: PartitionId) {
         if let Some(followed) = self.followed.get_mut(&id)
             && !std::mem::replace(&mut followed.is_to_be_named, true)
@@ -255,7 +256,8 @@ impl LeaderFetcher {
         [again, connect].into_iter().flatten().min()
     }
 
-    /// Spawns a task that notifies this fetcher when a log is open, or after a pause if the log cannot be opened.
+    /// Spawns a task that notifies this fetcher when the partition's log is open. If the log cannot be opened, the task
+    /// notifies it after a pause.
     fn name_when_open(&self, id: PartitionId) {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
@@ -269,11 +271,11 @@ impl LeaderFetcher {
         });
     }
 
-    /// Spawns a task that notifies this fetcher when a flush is done.
+    /// Spawns a task that sends `event` to this fetcher after a successful flush.
     fn notify_when_flushed(&self, ticket: FlushTicket, event: FetcherEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
-            // If the flush fails, the log takes no more records, so there is nothing to notify.
+            // After a failed flush, the log accepts no more records, so there is nothing to report.
             if ticket.wait().await.is_ok() {
                 let _ = sender.send(event);
             }
@@ -310,13 +312,13 @@ impl LeaderFetcher {
         }
     }
 
-    /// Ends the connection after a failure. The fetcher reconnects after a pause, and then fetches all partitions from
-    /// the ends of their logs.
+    /// Closes the connection after a failure. The fetcher reconnects after a pause, and then fetches all partitions
+    /// from the ends of their logs.
     fn give_up(&mut self, why: &str) {
         self.end_link(why, true);
     }
 
-    /// Ends the connection and logs the failure. With `is_worth_warning`, the first failure in a series is logged as a
+    /// Closes the connection and logs the failure. With `is_worth_warning`, logs the first failure in a row as a
     /// warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
@@ -352,7 +354,7 @@ impl LeaderFetcher {
             let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();
             let Link::Up(session) = &mut self.link else { return };
             let may_send = match session.epoch {
-                // There is no session yet, so only one request may be sent until it is answered.
+                // Without a session, only one request may be in flight.
                 0 => session.pipe.outstanding() == 0 && has_to_say,
                 _ => session.pipe.may_send(session.do_records_come, has_to_say),
             };

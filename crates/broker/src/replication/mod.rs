@@ -12,8 +12,8 @@
 //! A leader's responses are in `api/fetch/replica`, and the changes of a follower's log in `replica/`.
 //! [`fullbore_rules::replica`] makes the decisions.
 //!
-//! Invariant: only one fetcher at a time fetches a partition. If records of an earlier fetcher still arrive, they are
-//! refused, because the log no longer ends where they begin.
+//! Invariant: only one fetcher at a time fetches a partition. The log refuses records that still arrive for an earlier
+//! fetcher, because they no longer begin at the log end.
 
 mod assign;
 mod context;

@@ -1,6 +1,7 @@
-//! Withdraws this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
-//! fsync, a damaged log, a directory that takes no files, or committed records that cannot be read or are missing.
-//! Leaders then no longer wait for this broker, and another replica leads in its place.
+//! Withdraws this broker from the ISR of partitions that it cannot write or read. This happens after a failed write or
+//! fsync, and if a log is damaged. It also happens if no file can be created in the log's directory, or if committed
+//! records are missing or cannot be read. Afterwards leaders no longer wait for this broker, and another replica leads
+//! the partitions that this broker led.
 //!
 //! The control plane chooses the new leader. If no other replica can lead, this broker stays the leader, unless its log
 //! lacks committed records.
@@ -53,15 +54,15 @@ pub(super) async fn run(context: Arc<Context>) {
 }
 
 /// Returns the partitions that this broker cannot write or read and must withdraw from. A leader withdraws only if the
-/// ISR has another member, and a follower only if it is in the ISR itself. If the log may lack records at its end,
-/// membership in the ELR counts like membership in the ISR. Partitions without a leader are skipped.
+/// ISR has another member. A follower withdraws only if it is in the ISR. If the log may lack records at its end,
+/// members of the ELR count like members of the ISR. Partitions without a leader are skipped.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {
         let registered = replica.registered();
         let (isr, elr) = (&registered.isr, &registered.elr);
         let leads = registered.leader? == own;
-        // The partition is locked only if this broker is in its ISR or ELR.
+        // Lock the partition only if this broker is in its ISR or ELR.
         let log = if isr.contains(&own) || elr.contains(&own) { replica.resigned_log()? } else { return None };
         let mut counted = isr.iter().chain(if log == ResignedLog::Whole { [].iter() } else { elr.iter() });
         let is_needless = if leads { counted.any(|id| *id != own) } else { counted.any(|id| *id == own) };

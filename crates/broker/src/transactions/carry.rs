@@ -1,8 +1,8 @@
-//! Carries out the effects of a transaction's state machine. Answers are sent at once, records are written to the
-//! shard, and markers to the partitions.
+//! Carries out the effects of a transaction's state machine: sends answers, writes records to the shard, and writes
+//! markers to the partitions.
 //!
-//! The effects of one event are carried out in order. When a record or the markers are written, the outcome is a new
-//! event for the state machine.
+//! The effects of one event are carried out in order. After a record or markers were written, the outcome is passed to
+//! the state machine as a new event.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -29,7 +29,7 @@ impl Transactions {
         self.follow(entry, state, effects);
     }
 
-    /// Sends the answers that come first, and spawns a task for the effects after them.
+    /// Sends the answers at the beginning of `effects`, and spawns a task for the effects after them.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -42,9 +42,9 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task, until an answer was sent or an effect has to wait. So a request that
-    /// does not have to wait is answered without a task switch. Returns the rest, which the caller must run, or `None`
-    /// if nothing is left.
+    /// Carries out effects on the caller's task until an answer was sent or an effect has to wait. This often answers a
+    /// request without a task switch. Returns a future of the remaining effects, which the caller must run, or `None`
+    /// if there are none.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -62,8 +62,8 @@ impl Transactions {
         }
     }
 
-    /// Sends the answers that come first and returns the effects after them. If the id is no longer needed, it is
-    /// removed.
+    /// Sends the answers at the beginning of `effects` and returns the effects after them. Removes the id if it is no
+    /// longer needed.
     fn answer_first(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -88,8 +88,8 @@ impl Transactions {
         effects
     }
 
-    /// Carries out effects, and the effects that follow from them, until there are none. With `is_here`, pauses once
-    /// after the first answer until the future is polled again, so that the caller's task can send that answer.
+    /// Carries out effects, and then the effects of the events that these cause, until none is left. With `is_here`,
+    /// returns pending once after the first answer, so that the caller's task can send the answer.
     async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
@@ -100,7 +100,7 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // If this future now runs in a task of its own, that task must be woken to continue.
+                                // The future may now run in a task of its own, which must be woken to continue.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }
@@ -138,7 +138,7 @@ impl Transactions {
         effects
     }
 
-    /// Stores a state. Also measures how long a commit takes until its decision, and until its last marker.
+    /// Stores a state. For a commit, also measures how long it takes to store the decision, and to write all markers.
     async fn keep_measured(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let state = next.map(|next| next.state);
         if state.is_some_and(TransactionState::is_complete)
@@ -155,7 +155,7 @@ impl Transactions {
     }
 
     /// Appends a state, or the tombstone of the id. Returns once all in-sync replicas have the record. If commits are
-    /// flushed, a state that later steps rely on is also on the disk by then.
+    /// flushed and later steps rely on this state, it is also on the disk by then.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, self.clock.ahead_ms(), version);
@@ -191,7 +191,7 @@ impl Transactions {
     }
 }
 
-/// Returns the fault point that comes after a state was recorded.
+/// Returns the fault point that is reached once this state was recorded.
 fn step_of(state: TransactionState) -> FaultPoint {
     match state {
         TransactionState::Ongoing => FaultPoint::Added,

@@ -15,8 +15,8 @@ pub(super) struct Entry {
     /// The shard that stores the id.
     pub shard: Arc<Shard>,
     state: Mutex<EntryState>,
-    /// The earliest time, in milliseconds, at which a task will handle a deadline of the id. `i64::MAX` if there is
-    /// none. Written under the id's lock.
+    /// The earliest deadline of the id for which a task waits, in milliseconds, or `i64::MAX` if there is none. Written
+    /// under the id's lock.
     pub alarm: AtomicI64,
 }
 
@@ -25,11 +25,11 @@ pub(super) struct EntryState {
     waiting: Waiting<TransactionAnswer>,
     /// The id's share of the broker's memory budget.
     pub share: TransactionShare,
-    /// True once the id is out of service.
+    /// True once the id was removed from the table.
     pub is_gone: bool,
-    /// The id's present contribution to the counts of the `Tally`.
+    /// The share of the id in the counts of the `Tally`.
     pub counted: Counted,
-    /// When the markers of a commit began to be written.
+    /// When the broker began to write the markers of a commit. `None` for an abort, or once all markers are written.
     pub marked_since: Option<Instant>,
 }
 

@@ -1,11 +1,11 @@
 //! Flushes commits to the disk before they are answered (`fullbore.transaction.flush`).
 //!
-//! A commit flushes the records of its transaction in the partitions that this broker leads. One fsync of a file serves
-//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. Those
-//! brokers flush before they answer Produce ([`crate::replica`]).
+//! A commit flushes the records of its transaction in the partitions that this broker leads. One fsync of a file
+//! flushes the records of all transactions that wait for it. Partitions that other brokers lead are flushed there,
+//! before Produce is answered ([`crate::replica`]).
 //!
-//! The records and offsets of a transaction are on the disk before its commit is. The commit is on the disk before any
-//! marker is written. All markers are on the disk before the transaction is recorded as complete.
+//! The disk gets the records and offsets of a transaction before its commit decision, and the decision before any
+//! marker. All markers are on the disk before the transaction is recorded as complete.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
@@ -14,8 +14,8 @@ use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Flushes the records of a transaction in the partitions that this broker leads, before the commit `next` is
-    /// stored. Does nothing if `next` is not a commit, or if commits are not flushed.
+    /// Before the state `next` is stored, flushes the records of the transaction in the partitions that this broker
+    /// leads. Does nothing if `next` is not the decision to commit, or if commits are not flushed.
     ///
     /// # Errors
     /// Fails with COORDINATOR_NOT_AVAILABLE if records of the transaction might not be on the disk.
@@ -57,11 +57,12 @@ impl Transactions {
         }
     }
 
-    /// Flushes a state that was stored, if commits are flushed and later steps rely on this state. Later steps rely on
-    /// a commit and, with transaction version 1, on the begin of a transaction.
+    /// Flushes a stored state if commits are flushed and later steps rely on the state. They rely on the decision to
+    /// commit and, with transaction version 1, also on the begin of a transaction.
     ///
-    /// In version 1 the producer keeps its epoch. If the begin were lost, the markers of the previous commit would also
-    /// commit the records of the new transaction.
+    /// In version 1 the producer keeps its epoch. If a power loss removed the begin, the decision of the previous
+    /// commit might be the last stored state. Its markers would be written again, and would commit records of the new
+    /// transaction.
     ///
     /// # Errors
     /// Fails with [`AppendError::Storage`] if the flush fails.

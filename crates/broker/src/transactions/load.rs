@@ -51,15 +51,16 @@ impl Coordinator for Transactions {
     }
 
     fn clear(&self) {
-        // No coordinator will end the transactions of these ids any more, so they must be searched for and aborted.
+        // The topic was deleted with all states, so no coordinator will end these transactions. They must be searched
+        // for in the partitions and aborted.
         self.unsettled.set();
         self.kill_all(|_| true);
     }
 }
 
 impl Transactions {
-    /// If commits are flushed, flushes the records that were read from a shard's log. A broker may have been killed
-    /// after it appended a decision but before the flush, and the markers of that decision are written next.
+    /// If commits are flushed, flushes the records that were read from a shard's log. One of them may be a decision
+    /// that an earlier process has appended but not flushed, and its markers are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());
@@ -70,14 +71,14 @@ impl Transactions {
         }
     }
 
-    /// Takes every id for which `is_meant` returns true out of service. The requests that wait for them get
+    /// Takes every id for which `is_meant` returns true out of service. Requests that wait for these ids get
     /// NOT_COORDINATOR.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));
     }
 
-    /// Restores an id in the state of its last record. If its transaction was decided, the decision is carried out.
+    /// Restores an id from its last record. If the transaction was decided, carries out the decision.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
         let (mut effects, state) = (Vec::new(), state.shifted(-self.clock.ahead_ms()));
         let turn = &mut Turn { settings: &self.settings(), now: self.now_ms(), effects: &mut effects };

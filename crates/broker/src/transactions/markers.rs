@@ -1,9 +1,9 @@
-//! Writes the markers that end a decided transaction. If this broker leads the partition, it appends the marker here,
-//! and otherwise sends the marker to the partition's leader. This broker also writes the markers of diskless
-//! partitions, unless it has no object store.
+//! Writes the markers that end a decided transaction. If this broker leads a partition, it appends the marker itself.
+//! Otherwise it sends the marker to the partition's leader. It also writes the markers of diskless partitions itself,
+//! unless it has no object store.
 //!
-//! A partition counts as marked once all in-sync replicas or the index have its marker. It also counts if it was
-//! deleted, or has refused the epoch of the marker.
+//! A classic partition counts as marked once all in-sync replicas have its marker, and a diskless one once the index
+//! has it. A partition also counts as marked if it was deleted, or if it has refused the epoch of the marker.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -26,12 +26,12 @@ use tokio::time::{Instant, sleep};
 
 /// How long the broker waits after its first failure to write a marker. Each further failure doubles this time.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
-/// How long the broker waits at most before it tries to write a marker again.
+/// Maximum wait before the broker tries to write a marker again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// How long a marker waits for its replicas before it is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// How long a marker that another broker has requested waits for its replicas. The other broker sends no further
-/// markers meanwhile.
+/// Like [`REPLICATED_WITHIN`], for a marker that another broker has requested. It is shorter because that broker sends
+/// no further markers before the response.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How many markers a task writes before it lets other tasks run.
@@ -39,13 +39,13 @@ pub const TURN: usize = 64;
 
 /// The outcome of an attempt to write a marker.
 enum Marked {
-    /// All in-sync replicas, or the index, have the marker.
+    /// The marker is written to all in-sync replicas, or to the index.
     Done,
     /// The partition was deleted.
     Gone,
     /// The marker is in the log, but not yet flushed or replicated.
     Written(Box<WrittenBatch>),
-    /// The coordinator of groups has queued the marker for `__consumer_offsets`, or has written it and waits for the
+    /// The marker is queued for `__consumer_offsets` in the coordinator of groups, or is written there and waits for
     /// replicas.
     Queued(PendingWrite<MarkerOutcome>),
     /// The partition's log is not open yet.
@@ -54,15 +54,16 @@ enum Marked {
     Committing(Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>),
     /// The coordinator of groups is still loading this partition of `__consumer_offsets`.
     Loading,
-    /// Another broker writes to the partition.
+    /// Another broker must write the marker.
     Elsewhere(MarkerRoute),
     /// The marker could not be written.
     Not(AppendError),
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end. It means that the
-    /// producer has already continued there in a later epoch, so this marker was written before or is not needed.
+    /// Returns true if the transaction has ended in the partition. This is also true if the partition refuses the epoch
+    /// of the marker, because the producer has already continued there in a later epoch. The marker was then written
+    /// before, or is not needed.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -78,18 +79,18 @@ impl Marked {
     }
 }
 
-/// How to treat a log that is not open when a marker comes.
+/// The way to handle a log that is not open when a marker must be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosedLog {
     /// Open the log, which blocks the caller's thread.
     Open,
-    /// Only request that the log is opened, and append nothing.
+    /// Request that another thread opens the log, and append nothing.
     Pass,
 }
 
 impl Transactions {
-    /// Appends the markers of a decision. Returns the partitions that already count as marked. For each of the others,
-    /// a task writes the marker and then notifies the id.
+    /// Writes the markers of a decision. Returns the partitions that already count as marked. For each of the others, a
+    /// task writes the marker and then passes an event to the id's state machine.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -120,7 +121,7 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker. After each failure the write is tried again, until the transaction has ended in the partition
+    /// Writes one marker, and retries after each failure. Returns once the transaction has ended in the partition
     /// ([`Marked::is_over`]) or the id is out of service.
     async fn mark(
         self: &Arc<Self>,
@@ -177,8 +178,8 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why the write is not confirmed. In spite of the error, the marker may have been
-    /// written.
+    /// Returns the reason why the write is not confirmed, as a text for the log. The marker may have been written even
+    /// so.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -199,8 +200,9 @@ impl Transactions {
         }
     }
 
-    /// Appends a marker on behalf of another broker, a tool, or an abort. Waits until all in-sync replicas or the index
-    /// have it. Returns NOT_LEADER_OR_FOLLOWER if another broker must write it.
+    /// Writes a marker on behalf of another broker, of a tool, or of an abort of a transaction without an id. Waits
+    /// until all in-sync replicas or the index have the marker. Returns NOT_LEADER_OR_FOLLOWER if another broker must
+    /// write it.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
@@ -271,8 +273,8 @@ impl Transactions {
         }
     }
 
-    /// Queues the marker of a diskless partition for the next object. If this broker has lost the object store, another
-    /// broker has to write the marker.
+    /// Queues the marker of a diskless partition for the next object. If this broker has no object store at present,
+    /// another broker must write the marker.
     fn append_diskless_marker(
         &self,
         image: &Image,
@@ -292,8 +294,8 @@ impl Transactions {
         }
     }
 
-    /// Returns another broker that serves diskless partitions, or `None` if there is none. As long as these brokers
-    /// stay the same, all markers of a producer go to one of them.
+    /// Returns another broker that serves diskless partitions, or `None` if there is none. While the set of these
+    /// brokers does not change, all markers of a producer are sent to the same one.
     fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
         let brokers = image.nodes().iter().filter(|(id, node)| {
             let registration = &node.registration;

@@ -1,8 +1,8 @@
-//! The coordinator of transactions. It finds and locks a transactional id, passes an event to its state machine, and
-//! carries out the effects. The decisions are made in [`fullbore_rules::transaction`].
+//! The coordinator of transactions. It finds and locks a transactional id, passes an event to the id's state machine,
+//! and carries out the effects. The state machine is in [`fullbore_rules::transaction`].
 //!
 //! Ids are stored in `__transaction_state` through [`coordinator`](crate::coordinator). No lock is held across an
-//! await, so an id takes further events while its record is replicated. Each request gets exactly one answer: that of
+//! await, so an id accepts further events while its record is replicated. Each request gets exactly one answer: that of
 //! the state machine, or an error if this broker leaves the shard.
 
 mod carry;
@@ -51,17 +51,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// How many milliseconds a client's request waits for the previous transaction to end. Kafka's client pauses for the
-/// same time after CONCURRENT_TRANSACTIONS.
+/// How many milliseconds a client's request waits for the previous transaction to end. Kafka's client would retry after
+/// the same time if it got CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
 /// How many milliseconds a batch waits for the previous transaction to end, as in Kafka
-/// (`add.partitions.to.txn.retry.backoff.max.ms`). If the batch were refused, its client would pause for longer.
+/// (`add.partitions.to.txn.retry.backoff.max.ms`). If the batch were refused, its client would retry only after a
+/// longer pause.
 pub const BATCH_WAIT_MS: i64 = 100;
-/// How many milliseconds one transaction may take in a request of another broker. The limit exists because the other
+/// Maximum number of milliseconds that one transaction takes in a request of another broker, because the other
 /// transactions in the request wait for the same response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// How many milliseconds a request waits for the previous transaction if markers of diskless partitions are missing.
-/// Such a marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.
+/// How many milliseconds a request waits for the previous transaction if the markers of diskless partitions are not
+/// written yet. Such a marker waits for a PUT of 100 to 200 ms, and for a second PUT if the first gets no response.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// The transactional ids that this broker coordinates.
@@ -77,25 +78,25 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
-    /// The memory budget for ids and for the partitions of all transactions.
+    /// The memory budget for ids and for the partitions of their transactions.
     room: TransactionsRoom,
     clock: SteadyClock,
-    /// The rate limit of the log line about ids that are refused because there are too many.
+    /// Limits how often it is logged that an id was refused because there are too many.
     uncounted: LogRateLimit,
-    /// Limits how often it is logged that transactions have used up the budget.
+    /// Limits how often it is logged that the budget for partitions is used up.
     crowded: LogRateLimit,
-    /// Limits how often a record that could not be appended is logged.
+    /// Limits how often it is logged that a record could not be appended.
     unkept: LogRateLimit,
-    /// Limits how often a marker that could not be written is logged.
+    /// Limits how often it is logged that a marker could not be written.
     unmarked: LogRateLimit,
     /// Counts the ids by state.
     tally: Tally,
     metrics: Metrics,
-    /// A file that exists while some transactions may have lost their state.
+    /// Stores on the disk whether transactions may have lost their state.
     unsettled: Unsettled,
 }
 
-/// A transactional id, as ListTransactions shows it.
+/// A transactional id in the result of ListTransactions.
 #[derive(Clone, Debug)]
 pub struct ListedTransaction {
     /// The id.
@@ -115,7 +116,7 @@ pub struct TransactionCounts {
     pub oldest_open: Option<OldestOpen>,
 }
 
-/// The oldest transaction that is still open or still lacks markers.
+/// The oldest transaction that is open or still lacks markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestOpen {
     /// Transactional id.
@@ -125,7 +126,7 @@ pub struct OldestOpen {
 }
 
 impl TransactionCounts {
-    /// The states that an id can have once it is recorded.
+    /// The states that the record of an id may have.
     pub const STATES: [TransactionState; 6] = [
         TransactionState::Empty,
         TransactionState::Ongoing,
@@ -198,13 +199,12 @@ impl Transactions {
         CoordinatorTopic::prepare(self, creates, ids).await
     }
 
-    /// Passes an event to an id, which is created if it is unknown. The event gets the ticket that the answer will use.
-    /// If a connection sends the answer, `behind` is the [`Unwritten`] of that connection, which carries out the
-    /// remaining effects after the response.
+    /// Passes an event to an id, which is created if it is unknown. The event gets the ticket under which the id will
+    /// send its answer. If a connection sends the answer to a client, `behind` is the [`Unwritten`] of that connection,
+    /// which carries out the remaining effects after the response.
     ///
     /// # Errors
-    /// Returns the error of a shard that is not serving here. Fails with COORDINATOR_NOT_AVAILABLE if there are too
-    /// many ids.
+    /// Fails as `InternalTopic::serving` does. Fails with COORDINATOR_NOT_AVAILABLE if there are too many ids.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -214,7 +214,8 @@ impl Transactions {
         loop {
             let entry = self.known_or_new(id)?;
             let mut state = entry.lock();
-            // Between the lookup and the lock, the shard may have been left. The id is then no longer in the table.
+            // If the id was removed between the lookup and the lock, for example because its shard was left, looks it
+            // up again.
             if state.is_gone {
                 continue;
             }
@@ -229,23 +230,25 @@ impl Transactions {
         }
     }
 
-    /// Returns the present time for deadlines and timeouts, from a clock that only runs forward.
+    /// Returns the present time for deadlines and timeouts, from a clock that is never set back.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
 
-    /// Returns the time, by [`Transactions::now_ms`], until which a request may wait for the previous transaction of an
-    /// id. The time is `wait_ms` from now, or later if markers of diskless partitions are still to be written.
+    /// Returns the time on the clock of [`Transactions::now_ms`] until which a request may wait for the previous
+    /// transaction of an id. This is `wait_ms` from now, or later if that transaction has yet to write markers of
+    /// diskless partitions.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
             let is_diskless = |name: &str| image.topic(name).is_some_and(|topic| topic.config.diskless);
             let lacks_marker = |transaction: &Transaction| {
                 let state = transaction.describe()?;
-                // Partitions of the same topic are adjacent in this list, so `dedup` leaves each topic once.
+                // Partitions of the same topic are neighbours in this list, so `dedup` leaves one entry for each topic.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // If the transaction is still open, InitProducerId will abort it, and its markers must then be written.
+                // An open transaction counts as well, because InitProducerId aborts it and its markers must then be
+                // written.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
@@ -255,10 +258,10 @@ impl Transactions {
         Some(self.now_ms().saturating_add(wait_ms))
     }
 
-    /// Adds partitions to the transaction of an id. Returns once this is recorded.
+    /// Adds partitions to the transaction of an id. Returns once the new partitions are recorded.
     ///
     /// # Errors
-    /// Returns the errors of AddPartitionsToTxn, and those of the id's shard.
+    /// Returns the errors of AddPartitionsToTxn, and those of `InternalTopic::serving`.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
         let pending =
             self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
@@ -271,8 +274,8 @@ impl Transactions {
     /// Calls `read` with the state machine of an id and returns its result.
     ///
     /// # Errors
-    /// Fails with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist. Also returns the errors of the id's shard and of
-    /// `read`.
+    /// Fails with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist. Also returns the errors of
+    /// `InternalTopic::serving` and of `read`.
     pub fn inspect<T>(
         &self,
         id: &str,
@@ -284,21 +287,21 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Callers read the epoch before they get an
-    /// answer about the id, so that the epoch is never newer than the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. A caller that needs the epoch of an answer
+    /// calls this before it requests the answer, so that the epoch is never newer than the answer.
     ///
     /// # Errors
-    /// Returns the error of the id's shard if it is not serving.
+    /// Fails as `InternalTopic::serving` does.
     pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
         Ok(self.serving(id)?.leader_epoch())
     }
 
-    /// Checks partitions against the transaction of this producer. Returns NONE for each that is part of it, and
+    /// Checks if partitions are part of this producer's transaction. Returns NONE for each partition that is, and
     /// TRANSACTION_ABORTABLE for the others.
     ///
     /// # Errors
     /// Fails with INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS, depending on the state of
-    /// the id. Also returns the error of the id's shard.
+    /// the id. Also fails as `InternalTopic::serving` does.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -315,7 +318,7 @@ impl Transactions {
         })
     }
 
-    /// Returns the present state of an id, with the times of the system's clock.
+    /// Returns the present state of an id. The times in it are converted to those of the system's clock.
     ///
     /// # Errors
     /// Fails as [`Transactions::inspect`] does.
@@ -337,7 +340,7 @@ impl Transactions {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
         let now = self.now_ms();
-        // From here on the table is not locked, because a pattern may be slow and there may be very many ids.
+        // The table is locked only to copy the entries, because there may be very many ids and the pattern may be slow.
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
             let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
@@ -346,8 +349,8 @@ impl Transactions {
         Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
-    /// Returns the partitions of `__transaction_state` that this broker serves, with their leader epochs. If a
-    /// partition is served both before and after a pass over the ids, the pass has seen all of its ids.
+    /// Returns the partitions of `__transaction_state` that this broker serves, with their leader epochs. A caller that
+    /// reads all ids calls this before and after. It has seen every id of a partition that both results contain.
     pub fn served(&self) -> Vec<(i32, i32)> {
         let topic = self.topic.read();
         let shards = topic.iter().flat_map(|topic| topic.shards());
@@ -355,12 +358,13 @@ impl Transactions {
         serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
     }
 
-    /// Returns the number of ids and the length of all of them together.
+    /// Returns the number of ids and the sum of their lengths in bytes.
     pub fn ids_size(&self) -> (usize, usize) {
         (self.ids.lock().len(), self.room.id_bytes())
     }
 
-    /// Returns the counts of the ids. They are kept up to date, so no pass over the ids is needed.
+    /// Returns how many ids are in each state, and the oldest transaction. Does not read all ids, because the counts
+    /// are updated with each event.
     pub fn counts(&self) -> TransactionCounts {
         self.tally.counts(self.now_ms())
     }
@@ -370,15 +374,15 @@ impl Transactions {
         &self.config
     }
 
-    /// Returns the present settings of the state machines. The level of `transaction.version` may change at any time.
+    /// Returns the settings of the state machines, with the present level of `transaction.version`.
     fn settings(&self) -> TransactionSettings {
         let level = self.control.image().feature_level(&TRANSACTION_VERSION);
         let server_version = TransactionVersion::from_level(level).unwrap_or(self.config.rules.server_version);
         TransactionSettings { server_version, ..self.config.rules }
     }
 
-    /// Returns true if a batch of an older client must be verified with the coordinator before it begins a transaction
-    /// in a partition.
+    /// Returns true if older clients' batches must be verified with the coordinator before they begin a transaction in
+    /// a partition.
     fn verifies_partitions(&self) -> bool {
         self.control.image().live().verifies_partitions
     }
@@ -410,8 +414,8 @@ impl Transactions {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, and creates it if the id is unknown. The topic's lock is held meanwhile, so that no
-    /// id is added to a shard that was left.
+    /// Returns the entry of an id, and creates it if the id is unknown. Holds the topic's lock, so that this broker
+    /// cannot leave the shard before the id is added.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;
@@ -438,7 +442,7 @@ impl Transactions {
         Ok(entry)
     }
 
-    /// Takes an id out of service. Every request that waits for it gets `code`.
+    /// Takes an id out of service. Requests that wait for the id get `code`.
     fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
         let mut state = entry.lock();
         state.is_gone = true;
@@ -454,7 +458,7 @@ impl Transactions {
         self.forget(entry);
     }
 
-    /// Removes an id from the table. If another entry has already replaced it, that entry stays.
+    /// Removes an entry from the table, unless another entry of the same id has already replaced it.
     fn forget(&self, entry: &Arc<Entry>) {
         let mut ids = self.ids.lock();
         if ids.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {

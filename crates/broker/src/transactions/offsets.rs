@@ -24,7 +24,7 @@ impl Transactions {
     /// coordinator did not send its epoch.
     ///
     /// # Errors
-    /// Returns the coordinator's refusal, as a code that clients of `version` know.
+    /// Returns the coordinator's error, translated to a code that clients of `version` know.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,
@@ -56,7 +56,7 @@ fn as_commit_error(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // With this code the client retries at this coordinator and does not search for another.
+        // After this code, the client retries at the present coordinator of its group. It does not search for another.
         ErrorCode::NETWORK_EXCEPTION => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         code => code,
     }

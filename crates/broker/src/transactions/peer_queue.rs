@@ -1,7 +1,7 @@
-//! A queue of items for another broker, with its own connection. Only one request is in flight at a time. Items that
-//! are queued meanwhile go into the next one.
+//! A queue of items for another broker, with a connection of its own. Only one request is in flight at a time. The next
+//! request contains items that were queued meanwhile, as many as its limits allow.
 //!
-//! Each item is either taken out, or dropped once its sender no longer needs it. At most one task is sending.
+//! The one task that sends takes the items out of the queue. An item that its sender no longer needs is dropped.
 
 use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 /// The items that wait for the next request.
 pub(super) struct PeerQueue<T> {
-    /// The connection to the broker, which the broker may have closed meanwhile. `None` if the next request must
-    /// connect first.
+    /// The connection to the other broker, which may have closed it meanwhile. `None` if the next request must connect
+    /// first.
     pub connection: tokio::sync::Mutex<Option<Connection>>,
     queue: Mutex<Queue<T>>,
 }
@@ -29,18 +29,18 @@ impl<T> Default for PeerQueue<T> {
 }
 
 impl<T> PeerQueue<T> {
-    /// Queues an item. Returns true if no task is sending, and the caller must then spawn one.
+    /// Queues an item. Returns true if no task is sending, so that the caller must spawn one.
     pub fn put(&self, item: T) -> bool {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(item);
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items for which `wanted` returns true, at most `count_max` of them and at most `size_max` in
-    /// total size. The first item is taken even if it is larger than `size_max`. Unwanted items before and among them
-    /// are dropped.
+    /// Removes items from the front of the queue. Drops those for which `wanted` returns false, and returns the others.
+    /// These are at most `count_max` items with a total size of at most `size_max`. The first item is returned even if
+    /// it is larger.
     ///
-    /// Returns `None` if no item is left. The task that sends must then end.
+    /// Returns `None` if the queue is empty. The task that sends must then end.
     pub fn take(
         &self,
         count_max: usize,
@@ -86,8 +86,8 @@ mod tests {
         assert!(queue.put(1));
     }
 
-    /// If the leader of a partition is replaced, its marker goes to the next leader and is no longer wanted in this
-    /// queue.
+    /// If the leader of a partition is replaced, the marker is sent to the next leader instead and is no longer wanted
+    /// in this queue.
     #[test]
     fn unwanted_item_is_dropped_and_those_behind_it_are_taken() {
         let queue = PeerQueue::default();

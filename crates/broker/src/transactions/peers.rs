@@ -1,12 +1,13 @@
 //! Connects coordinators to other brokers, over the listener between brokers, and sends them the markers for their
 //! partitions.
 //!
-//! Markers for the same broker share requests, even if they belong to different transactions. A route to a broker
-//! ([`MarkerRoute`]) has only one WriteTxnMarkers in flight, and the next one carries everything that was queued
-//! meanwhile. A broker responds only once the markers are replicated, so the connection carries no other requests.
+//! Markers for the same broker share requests, even if they belong to different transactions. On each route to a broker
+//! ([`MarkerRoute`]), only one WriteTxnMarkers is in flight. The next one contains the markers that were queued
+//! meanwhile, up to [`MARKERS_MAX`]. A broker responds only once the markers are replicated, so the connection is used
+//! for no other requests.
 //!
-//! Each queued marker gets an answer: the code in the response, or the failure of its request. If a marker was sent to
-//! another broker instead, it is dropped here and needs no answer.
+//! Each queued marker gets an answer: the code in the response, or the reason why the request has failed. A marker that
+//! is sent to another broker instead is dropped without an answer.
 
 use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
@@ -32,12 +33,12 @@ use tokio::time::timeout;
 
 /// Maximum number of markers in one request.
 const MARKERS_MAX: usize = 1_000;
-/// How long to wait for the response to markers. Must be longer than a leader waits for its replicas.
+/// Maximum wait for the response to markers. Must be longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// How long to wait for the response to a search. The other broker may have to open logs for it.
+/// Maximum wait for the response to a search, for which the other broker may have to open logs.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The other brokers that this one writes to as a coordinator.
+/// The other brokers to which this broker sends requests as a coordinator.
 pub(super) struct Peers {
     client: ClientConfig,
     /// The name of the listener between brokers.
@@ -92,8 +93,7 @@ impl Peers {
     /// Sends a marker to a broker and returns the error code for its partition.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why there is no response. In spite of the error, the marker may have been
-    /// written.
+    /// Returns the reason why there is no response, as a text for the log. The marker may have been written even so.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -108,9 +108,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Waits until the broker of `route` no longer leads the classic partition, according to the metadata of this
-    /// broker. For a diskless partition, which has no leader, waits until that broker is fenced. A broker that hangs
-    /// sends no response, but its partitions get other leaders.
+    /// Waits until the metadata show that the broker of `route` must no longer write to the partition. For a classic
+    /// partition, it is then no longer the leader. For a diskless partition, it is fenced or no longer registered. A
+    /// caller does not wait longer for a broker that hangs and sends no response.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -119,7 +119,7 @@ impl Peers {
             false => leader(image) != Some(route.broker),
         };
         if images.wait_for(|image| is_replaced(image)).await.is_err() {
-            // This broker is stopping, so there will be no more images.
+            // This broker is stopping and gets no more images.
             std::future::pending::<()>().await;
         }
     }
@@ -127,13 +127,13 @@ impl Peers {
     /// Sends a request that searches for transactions. Such requests have a connection of their own.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why there is no response.
+    /// Returns the reason why there is no response, as a text for the log.
     pub async fn search<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
-    /// Closes the connections that were used for searches, since searches are rare.
+    /// Closes the connections of the searches, because the next search may be far away.
     pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
@@ -146,14 +146,14 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request over the connection of `queue` and returns the response. `request` is called once the broker is
-    /// connected, because some items may no longer be wanted by then. If it returns `None`, nothing is sent.
+    /// Sends a request over the connection of `queue` and returns the response. `request` is called once the connection
+    /// exists, because some items may no longer be wanted by then. If `request` returns `None`, nothing is sent.
     ///
-    /// If connecting and the response take longer than `within`, the connection is closed. The broker hangs in this
-    /// case, and another one will lead soon.
+    /// If there is no response after `within`, including the time to connect, the connection is closed. The other
+    /// broker hangs, and will soon be replaced as leader.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why there is no response.
+    /// Returns the reason why there is no response, as a text for the log.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
@@ -208,9 +208,9 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once this queue's broker was replaced and the marker goes to another broker instead. If the
-    /// replaced broker wrote the marker late, the marker might end the producer's next transaction. With an older
-    /// client, that transaction has the same producer epoch.
+    /// Returns false if another broker has replaced this queue's broker, so that the marker is sent there instead. A
+    /// marker that the replaced broker wrote late might end the producer's next transaction, which has the same
+    /// producer epoch if the client is an older one.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
@@ -222,7 +222,7 @@ fn request_of_wanted(batch: &mut Vec<QueuedMarker>) -> Option<WriteTxnMarkersReq
     (!batch.is_empty()).then(|| request(batch))
 }
 
-/// Returns the request for these markers, in their order. Neighbouring partitions of the same marker share an entry.
+/// Returns the request for these markers, in their order. Adjacent partitions of the same marker share an entry.
 fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let mut markers: Vec<WritableTxnMarker> = Vec::new();
     let same = |chunk: &QueuedMarker, next: &QueuedMarker| {
@@ -249,8 +249,8 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     WriteTxnMarkersRequest { markers, ..Default::default() }
 }
 
-/// Answers each marker with the error code of its partition. If the response lacks a marker, that one must be written
-/// again.
+/// Answers each marker with the error code of its partition. A marker that the response lacks gets an error, after
+/// which it is written again.
 fn answer(batch: Vec<QueuedMarker>, response: &WriteTxnMarkersResponse) {
     let mut codes = HashMap::new();
     for marker in &response.markers {

@@ -17,8 +17,8 @@ pub(super) enum IdRecord {
     Other,
 }
 
-/// Returns the record of an id's state, or its tombstone if `state` is `None`. The record has the times of the system's
-/// clock, which is `ahead_ms` ahead of the coordinator's.
+/// Returns the record of an id's state, or its tombstone if `state` is `None`. The times in the record are those of the
+/// system's clock, which is `ahead_ms` ahead of the coordinator's clock.
 ///
 /// # Errors
 /// Returns an error if a name is longer than a record allows.
@@ -33,7 +33,8 @@ pub(super) fn encode(
     TransactionLogRecord::Transaction(key, state.map(|state| value(state, ahead_ms))).encode(version)
 }
 
-/// Reads a record, which has the times of the system's clock. The result shares no memory with `key` and `value`.
+/// Reads a record. The times in the result are those of the system's clock. The result shares no memory with `key` and
+/// `value`.
 ///
 /// # Errors
 /// Returns an error if the bytes are not a record of Kafka.

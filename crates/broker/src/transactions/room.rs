@@ -1,16 +1,16 @@
 //! Limits the memory that transactional ids and the partitions of open transactions may take. An id can be 32 KB long,
 //! and a request of a few kilobytes can add ten thousand partitions.
 //!
-//! A share counts as long as its id is in service.
+//! The memory of an id counts while the id is in service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum number of partitions in all transactions together. They take about 150 MB. Beyond this number, no partition
-/// can be added.
+/// Maximum number of partitions in all transactions together, which take about 150 MB. At this number, no transaction
+/// can add partitions.
 const PARTITIONS_MAX: usize = 2_000_000;
 
-/// Maximum length of all ids together, in bytes. An id that would exceed it is refused.
+/// Maximum length of all ids together, in bytes. A new id beyond this is refused.
 const ID_BYTES_MAX: usize = 128 << 20;
 
 /// The memory budget of a broker.
@@ -24,7 +24,7 @@ struct Held {
     id_bytes: AtomicUsize,
 }
 
-/// The share of one transactional id. Dropping it gives the memory back.
+/// The share of one transactional id, which is released when dropped.
 pub(super) struct TransactionShare {
     room: TransactionsRoom,
     partitions: usize,
@@ -47,7 +47,7 @@ impl TransactionsRoom {
         self.0.id_bytes.load(Relaxed)
     }
 
-    /// Takes the share of an id whose transaction has this many partitions.
+    /// Takes the share of a new id whose transaction has `partitions` partitions.
     pub fn share(&self, id: &str, partitions: usize) -> TransactionShare {
         self.0.partitions.fetch_add(partitions, Relaxed);
         self.0.id_bytes.fetch_add(id.len(), Relaxed);

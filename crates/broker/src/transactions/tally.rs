@@ -1,7 +1,7 @@
 //! Counts the transactional ids by state and keeps track of the oldest open transaction. Both are updated when a state
 //! changes, so a query costs the same for any number of ids.
 //!
-//! Each id counts in the state in which the last event of its state machine left it.
+//! Each id counts with the state that it has after the last event of its state machine.
 
 use super::{OldestOpen, TransactionCounts};
 use fullbore_rules::transaction::{Transaction, TransactionState};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Default)]
 pub(super) struct Tally {
     by_state: [AtomicUsize; TransactionCounts::STATES.len()],
-    /// The transactions that are open or still lack markers, each as the time when it began and its id.
+    /// The transactions that are open or still lack markers, each with its begin and its id.
     open: Mutex<BTreeSet<(i64, Text)>>,
 }
 
@@ -39,13 +39,13 @@ impl Counted {
 }
 
 impl Tally {
-    /// Updates the counts after a change of an id's `transaction`. `counted` is the id's contribution so far, and is
-    /// replaced by the new one. The caller holds the id's lock.
+    /// Updates the counts after a change of an id's `transaction`. Replaces `counted`, the id's contribution so far,
+    /// with the new one. The caller holds the id's lock.
     pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
         let now = Counted::of(transaction);
         let before = std::mem::replace(counted, now);
         if now.state != before.state {
-            // The new state is counted first, so that a count may be too high for a moment but never too low.
+            // Counts the new state first, so that a count may be too high for a moment but never too low.
             now.state.and_then(|at| self.by_state.get(at)).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
             before
                 .state

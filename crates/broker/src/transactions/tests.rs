@@ -77,7 +77,7 @@ impl Opened {
         self.transactions.put_to(ID, None, event).expect("it serves").answer().await.expect("it is answered")
     }
 
-    /// Begins a transaction that has written one record.
+    /// Begins a transaction and writes one record in it.
     async fn begin(&self) -> ProducerIdAndEpoch {
         self.transactions.prepare(true, [ID]).await.expect("there is room");
         let init = InitProducerId { current: None, timeout_ms: 60_000, wait_until: None };
@@ -93,7 +93,7 @@ impl Opened {
         producer
     }
 
-    /// Opens a transaction in a diskless partition. No transactional id knows of it.
+    /// Opens a transaction in a diskless partition, which no transactional id knows of.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
         let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
         let batch = ValidBatch::unchecked(&bytes);
@@ -132,7 +132,7 @@ impl Opened {
         self.transactions.describe(ID).expect("known").state
     }
 
-    /// Returns the offset before which all records of the partition are on the disk.
+    /// Returns the offset up to which the records of the partition are on the disk.
     fn recovery_point(&self) -> i64 {
         self.partition().noted().expect("open").recovery_point
     }
@@ -142,7 +142,7 @@ fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
     Batch::at(0, &["v"]).from_producer(producer.id, producer.epoch, 0).transactional().bytes()
 }
 
-/// Returns the parameters for the append of a batch. The coordinator has already added the partition to the
+/// Returns the parameters with which a batch is appended after the coordinator has added the partition to the
 /// transaction.
 fn terms_of_added() -> AppendTerms<'static> {
     AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) }
@@ -165,8 +165,8 @@ async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered
     }
 }
 
-/// A broker may have been killed after it appended a decision but before the flush. If loading did not flush the
-/// decision, a power loss after the markers would lose it.
+/// An earlier process may have appended a decision without flushing it. If loading did not flush it, a power loss after
+/// the markers were written would lose the decision.
 #[tokio::test]
 async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -189,8 +189,8 @@ async fn transaction_with_unflushable_records_is_not_committed() {
     assert_eq!(opened.state(), TransactionState::Ongoing);
 }
 
-/// After a power loss, `__transaction_state` may have lost its end while the index of diskless topics has kept its
-/// rows. Transactions that are open only in the index must be aborted.
+/// After a power loss, `__transaction_state` may have lost its last records, while the index of diskless topics has
+/// kept its rows. Transactions that are open only in the index must be aborted.
 #[tokio::test]
 async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -199,7 +199,7 @@ async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
         opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
     }
-    // The records of the second partition are deleted, but its open transactions are still known.
+    // Deletes the records of the second partition, which still knows its open transactions.
     partitions[1].delete_records_before(-1).await.expect("deleted");
     opened.transactions.unsettled.set();
     while opened.transactions.unsettled.is_set() {

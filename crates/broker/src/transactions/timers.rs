@@ -1,4 +1,5 @@
-//! Handles the deadlines of transactional ids: waits that end, transactions that time out, and ids that expire.
+//! Handles the deadlines of transactional ids: the end of a wait, the timeout of a transaction, and the expiry of an
+//! id.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 impl Transactions {
-    /// Begins to load the transactional ids and spawns the coordinator's tasks, which run until the broker stops.
+    /// Starts to load the transactional ids and spawns the coordinator's tasks, which run until the broker stops.
     pub fn start(self: &Arc<Self>, stop: &watch::Sender<bool>) {
         CoordinatorTopic::adopt(self);
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
@@ -48,14 +49,14 @@ impl Transactions {
             let entries: Vec<_> = self.ids.lock().values().cloned().collect();
             for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
                 each(&self, entry);
-                // There may be very many ids, so other requests get a chance in between.
+                // Lets other requests run in between, because there may be very many ids.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Spawns a task for the id's next deadline. If a task is already waiting for that deadline or an earlier one,
-    /// nothing is done. The caller holds the id's lock.
+    /// Spawns a task for the id's next deadline, unless a task already waits for that deadline or an earlier one. The
+    /// caller holds the id's lock.
     pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };
@@ -64,7 +65,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the deadline is not due yet, `happen` sets another alarm.
+            // If the deadline has moved to a later time, `happen` sets an alarm for it.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -1,13 +1,12 @@
-//! Finds transactions that are open in a partition but that no transactional id knows of, on all brokers, and aborts
-//! them.
+//! Finds and aborts transactions that are open in a partition although no transactional id of any broker knows of them.
 //!
-//! A partition is part of a transaction's state before the first record is written there, and until the marker is
-//! written. So if a transaction is open both before and after a pass over all ids, and no id has it, then its state is
-//! lost.
+//! The state of a transaction names a partition from before the first record is written there until the marker is
+//! written. So the state is lost if no id knows of a transaction that was open both before and after a pass over all
+//! ids.
 //!
-//! In a cluster, a coordinator that was replaced does not know the transactions of its successor. A pass therefore
-//! counts only if a coordinator has answered for each partition of `__transaction_state`, in the leader epoch of the
-//! newest metadata or a later one.
+//! In a cluster, a coordinator that was replaced does not know the transactions of its successor. So the coordinator of
+//! each partition of `__transaction_state` must have answered, in the leader epoch of the newest metadata or in a later
+//! one. Otherwise the pass does not count.
 
 use super::Transactions;
 use super::peers::MarkerRoute;
@@ -24,11 +23,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// After this many ids or partitions, other tasks get a turn.
+/// Number of ids or partitions after which other tasks may run.
 pub(super) const TURN: usize = 256;
 /// Maximum number of partitions, producers or ids in one request.
 const ASKED_MAX: usize = 1_000;
-/// Maximum number of transactions that are aborted at the same time. Markers of diskless partitions then share a PUT.
+/// Maximum number of transactions that are aborted at the same time. The markers of diskless partitions among them
+/// share a PUT.
 const ABORTS: usize = 256;
 
 /// A transaction that is open in a partition.
@@ -60,7 +60,8 @@ type LedPartitions = BTreeMap<i32, Vec<TopicPartition>>;
 type KnownTransactions = HashSet<(i64, TopicPartition)>;
 
 impl Transactions {
-    /// Aborts the transactions that no id knows of. Returns true if every partition was searched and none is left.
+    /// Aborts the transactions that no id knows of. Returns true if every partition was searched and no such
+    /// transaction is left.
     pub(super) async fn abort_unknown(self: &Arc<Self>) -> bool {
         let (led, is_led) = led_partitions(&self.control.image());
         let (mut open, mut is_whole) = self.open_transactions(&led).await;
@@ -87,8 +88,8 @@ impl Transactions {
         is_done
     }
 
-    /// Adds the transactions that are open in diskless partitions to `open`. Returns true if the index and the
-    /// producers of these partitions could be read.
+    /// Adds the open transactions of diskless partitions to `open`. Returns true if the index and the producers of
+    /// these partitions could be read.
     async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
         let Some(diskless) = self.logs.diskless() else { return true };
         let Ok(partitions) = diskless.with_open_transactions().await else { return false };
@@ -105,8 +106,7 @@ impl Transactions {
         is_whole
     }
 
-    /// Returns the transactions that are open in the partitions of `led`. Also returns true if all of these partitions
-    /// could be read.
+    /// Returns the open transactions of the partitions in `led`, and true if all of these partitions could be read.
     async fn open_transactions(&self, led: &LedPartitions) -> (Vec<OpenTransaction>, bool) {
         let (mut open, mut is_whole) = (Vec::new(), true);
         for (&leader, partitions) in led {
@@ -176,7 +176,8 @@ impl Transactions {
         if self.control.heartbeats().is_none() {
             return Some(self.control.image());
         }
-        // A command is decided with the newest metadata, which is published before the command is answered.
+        // The control plane decides a command with the newest metadata, and publishes these metadata before it answers.
+        // So a command that changes nothing is sent.
         let topic = CreateTopic {
             name: TRANSACTION_STATE.to_owned(),
             num_partitions: 1,
@@ -191,7 +192,7 @@ impl Transactions {
         is_decided.then(|| self.control.image())
     }
 
-    /// Returns the transactions of these producers that are not complete. `None` if any coordinator has not answered.
+    /// Returns the transactions of these producers that are not complete. `None` if a coordinator has not answered.
     async fn known_transactions(&self, image: &Image, producers: &HashSet<i64>) -> Option<KnownTransactions> {
         let mut known = HashSet::new();
         let Some(topic) = image.topic(TRANSACTION_STATE) else { return Some(known) };
@@ -212,8 +213,8 @@ impl Transactions {
         Some(known)
     }
 
-    /// Adds the transactions that this broker's ids know of to `known`. Returns the shards whose ids have all been
-    /// read.
+    /// Adds the transactions of the ids that this broker coordinates to `known`. Returns the shards of which all ids
+    /// were read.
     async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
         let served = self.served();
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
@@ -232,8 +233,8 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds the transactions that another broker's ids know of to `known`. Returns the shards of that broker. `None` if
-    /// it does not answer or returns an error.
+    /// Adds the transactions of the ids that another broker coordinates to `known`. Returns the shards of which all ids
+    /// were read. `None` if the broker does not answer or returns an error.
     async fn known_at(
         &self,
         broker: i32,
@@ -278,7 +279,8 @@ impl Transactions {
     /// needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // The producer may still be sending in its epoch, so the marker uses the next one.
+        // The producer may still be sending in its epoch, so the marker has the next epoch and thereby fences the
+        // producer.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -318,22 +320,23 @@ impl Transactions {
         written.is_ok()
     }
 
-    /// Returns true if all shards that this broker leads are loaded. Shards whose only replica is on this broker must
-    /// be loaded even if they have no leader yet.
+    /// Returns true if all shards that this broker leads are loaded. If this broker has the only replica of a shard,
+    /// the shard must be loaded even if it has no leader yet.
     pub(super) fn are_own_shards_served(&self) -> bool {
         let topic = self.topic.read();
         let Some(topic) = topic.as_ref() else { return self.control.image().topic(TRANSACTION_STATE).is_none() };
         topic.shards().iter().all(|shard| match shard.status() {
             Status::Serving => true,
-            // After a power loss, such a shard has no leader before this broker has reported the end of its log.
+            // After a power loss, a shard with a single replica has no leader until this broker has reported the end of
+            // its log.
             Status::Elsewhere => shard.partition().registered().replicas != [self.node_id],
             Status::Loading | Status::Failed | Status::Gone => false,
         })
     }
 }
 
-/// Groups the classic partitions by the broker that leads them, except those of `__transaction_state`. Also returns
-/// false if a partition has no leader.
+/// Groups the classic partitions by their leaders, except those of `__transaction_state`. Also returns false if a
+/// partition has no leader.
 fn led_partitions(image: &Image) -> (LedPartitions, bool) {
     let (mut led, mut are_led) = (LedPartitions::new(), true);
     for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {

@@ -1,15 +1,14 @@
-//! Resolves transactions whose state may be lost. A power loss may have truncated logs. When the broker starts, records
-//! of `__transaction_state`, or the whole topic, may be missing. The broker then aborts the undecided transactions and
-//! fences earlier clients.
+//! Resolves transactions whose state may be lost. After a power loss, the last records of `__transaction_state`, or the
+//! whole topic, may be missing. The broker then aborts the undecided transactions and fences their clients.
 //!
-//! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,
-//! other replicas have the records that this broker has lost, so only shards without a second replica are affected.
-//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]). They are
-//! also searched for after an older copy of the index of diskless topics was accepted.
+//! An id that still has a record is fenced after its shard is loaded ([`Transaction::load_unsure`]). This affects only
+//! shards without a second replica, since another replica has the records that this broker has lost. Transactions
+//! without a record are searched for in all partitions and aborted there ([`super::unknown`]). They are also searched
+//! for after an older copy of the index of diskless topics was accepted.
 //!
-//! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
-//! directory records this boot, so a kill between these two writes loses nothing. The effects of a power loss on a log
-//! are in `fullbore_log`.
+//! The file [`FILE`] marks the data directory until all transactions are resolved. The file is on the disk before the
+//! data directory records the present boot. If the broker is killed between these two writes, the next start notices
+//! the power loss again. The effects of a power loss on a log are in `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -31,40 +30,40 @@ use tokio::time::sleep;
 
 /// The name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// The pause after the first attempt that did not resolve all transactions. It doubles with each further attempt.
+/// The pause after the first attempt that did not resolve all transactions. Each further attempt doubles it.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// A note in the data directory that transactions may have lost their state.
+/// Stores, in memory and in a file of the data directory, whether transactions may have lost their state.
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Two counts: how many times a possible loss of state was noted, and how many of these losses were resolved. They
+    /// How many times it was noted that state may be lost, and how many of these losses were resolved. The counts
     /// differ while there may be unresolved transactions. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when it is noted that transactions may have lost their state.
+    /// Notified when a possible loss of state is noted.
     changed: Notify,
     /// True if the previous process did not stop cleanly.
     is_unclean: bool,
-    /// True if an id was fenced or a transaction aborted since it was noted that state may be lost.
+    /// True if an id was fenced or a transaction aborted since the last log line about resolved transactions.
     pub(super) has_found: AtomicBool,
-    /// True if transactions without an id must be searched for, although no state of an id is lost.
+    /// True if transactions without an id must be searched for, even if no loss of state was noted.
     must_search: AtomicBool,
 }
 
 impl Unsettled {
-    /// Checks a data directory that is about to be used again. If its logs may be truncated, notes that transactions
-    /// may have lost their state.
+    /// Opens the note of a data directory. If a power loss may have truncated the logs, notes that transactions may
+    /// have lost their state.
     pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // After a power loss, any partition may have transactions without a state, since the directories of
-        // `__transaction_state` may be lost. Diskless partitions have no directories, so their index is checked as
-        // well.
+        // After a power loss, the directories of `__transaction_state` may be missing, so any partition may have
+        // transactions without a state. Diskless partitions have no directories. If there is an index of them, it
+        // counts as well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -78,8 +77,7 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns how many times a possible loss of state was noted. `None` if all transactions have been resolved since
-    /// it was last noted.
+    /// Returns how many times it was noted that state may be lost. `None` if all of these losses are resolved.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -98,12 +96,11 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Checks after a kill whether `__transaction_state` exists (`is_there`). If it does not, notes in memory that
-    /// transactions may have lost their state. Nothing is written, since the topic may have been deleted right before
-    /// the kill.
+    /// If `__transaction_state` does not exist after a kill (`is_there` is false), notes in memory that transactions
+    /// may have lost their state. Writes no file, since the topic may have been deleted right before the kill.
     ///
     /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
-    /// of one of the topic's partitions may be gone.
+    /// of a partition of the topic may be missing.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -112,16 +109,17 @@ impl Unsettled {
     }
 
     /// Requests a search for transactions without an id, because the index of diskless topics may be an older copy. A
-    /// transaction that was open there at the time of the copy may have ended since, so that no id knows of it any
-    /// more. Must be called before the coordinator starts.
+    /// transaction that is open in the copy may have ended later, so no id knows of it any more. Must be called before
+    /// the coordinator starts.
     pub fn note_older_index(&self) {
         self.must_search.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the first `seen` possible losses of state are resolved. If none was noted since, removes the file.
+    /// Notes that the first `seen` possible losses of state are resolved. Removes the file if no further loss was
+    /// noted.
     ///
     /// # Errors
-    /// Returns the error of the file system. The file stays in this case.
+    /// Returns an error of the file system if the file cannot be removed.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;
@@ -136,7 +134,7 @@ impl Unsettled {
 }
 
 impl Transactions {
-    /// Returns true if records at the end of the shard's log may be lost, and no other replica has them either.
+    /// Returns true if the last records of the shard's log may be lost and no other replica has them.
     pub(super) fn may_lack_its_end(&self, shard: &Shard) -> bool {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
@@ -172,7 +170,7 @@ impl Transactions {
         }
     }
 
-    /// Attempts once to resolve all transactions. Returns true if none is left to resolve.
+    /// Tries once to resolve all transactions. Returns true if none is left.
     async fn resolve_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {

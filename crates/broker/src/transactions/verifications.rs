@@ -1,12 +1,13 @@
-//! Sends questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
-//! KIP-890).
+//! Sends *questions* to coordinators on other brokers before a batch begins a transaction in its partition
+//! (AddPartitionsToTxn 4 and 5, KIP-890).
 //!
-//! Questions for the same broker share a request. Each queue has one request in flight, and the next one carries
-//! everything that was queued meanwhile. If the previous transaction of a producer is not over, the producer delays the
-//! response for the whole request. The next question about this producer therefore goes to a separate queue for such
-//! producers, so that others do not have to wait behind it.
+//! Questions for the same broker share a request. Each queue has one request in flight. The next one contains questions
+//! that were queued meanwhile, as many as its limits allow. If the previous transaction of a producer has not ended,
+//! the response to the whole request is delayed. The next question about this producer is therefore put into a separate
+//! queue, so that it does not delay questions about other producers.
 //!
-//! Each question whose sender still waits gets an answer: from the response, or because the request failed.
+//! Each question whose sender still waits gets an answer: the one in the response, or the reason why the request has
+//! failed.
 
 use super::peer_queue::PeerQueue;
 use super::peers::{MarkerRoute, Peers};
@@ -24,23 +25,23 @@ use tokio::sync::oneshot;
 
 /// Maximum number of transactions in one request. A coordinator handles this many at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). Meanwhile the
-/// client's connection waits.
+/// Maximum time to wait for a coordinator's response, in which the client's connection waits as well. A coordinator
+/// responds within a second ([`super::BATCH_ANSWER_MS`]).
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of partitions in one request, unless a single transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
-/// Producers are spread over this many queues.
+/// Number of queues to a broker, among which the producers are divided.
 const QUEUES: usize = 4;
-/// For each broker, at most this many producers are remembered as unfinished.
+/// Maximum number of producers in `Verifications::unfinished`. A full set is emptied before the next insertion.
 const UNFINISHED_MAX: usize = 10_000;
 
-/// The questions for one broker.
+/// The questions to the coordinators on one other broker, which wait to be sent.
 #[derive(Default)]
 pub(super) struct Verifications {
     queues: [PeerQueue<Question>; QUEUES],
-    /// The queue for the producers in `unfinished`.
+    /// The separate queue for the producers in `unfinished`.
     slow: PeerQueue<Question>,
-    /// The producers for which the coordinator could not decide the last question yet.
+    /// The producers whose last question the coordinator could not answer yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -54,7 +55,7 @@ impl Verifications {
         place.and_then(|place| self.queues.get(place)).unwrap_or(&self.slow)
     }
 
-    /// Returns the index of a producer's queue. `None` stands for the queue of unfinished producers.
+    /// Returns the index of a producer's queue. `None` stands for the separate queue of unfinished producers.
     fn place(&self, producer_id: i64) -> Option<usize> {
         let is_unfinished = self.unfinished.lock().contains(&producer_id);
         (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(QUEUES as i64)).unwrap_or(0))
@@ -81,7 +82,7 @@ impl Peers {
     /// partition, in the order of the request.
     ///
     /// # Errors
-    /// Returns the reason why there is no response. In spite of the error, the partitions may have been added.
+    /// Returns the reason why there is no response. The partitions may have been added even so.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,

@@ -26,12 +26,12 @@ const ABORTABLE_FROM: i16 = 11;
 pub(super) struct CoordinatorAnswer {
     /// The error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// The epoch that the coordinator had before it answered. `None` if the answer does not contain it.
+    /// The coordinator's epoch, which was read before the answer. `None` if the answer does not contain it.
     pub coordinator_epoch: Option<i32>,
 }
 
 impl CoordinatorAnswer {
-    /// Sets the epoch if the answer has none, as from a coordinator of an older version.
+    /// Sets the epoch if the answer lacks it, which happens if the coordinator runs an older version.
     fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
         CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
     }
@@ -59,7 +59,7 @@ impl TransactionVerifier for Arc<Transactions> {
     }
 }
 
-/// The request to the coordinator of a transaction.
+/// The kind of request to a transaction's coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// Check that the partitions are part of the transaction.
@@ -104,7 +104,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the broker that coordinates an id. `None` if this broker does, or if the id has no coordinator.
+    /// Returns the broker that coordinates an id. `None` if this broker does, or if the id's partition has no leader.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -112,22 +112,22 @@ impl Transactions {
         (leader != self.node_id).then_some(leader)
     }
 
-    /// Returns the partition of `__transaction_state` that an id is in.
+    /// Returns the partition of `__transaction_state` to which an id belongs.
     fn partition_of(&self, id: &str) -> i32 {
         let count = self.control.image().topic(TRANSACTION_STATE).map_or(1, |topic| topic.partition_count());
         partition_for(id, count)
     }
 
     /// Returns the leader epoch of an id's coordinator, according to this broker's metadata. `None` if the metadata
-    /// lacks the coordinator's partition.
+    /// lack the partition.
     fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Requests that another broker adds the partitions to the transaction. The previous transaction may still have to
-    /// end, which can take as long as a PUT. The request is therefore repeated for up to [`DISKLESS_WAIT_MS`]. The
-    /// coordinator lets each request wait only briefly, since other requests wait behind it on the connection.
+    /// Requests that another broker adds the partitions to the transaction. If the previous transaction has not ended,
+    /// repeats the request for up to [`DISKLESS_WAIT_MS`], because its markers may need a PUT. The coordinator
+    /// itself waits only briefly, since other requests wait behind this one on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = self.now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
@@ -135,8 +135,8 @@ impl Transactions {
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || self.now_ms() >= until {
                 return Ok(added);
             }
-            // If many requests are waiting at the coordinator, it answers further ones at once. So a pause is needed
-            // here.
+            // The coordinator may have answered without waiting, because many requests already wait there. So this
+            // pauses before the next request.
             sleep(ASKED_AGAIN_AFTER).await;
         }
     }
@@ -188,7 +188,7 @@ fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if produce_version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // With this code, clients retry at this broker and do not refresh their metadata.
+        // After this code, clients retry at this broker and do not refresh their metadata.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NETWORK_EXCEPTION
         | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS

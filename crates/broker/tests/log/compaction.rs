@@ -1,5 +1,5 @@
-//! Compares a compacted log with a plain map, through cleanings, restarts and crashes. The newest record of each key
-//! must stay at its offset, nothing may be added, and every offset must be readable.
+//! Compares a compacted log with a plain map after cleanings, restarts and crashes. The newest record of each key must
+//! stay at its offset, nothing may be added, and every offset must be readable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ type Row = (u8, Option<Vec<u8>>, i64);
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends a batch: the producer (3 means none), the codec, and the records. Each record is its key and the length
-    /// of its value (0 is a tombstone).
+    /// Appends a batch of a producer (3 means none), with a codec and these records. Each record is its key and the
+    /// length of its value (0 means a tombstone).
     Append(usize, usize, Vec<(u8, u8)>),
     Clean,
     Wait(i64),
@@ -59,7 +59,7 @@ struct World {
     /// The last batch of each producer, with its offset.
     last: HashMap<usize, (BytesMut, i64)>,
     sequences: [i32; 3],
-    /// When the record at each offset was appended.
+    /// The time at which the record at each offset was appended.
     appended_ms: Vec<i64>,
 }
 
@@ -204,8 +204,9 @@ impl World {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
             let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
-            // With LogAppendTime, the records of a batch share one timestamp. A lookup finds the batch's first offset,
-            // even if that record is gone. So only the existence of a result is compared.
+            // With LogAppendTime, the records of a batch share one timestamp. A lookup returns the batch's first
+            // offset, even if the record there was compacted away. So the test only checks that both searches find a
+            // record.
             match self.directory.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
@@ -230,8 +231,8 @@ impl World {
             }
         }
         if self.log_start > 0 {
-            // The checkpoint of the log start is only written once a minute and at a clean stop, so an unclean restart
-            // may lose it.
+            // The checkpoint of the log start is written only once a minute and at a clean stop. After a crash the log
+            // start may be older, so the test deletes the records again.
             self.partition.delete_records_before(self.log_start).expect("deleted");
         }
     }
@@ -298,8 +299,8 @@ proptest! {
     }
 }
 
-/// As docs/troubleshooting.md recommends, the operator moves away a damaged segment and those after it. The log must
-/// open without them, although it has gaps.
+/// The operator has moved away a damaged segment and those after it, as docs/troubleshooting.md recommends. The log
+/// must open without them, although compaction has left gaps in it.
 #[test]
 fn compacted_log_without_its_last_segment_opens_after_a_kill() {
     let mut world = World::new(400, 1 << 20, false);

@@ -24,7 +24,7 @@ pub struct Directory {
     pub config: TopicConfig,
     pub settings: BrokerConfig,
     pub logs: Arc<Partitions>,
-    /// Owns the directory and removes it when dropped.
+    /// Removes the directory when dropped. `None` if the directory belongs to the test.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -60,13 +60,13 @@ impl Directory {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// Creates or changes a topic so that it has the present `config`, and returns one of its partitions.
+    /// Creates a topic, or changes its settings to `config`. Returns one of its partitions.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic(topic, id, &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 
-    /// Crashes as if by kill -9, so nothing is finished, written or flushed. Then opens the partition again.
+    /// Crashes as if by kill -9: finishes, writes and flushes nothing. Then opens the partition again.
     pub fn crash(&mut self) -> Arc<Replica> {
         self.kill();
         self.partition()
@@ -74,8 +74,8 @@ impl Directory {
 
     /// Crashes, but does not open a partition again.
     pub fn kill(&mut self) {
-        // A killed process has no threads left, but the threads of a dropped broker go on. This call waits until those
-        // threads no longer use the directory.
+        // A killed process has no threads left. Here the threads of the dropped broker continue, so this waits until
+        // they no longer use the directory.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }
@@ -97,13 +97,13 @@ impl Directory {
         self.dir.join(format!("{TOPIC}-0")).join(name)
     }
 
-    /// Returns how many partition directories there are, including those that are being deleted.
+    /// Returns the number of partition directories, including those that are being deleted.
     pub fn partition_directories(&self) -> usize {
         let entries = fs::read_dir(&self.dir).expect("listed");
         entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
     }
 
-    /// Returns the names of the files with this suffix, in order. Empty if the partition has no directory.
+    /// Returns the names of the partition's files with this suffix, in order. Empty if the partition has no directory.
     pub fn files(&self, suffix: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))) else { return Vec::new() };
         let names = entries.map(|entry| entry.expect("listed").file_name().into_string().expect("text"));
@@ -113,7 +113,7 @@ impl Directory {
     }
 }
 
-/// Returns a batch with one record for each timestamp.
+/// Returns a batch that has one record for each timestamp.
 pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: &[u8]) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), compression, None);
     for timestamp in timestamps {
@@ -154,7 +154,7 @@ pub fn offset(partition: &Arc<Replica>, batch: &[u8]) -> i64 {
     append(partition, batch).expect("appended").base_offset
 }
 
-/// Returns the bytes that a read has returned.
+/// Returns the bytes of the records that a read has returned.
 pub fn bytes(records: &Records) -> Bytes {
     match records {
         Records::Pieces(_) | Records::Ranges(_) => panic!("no log has them"),

@@ -1,5 +1,5 @@
-//! Reads our files with Apache Kafka's own tool. This needs Java, and Kafka's jars in `KAFKA_LIB` or
-//! `~/.cache/kafka-peer/lib`. Without them, the tests print a note and pass.
+//! Reads our log files with Apache Kafka's own tool. The tests need Java, and Kafka's jars in `KAFKA_LIB` or
+//! `~/.cache/kafka-peer/lib`. If these are missing, the tests print a note and pass.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Tests small files that contradict the log. They may cost time, but must not change any result.
+//! Tests small files, such as indexes, that contradict the log. They may cost time, but no result may change.
 
 use std::fs;
 use std::time::Instant;
@@ -40,11 +40,11 @@ fn check(directory: &mut Directory) {
     assert_eq!((newest.offset, newest.timestamp), (BATCHES - 1, NOW + BATCHES - 1));
 }
 
-/// Decreases the number at position `at` of most entries, which are `len` bytes long.
+/// Decreases a number in most entries of a file. An entry has `len` bytes, with the number at position `at`.
 fn lessen(directory: &Directory, name: &str, len: usize, at: usize) {
     let mut bytes = fs::read(directory.file(name)).expect("read");
     let count = bytes.len() / len;
-    // The last entry stays as it is, because it is checked when the log is opened.
+    // The last entry stays unchanged, because opening the log would notice the change.
     for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
         let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
@@ -87,8 +87,8 @@ fn time_index_entry_with_a_wrong_time_skips_no_record() {
     check(&mut directory);
 }
 
-/// Retention takes the age of a segment from the last entry. After the cut, the last entry is too old, so the index
-/// must be rebuilt.
+/// Retention takes the age of a segment from the last entry of its time index. After the cut, this entry is too old, so
+/// the index must be rebuilt.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
@@ -121,8 +121,8 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
     }
 }
 
-/// The list names the logs that have not been recovered since a crash. Here the last stop was clean, but the list
-/// cannot be read. The log must then be recovered as after a crash.
+/// The file `unrecovered-checkpoint` lists the logs that have not been recovered since a crash. Here the last stop was
+/// clean, but the file cannot be read, so the log must be recovered as after a crash.
 #[test]
 fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut directory = Directory::new();
@@ -139,8 +139,7 @@ fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     assert_eq!(directory.crash().offsets().expect("recovered").log_end, 1);
 }
 
-/// The log was stopped cleanly, so its records are checked only while an index is rebuilt. The test removes the time
-/// index to make this happen.
+/// After a clean stop, records are checked only while an index is rebuilt. The test therefore removes the time index.
 #[test]
 fn offset_out_of_range_after_a_clean_stop_causes_no_panic() {
     let mut directory = stopped();

@@ -43,11 +43,12 @@ fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>)
 
 #[tokio::test]
 async fn parked_batch_is_counted_until_it_leaves() {
-    // The test parks two batches. The second one must wait while the first one expires, however slow the machine is.
+    // The time is long enough that the first of two parked batches expires only after the second was parked, even on a
+    // slow machine.
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
     let directory = Directory::new();
     let partition = directory.partition();
-    // The parked batch is appended when the batch before it arrives.
+    // First case: a batch is parked, and then appended because the batch before it arrives.
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     let one = reordering.bytes();
     assert!(one > idempotent(1, 0, 2, 1).len(), "its bytes, and what it costs to keep them");
@@ -55,7 +56,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), one, "a second copy is none");
     offset(&partition, &idempotent(1, 0, 0, 2));
     assert_eq!((answer.wait().await.expect("appended").base_offset, reordering.bytes()), (2, 0));
-    // The parked batch expires, although no request waits for it.
+    // Second case: a parked batch expires. This also happens if no request waits for it.
     drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
     let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
     assert_eq!(reordering.bytes(), 2 * one);
@@ -64,20 +65,20 @@ async fn parked_batch_is_counted_until_it_leaves() {
     while reordering.bytes() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // The parked batch is fenced by a new epoch.
+    // Third case: a new epoch fences the parked batch.
     let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
     offset(&partition, &idempotent(1, 1, 0, 1));
     assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(reordering.bytes(), 0);
-    // The parked batch is refused when the log is stopped.
+    // Fourth case: the parked batch is refused because the log is stopped.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
     directory.logs.close();
     assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// After OUT_OF_ORDER, a client sends the batch again at once. After any other error it would first wait for its
-/// backoff, so the copy must get OUT_OF_ORDER.
+/// After OUT_OF_ORDER, a client sends the batch again at once, but after any other error only after its backoff. So the
+/// next copy of the batch must get OUT_OF_ORDER.
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
@@ -85,7 +86,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let partition = directory.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // This batch is parked last, so it expires after the other two.
+    // This batch is parked last. When it has expired, the other two have expired as well.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -111,8 +112,8 @@ async fn closed_reorder_buffer_parks_nothing() {
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");
 }
 
-/// The topic's limit shrinks while a batch waits. The batch is still appended, because the settings at its arrival
-/// count.
+/// The topic's limit is lowered while a batch is parked. The batch is still appended, because the settings at its
+/// arrival apply.
 #[tokio::test]
 async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
@@ -151,22 +152,22 @@ async fn batches_of_a_partition_share_one_expiry_task() {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
         answer.wait().await.expect("appended");
-        // The budget is free, but this batch alone is larger than the whole budget.
+        // The whole budget is free, but this batch alone exceeds it.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
 }
 
-/// The fsync of a partition has failed. A batch out of order then gets the partition's error at once, and not
-/// OUT_OF_ORDER after a wait.
+/// The fsync of a partition has failed. An out-of-order batch then gets this error at once, rather than OUT_OF_ORDER
+/// after a wait.
 #[tokio::test]
 async fn partition_with_a_failed_fsync_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let directory = Directory::new();
     let partition = directory.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
-    // The open files can still be written, but the directory that must be flushed is gone.
+    // The open files can still be written. But the flush fails, because the directory is gone.
     std::fs::remove_dir_all(directory.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..directory.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));

@@ -1,5 +1,5 @@
-//! Tests the state of a log after a power loss. Whole batches may follow a hole, and are truncated together with it.
-//! Flushed records stay safe.
+//! Tests the state of a log after a power loss. Whole batches may follow a hole in the log, and are truncated together
+//! with it. Flushed records are not lost.
 
 use std::fs;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const SEGMENT: &str = "00000000000000000000.log";
 const WINDOW: i32 = 5;
 const LIST: &str = "unrecovered-checkpoint";
 
-/// Writes batches of one record by one producer. Returns where each of them ends in the first segment.
+/// Writes batches of one record by one producer. Returns the end position of each batch in the first segment.
 fn written(directory: &Directory, sequences: Range<i32>) -> Vec<usize> {
     let partition = directory.partition();
     let mut ends = Vec::new();
@@ -27,7 +27,7 @@ fn written(directory: &Directory, sequences: Range<i32>) -> Vec<usize> {
     ends
 }
 
-/// Overwrites a part of a file with zeros. Returns the file as it was before and after.
+/// Overwrites a range of a file with zeros. Returns the contents before and after.
 fn punch(directory: &Directory, name: &str, hole: Range<usize>) -> (Vec<u8>, Vec<u8>) {
     let path = directory.file(name);
     let whole = fs::read(&path).expect("read");
@@ -42,7 +42,7 @@ fn assert_refused(partition: &Arc<Replica>, what: &str) {
     assert_eq!(sent.map(|appended| appended.base_offset), Err(AppendError::Storage), "{what}");
 }
 
-/// Checks that the log has `kept` batches, recognises retries of the last ones, and accepts further ones.
+/// Checks that the log has `kept` batches, recognises retries of the last ones, and accepts new batches.
 fn assert_goes_on(partition: &Arc<Replica>, kept: i32) {
     assert_eq!(partition.offsets().expect("recovered").log_end, i64::from(kept));
     assert_eq!(read_all(partition, 0).len(), kept as usize);
@@ -86,7 +86,7 @@ fn garbage_at_any_position_counts_as_a_hole() {
             let mut damaged = whole.clone();
             damaged[from..from + 90].fill(filler);
             fs::write(directory.file(SEGMENT), &damaged).expect("written");
-            // Overwritten bytes that were equal to the filler are not damaged.
+            // Bytes that already were equal to the filler are not damaged.
             let first_bad = whole.iter().zip(&damaged).position(|(was, is)| was != is).expect("they differ");
             let kept = ends.iter().filter(|end| **end <= first_bad).count();
             let partition = directory.power_cut();
@@ -171,7 +171,7 @@ fn segments_after_a_hole_are_set_aside_each_time() {
     assert_eq!(offset(&partition, &plain(1, &value)), 3);
 }
 
-/// A file is missing or empty, although a later file is complete. The log must then end before the lost file.
+/// A log file is missing or empty, although the next one is complete. The log must end before the lost file.
 #[test]
 fn segment_that_ends_too_early_counts_as_a_hole() {
     for lost in ["the file", "everything in it"] {
@@ -217,8 +217,8 @@ fn segment_missing_after_a_kill_is_named_and_the_log_opens_without_the_later_one
     assert_eq!(read_all(&directory.crash(), 0).len(), 3);
 }
 
-/// After the power loss, brokers start and end without opening the partition. When it is opened at last, the damage
-/// must still count as an effect of the power loss.
+/// After the power loss, brokers start and stop without opening the partition. When it is first opened, its damage must
+/// still be attributed to the power loss.
 #[test]
 fn partition_first_opened_later_is_still_truncated_after_a_power_loss() {
     for stops in [true, false] {
@@ -249,7 +249,7 @@ fn damage_to_a_recovered_partition_is_refused_despite_an_earlier_power_loss() {
     assert_goes_on(&directory.power_cut(), 27);
 }
 
-/// A clean stop flushes all records, so later damage cannot be an effect of the power loss and must be refused.
+/// A clean stop flushes all records. Later damage is then not an effect of the power loss, so the log must be refused.
 #[test]
 fn damage_after_a_clean_stop_is_refused_even_if_not_opened_since_a_kill() {
     let mut directory = Directory::new();
@@ -286,8 +286,8 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
     assert_refused(&directory.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// The power loss has destroyed records that were flushed. New records then get the same offsets. They are not flushed,
-/// although the old checkpoint covers these offsets. If a kill tears the last new record, it must be truncated.
+/// A power loss has destroyed records that were flushed, and new records get their offsets. The old checkpoint covers
+/// these offsets, but the new records are not flushed. If a kill tears the last new record, it must be truncated.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut directory = Directory::new();

@@ -1,5 +1,5 @@
-//! A topic is created with the name of a deleted one. The older topic must not affect it, neither by its directory and
-//! its checkpoints nor by work in progress.
+//! A topic is created with the name of a deleted one. The deleted topic must not affect it, neither through its
+//! directory and checkpoints nor through work in progress.
 
 use std::fs;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn recovery_point_of_a_deleted_topic_is_not_used_for_its_successor() {
     let old = directory.partition();
     (0..50).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
     drop(old);
-    // According to the checkpoint, 50 records are flushed.
+    // After this restart, the checkpoint has the recovery point 50.
     directory.restart();
     let next = make_again(&directory);
     (0..10).for_each(|_| _ = offset(&next, &plain(1, &[2; 100])));
@@ -51,7 +51,7 @@ fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let next = make_again(&directory);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Without the file of epochs, a restarted broker takes the log start from the checkpoint.
+    // Without this file, a restarted broker takes the log start from `log-start-offset-checkpoint`.
     fs::remove_file(directory.file("leader-epoch-checkpoint")).expect("removed");
     directory.kill();
     let next = directory.partition_of(TOPIC, NEXT, 0);
@@ -65,7 +65,7 @@ fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let mut id = ID;
     for life in 101..=200 {
         let partition = directory.partition_of(TOPIC, id, 0);
-        // A third of the topics get no record, and so no directory.
+        // A third of the topics get no record, and therefore have no directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -113,14 +113,14 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (directory.file("partition.metadata"), directory.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // A directory with this name makes the file unreadable, as a bad sector would. The test does not remove the file,
+    // A directory of the same name makes the file unreadable, as a bad sector would. Removing the file would not do,
     // because the broker treats a missing file differently.
     fs::create_dir(&metadata).expect("made");
     directory.kill();
     let partition = directory.partition();
     assert!(partition.offsets().is_err());
-    // The file and the directory are exchanged in one step. A thread may still use the partition's directory, and would
-    // refuse the partition if the file were missing for a moment.
+    // Exchanges the file and the directory in one step. If the file were missing for a moment, a thread that still uses
+    // the partition's directory might refuse the partition.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);
@@ -132,7 +132,7 @@ fn topic_recreated_ten_thousand_times_is_deleted_in_order_after_a_slow_disk() {
     offset(&directory.partition(), &plain(1, b"v"));
     let (epochs, mode) = (directory.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
     fs::remove_file(&epochs).expect("removed");
-    // Opening the log hangs here, because a reader of the pipe blocks until a writer opens it.
+    // Opening the log hangs at this named pipe, because a reader of a pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
     directory.settings.storage.recovery_threads = 1;
     directory.logs = Partitions::open(&directory.dir, &directory.settings).expect("opened");
@@ -171,7 +171,7 @@ fn cleaner_checkpoint_of_a_deleted_topic_is_not_used_after_a_kill() {
     let content =
         |directory: &Directory| fs::read_to_string(directory.dir.join("cleaner-offset-checkpoint")).expect("written");
     assert!(content(&directory).contains(TOPIC));
-    // The deletion was decided, but the broker is killed before it is carried out.
+    // The broker is killed after the deletion was decided and before it is carried out.
     directory.kill();
     directory.logs.put_topic(TOPIC, NEXT, &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
     let next = directory.logs.find(&NEXT, 0).expect("it has just been told of");

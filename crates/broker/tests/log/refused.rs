@@ -1,5 +1,5 @@
-//! A batch is refused because of the partition's role. The role then changes, and later batches of the same producer
-//! arrive. They must get the same error until the refused batch is appended.
+//! A batch is refused because of the partition's role. Then the role changes, and later batches of the same producer
+//! arrive. They must be refused with the same error until the first batch was sent again and appended.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Metadata {
             .map_or_else(|why| why.code(), |_| ErrorCode::NONE)
     }
 
-    /// Appends like [`Metadata::error`], for a client that sends over several connections.
+    /// Appends a batch like [`Metadata::error`], but for a client that may send batches out of order.
     fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<ReorderBuffer>>) -> Result<AppendStep, AppendError> {
         let batch = idempotent(9, 0, sequence, 1);
         let early = EarlyBatches { are_sent: true, wait_in };

@@ -1,5 +1,5 @@
-//! Tests a partition on several brokers, each with its own data directory. The metadata gives the brokers their roles.
-//! The brokers replicate and wait for acks=all, and their logs diverge and converge.
+//! Tests a partition with replicas on several brokers, each with a data directory of its own. The metadata give the
+//! brokers their roles. The tests cover replication, waits for acks=all, and logs that diverge and converge.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::directory::*;
 
-/// The broker epoch of all brokers. A restarted broker keeps it.
+/// The broker epoch of all brokers. A restart does not change it.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -54,7 +54,7 @@ impl Cluster {
         &self.of(id).partition
     }
 
-    /// Changes the metadata, which all brokers then follow.
+    /// Changes the metadata and passes them to all brokers.
     fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
         change(&mut self.registered);
         self.registered.partition_epoch += 1;
@@ -85,8 +85,8 @@ impl Cluster {
         broker.partition = open(&mut broker.directory, &registered, i32::try_from(count).expect("few"));
     }
 
-    /// Performs one fetch of a follower. Returns how many records it has appended. The number is negative if it has
-    /// truncated its log.
+    /// Performs one fetch of a follower. Returns how many records it has appended, or a negative number if it has
+    /// truncated records.
     fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
         let follower = self.partition(id);
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
@@ -115,10 +115,10 @@ impl Cluster {
         }
     }
 
-    /// Fetches until the follower has all records, and both brokers know that.
+    /// Fetches until the follower has all records and both brokers know this.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader now knows that the follower has everything. One more fetch gives the follower the high watermark.
+        // The leader now knows that the follower has all records. The next fetch returns the new high watermark.
         self.fetch(id).expect("answered");
     }
 
@@ -211,8 +211,8 @@ async fn new_leader_returns_no_smaller_latest_offset_than_the_former() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.fetch(2).expect("answered");
-    // The first leader knows that both brokers have the records. The second broker does not know this, because it gets
-    // no response to its fetch.
+    // The first leader learns from this fetch that both brokers have the records. The second broker does not learn it,
+    // because it gets no response.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
@@ -238,7 +238,7 @@ async fn change_of_leader_ends_waits_and_fences_the_former_leader() {
     assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
     assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
     assert_eq!(cluster.partition(2).check_leads(1), Ok(1));
-    // An older image must not change anything.
+    // This image is older than the last one, so it must not change anything.
     cluster
         .partition(2)
         .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());
@@ -295,8 +295,8 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // The recovery point moves back. Otherwise, after a kill, the records that replace the truncated ones would count
-    // as flushed.
+    // The recovery point is lowered as well. Otherwise, after a kill, the new records at these offsets would count as
+    // flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =
@@ -354,8 +354,8 @@ fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
-/// The leader answers a deletion of records once its followers have confirmed the new log start. From then on, no
-/// follower may lose it.
+/// The leader acknowledges a deletion of records once its followers have confirmed the new log start. A follower must
+/// not lose a log start that it has confirmed.
 #[test]
 fn log_start_confirmed_by_a_follower_survives_its_kill() {
     let mut cluster = Cluster::new(2, |_| {});
@@ -371,8 +371,8 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written. The
-/// broker must still be able to follow the next leader.
+/// The leader stores its new epoch, but then cannot append, because the file of granted windows cannot be written. It
+/// must still be able to follow the next leader.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -389,8 +389,8 @@ fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
 }
 
-/// The disk becomes full while a log is truncated, so its epochs cannot be written. Once there is space, the next fetch
-/// must truncate the log.
+/// The disk becomes full during a truncation, so the file of epochs cannot be written. Once there is space, the next
+/// fetch must complete the truncation.
 #[test]
 fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     let mut cluster = Cluster::new(2, |_| {});
@@ -474,7 +474,7 @@ fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), std::fs::read(directory.file(&name)).expect("read"))).collect()
 }
 
-/// Returns the recovery point that the checkpoint file contains.
+/// Returns the recovery point in the checkpoint file.
 fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
     let file = cluster.of(id).directory.dir.join("recovery-point-offset-checkpoint");
     let text = std::fs::read_to_string(file).expect("read");
@@ -489,7 +489,7 @@ fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends the next batch of a producer: its id, the number of records, and true for acks=all.
+    /// Appends the next batch of a producer: its id, the number of records, and true if acks=all.
     Append(i64, usize, bool),
     Fetch(i32),
     Elect(i32),
@@ -507,12 +507,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three replicas are in sync, so every next leader has the records that were acknowledged with acks=all. Other
-    /// records may be lost.
+    /// All three replicas stay in the ISR. So every next leader has the records that were acknowledged with acks=all,
+    /// but not necessarily the others.
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
-        // The records that were seen below a leader's high watermark.
+        // The records that a leader has shown below its high watermark.
         let mut committed: Vec<u8> = Vec::new();
         for step in steps {
             match step {
@@ -526,7 +526,7 @@ proptest! {
                 Step::Fetch(id) if Some(id) != cluster.registered.leader => _ = cluster.fetch(id).expect("answered"),
                 Step::Fetch(_) => {}
                 Step::Elect(id) => cluster.elect(id),
-                // After a kill, unflushed records are still in the page cache.
+                // A kill loses no records, because the page cache still has the unflushed ones.
                 Step::Restart(id, cleanly) => {
                     cluster.restart(id, cleanly);
                     if cluster.registered.leader == Some(id) {
@@ -560,7 +560,7 @@ proptest! {
     }
 }
 
-/// Returns the records that readers see up to the high watermark.
+/// Returns the records below the high watermark, as readers get them.
 fn visible(partition: &Replica, high_watermark: i64) -> Vec<u8> {
     let (mut bytes, mut next) = (Vec::new(), 0);
     while next < high_watermark {

@@ -1,4 +1,4 @@
-//! Tests the state after clean and unclean restarts.
+//! Tests the state of the log after clean and unclean restarts.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,8 +8,8 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::directory::*;
 
-/// Checks the state of two producers: their last batches are known, older ones are recognised, and new ones are
-/// accepted.
+/// Checks two producers: retries of the batches in their windows get the same offsets, older batches are recognised as
+/// duplicates, and gaps are refused.
 fn check_windows(directory: &Directory, batches: i32) {
     let partition = directory.partition();
     let window = directory.config.producer_state_batches_to_retain as i32;
@@ -26,7 +26,8 @@ fn check_windows(directory: &Directory, batches: i32) {
     assert_eq!(partition.offsets().expect("open").log_end, i64::from(batches) * 4);
 }
 
-/// Restarts cleanly and uncleanly, with intact, damaged and old snapshots, and checks the producers after each.
+/// Restarts cleanly and uncleanly, with intact, damaged and old snapshots of the producers. Checks the producers after
+/// each restart.
 fn check_restarts(window: usize, segment_bytes: u64) {
     let mut directory = Directory::new().with(|config| {
         config.segment_bytes = segment_bytes;
@@ -82,8 +83,8 @@ fn clean_shutdown_leaves_a_marker_that_the_next_start_removes() {
     assert_eq!(offset(&partition, &plain(1, b"v")), 3);
 }
 
-/// A snapshot has an entry for each batch in the producer's window, so here it has 138 KB. Most of the tiny segments
-/// must be closed without a snapshot. A restarted broker must recognise retries nonetheless.
+/// A snapshot has an entry for each batch in the producer's window, so here its size is 138 KB. Most of the tiny
+/// segments must therefore be closed without a snapshot. A restarted broker must recognise retries even so.
 #[test]
 fn segments_tiny_and_windows_large_snapshots_are_rare_and_no_retry_is_written_twice() {
     let mut directory = Directory::new().with(|config| {
@@ -113,8 +114,8 @@ fn unfinished_files_of_a_crash_are_removed() {
     let mut directory = Directory::new().with(|config| config.segment_bytes = 1000);
     let partition = directory.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
-    // The flusher removes the snapshots of segments that it has flushed, which may be the first ones here. All later
-    // snapshots must stay, since a restarted broker may need any of them to find the aborted transactions.
+    // The flusher removes the snapshots of flushed segments, and may already have removed the first ones. All later
+    // ones must stay, since a restarted broker may need any of them to find the aborted transactions.
     let (written, kept) = ([2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot")), directory.files("snapshot"));
     assert_eq!(directory.files("log").len(), 5);
     assert!(kept.len() >= 2 && written.ends_with(&kept), "{kept:?}");
@@ -198,7 +199,8 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
-/// Returns how many files below `dir` this process has open, apart from `dir` itself, which the broker keeps open.
+/// Returns how many files below `dir` this process has open. `dir` itself does not count, since the broker keeps it
+/// open.
 fn open_files_in(dir: &std::path::Path) -> usize {
     let open =
         fs::read_dir("/proc/self/fd").expect("listed").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -226,7 +228,7 @@ fn directories_of_unknown_partitions_are_listed() {
     assert_eq!(directory.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
 }
 
-/// The metadata were restored from an older copy, in which the topic has only one partition.
+/// The metadata were restored from an older copy, in which the topic had only one partition.
 #[test]
 fn partitions_that_their_topic_lacks_are_set_aside_and_begin_anew_once_they_are_added() {
     let mut directory = Directory::new();

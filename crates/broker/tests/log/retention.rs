@@ -54,8 +54,8 @@ fn segments_past_retention_are_removed_and_later_their_files() {
     assert_eq!(read_all(&partition, 6).len(), 4);
 }
 
-/// Until the time of `keep_records_until`, retention must remove nothing, because its settings may be older than the
-/// records.
+/// Retention must remove nothing before the time that was passed to `keep_records_until`, because its settings may be
+/// older than the records.
 #[test]
 fn records_are_kept_until_the_time_that_is_set_and_then_removed() {
     let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));
@@ -67,7 +67,7 @@ fn records_are_kept_until_the_time_that_is_set_and_then_removed() {
     fill(&partition, (0..6).map(|_| wall_clock() - 7_200_000));
     let other = directory.partition_of("other", Uuid([8; 16]), 0);
     fill(&other, (0..2).map(|_| NOW));
-    // A round of housekeeping checks the retention before it writes this file.
+    // Each round of housekeeping writes this file after it has checked the retention.
     let high_watermarks = directory.dir.join("replication-offset-checkpoint");
     wait_until("a round has passed", || fs::read_to_string(&high_watermarks).is_ok_and(|text| text.contains("other")));
     assert_eq!(log_start(&partition), 0);
@@ -89,8 +89,8 @@ fn active_segment_past_retention_is_removed_and_offsets_continue() {
     assert_eq!(offset(&partition, &idempotent(5, 0, 1, 1)), 4);
 }
 
-/// The windows are so large that not every new segment has a snapshot of the producers. Segments after the newest
-/// snapshot must still be removed once their records are deleted, and the producers must survive a crash.
+/// Because the windows are large, not every new segment has a snapshot of the producers. Segments after the newest
+/// snapshot must still be removed once their records are deleted. The producers must then survive a crash.
 #[test]
 fn segments_after_the_newest_snapshot_are_retired_their_producers_survive_a_crash() {
     let mut directory = directory().with(|config| config.producer_state_batches_to_retain = 10_000);
@@ -133,7 +133,7 @@ fn retention_of_other_logs_continues_while_one_is_being_opened() {
     directory.logs.close();
     let epochs = directory.file("leader-epoch-checkpoint");
     fs::remove_file(&epochs).expect("removed");
-    // Opening the log hangs here, because a reader of the pipe blocks until a writer opens it.
+    // Opening the log hangs at this named pipe, because a reader of a pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
     directory.config.retention_bytes = Some(1000);
     drop(directory.crash());
@@ -198,7 +198,7 @@ fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut directory = Directory::new();
     let partition = directory.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // Both deletions move the log start before either of them writes the checkpoint.
+    // Both deletions move the log start. Only then do they write the checkpoint, one after the other.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     directory.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");

@@ -1,4 +1,5 @@
-//! Tests a full disk: nothing is half written, no acknowledged record is lost, and space that becomes free is used.
+//! Tests a full disk: no record is written partially, no acknowledged record is lost, and space that becomes free is
+//! used.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,7 @@ use fullbore_wire::batch::{Compression, Stamp};
 
 use crate::directory::*;
 
-/// A file system of 1 MiB that is unmounted when dropped. It needs the permission to mount.
+/// A file system of 1 MiB that is unmounted when dropped. Mounting it needs root.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -64,8 +65,8 @@ fn full_disk_refuses_batches_until_there_is_space() {
     assert_eq!(read_all(&directory.restart(), 0).len(), next as usize + 10);
 }
 
-/// Records behind a hole are copied before they are truncated, but here the disk has no space for the copy. The log
-/// must be refused unchanged until there is space.
+/// Records behind a hole are copied before they are truncated, but here the disk has no space for the copy. Until there
+/// is space, the log must be refused and must not change.
 #[test]
 fn records_that_cannot_be_set_aside_are_refused_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {

@@ -1,5 +1,5 @@
-//! Tests a partition's directory whose file with the topic id is lost, empty or damaged. The records may then be those
-//! of another topic, so they are neither used nor removed.
+//! Tests a partition's directory whose file with the topic id is lost, empty or damaged. The records might belong to
+//! another topic, so they are neither used nor removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::directory::*;
 const METADATA: &str = "partition.metadata";
 const SEGMENT: &str = "00000000000000000000.log";
 
-/// A kind of damage to the file, and its description in the error.
+/// A function that damages the file, and the description of this damage in the error.
 type Damage = (fn(&Path), &'static str);
 
 const KINDS: [Damage; 3] = [
@@ -22,7 +22,7 @@ const KINDS: [Damage; 3] = [
     (|file| fs::write(file, "xx\n").expect("written"), "the file has no topic id"),
 ];
 
-/// Stops a broker cleanly after three records, and damages the file.
+/// Appends three records, stops the broker cleanly, and damages the file.
 fn damaged(damage: fn(&Path)) -> Directory {
     let mut directory = Directory::new();
     offset(&directory.partition(), &plain(3, b"v"));
@@ -56,7 +56,7 @@ fn directory_without_its_topic_id_is_refused_unchanged_until_the_id_is_back() {
         let error = partition.open_failure_since(began);
         let reported = error.expect("it has failed").to_string();
         assert!(reported.contains(why) && reported.contains(&format!("`topic_id: {ID}`")), "{reported}");
-        // The test applies the remedy that the error names.
+        // Now the test repairs the file as the error recommends.
         fs::write(directory.file(METADATA), format!("version: 0\ntopic_id: {ID}\n")).expect("written");
         let partition = directory.crash();
         assert_eq!(partition.offsets().expect("opened").log_end, 3, "{why}");
@@ -85,7 +85,7 @@ fn directory_without_topic_id_and_without_records_gets_the_id_again() {
         offset(&directory.partition(), &plain(3, b"v"));
         directory.restart();
         directory.logs.close();
-        // A crash during the creation leaves such a directory.
+        // A crash during the creation of the directory leaves such files.
         fs::write(directory.file(SEGMENT), "").expect("emptied");
         fs::remove_file(directory.dir.join("replication-offset-checkpoint")).expect("removed");
         damage(&directory.file(METADATA));

@@ -1,4 +1,4 @@
-//! Tests damage by a crash or a bad disk, at the end of a log and in the middle of it.
+//! Tests damage at the end and in the middle of a log, as a crash or a bad disk may cause it.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::directory::*;
 
 const SEGMENT: &str = "00000000000000000000.log";
 
-/// Writes batches of about 300 bytes. Returns where each of them ends in the file.
+/// Writes batches of about 300 bytes. Returns the end position of each batch in the file.
 fn written(directory: &Directory, count: usize) -> Vec<u64> {
     let partition = directory.partition();
     let mut ends = Vec::new();
@@ -19,7 +19,8 @@ fn written(directory: &Directory, count: usize) -> Vec<u64> {
     ends
 }
 
-/// Writes the damaged file. Checks that the log keeps the batches that end before `from` and accepts further ones.
+/// Writes the damaged file. Checks that the log keeps the batches that end at or before `from`, and that it accepts new
+/// ones.
 fn check_cut(directory: &mut Directory, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
     let path = directory.file(SEGMENT);
     fs::write(&path, damaged).expect("damaged");
@@ -67,8 +68,8 @@ fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let ends = written(&directory, 10);
     let whole = fs::read(directory.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
-    // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is still found, because it
-    // must follow the batch before. The leader epoch is left out here.
+    // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is found even so, because
+    // it does not follow the batch before. The bytes of the leader epoch are left out here.
     for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
@@ -116,7 +117,7 @@ fn damaged_segment_is_refused_unless_all_later_ones_are_empty() {
     assert_eq!(directory.files(".log"), [SEGMENT]);
 }
 
-/// Returns a directory with 40 records that a clean stop has flushed. The last of them was damaged afterwards.
+/// Returns a directory with 40 records, which a clean stop has flushed. The last of them is damaged.
 fn flushed_and_damaged() -> (Directory, Vec<u8>) {
     let mut directory = Directory::new();
     let partition = directory.partition();
@@ -130,8 +131,8 @@ fn flushed_and_damaged() -> (Directory, Vec<u8>) {
     (directory, bytes)
 }
 
-/// A clean stop has flushed the batch, and nothing was written since. So the damage that the broker finds after a crash
-/// cannot be a torn write, and the log must be refused.
+/// A clean stop has flushed the batch, and nothing was written since. So a crash cannot have torn this batch, and the
+/// damaged log must be refused.
 #[test]
 fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut directory, bytes) = flushed_and_damaged();
@@ -140,8 +141,8 @@ fn damaged_last_batch_is_refused_if_it_was_flushed() {
     assert_eq!(fs::read(directory.file(SEGMENT)).expect("read"), bytes, "nothing is changed");
 }
 
-/// A later write begins in the middle of a flushed page. A power loss may then tear the whole page, so damage to
-/// flushed records must be truncated and set aside.
+/// If a later write begins in the middle of a flushed page, a power loss may tear the whole page. So after a power
+/// loss, damaged records are truncated and set aside even if they were flushed.
 #[test]
 fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut directory, bytes) = flushed_and_damaged();
@@ -153,7 +154,7 @@ fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     assert_eq!(fs::read(directory.file(&aside[0])).expect("read"), bytes[left.len()..]);
 }
 
-/// Returns the log files of a log without gaps. Each has two batches, except for the last one.
+/// Returns the names of the files of a log without gaps. Each file has two batches, except for the last one.
 fn filled(directory: &mut Directory) -> Vec<String> {
     let partition = directory.partition();
     (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, &[1; 400])), n));

@@ -1,7 +1,7 @@
 //! Reads and changes the configurations of topics, brokers, groups and client metrics, and lists the resources that
 //! have any.
 //!
-//! A request about one broker goes to that broker. Any other request goes to any broker.
+//! A request about one broker is sent to that broker. Any other request is sent to any broker.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -40,7 +40,7 @@ impl ResourceKind {
         }
     }
 
-    /// Returns the noun for error messages, as in `cannot read the configuration of topic 't'`.
+    /// Returns the kind and the name for error messages, as in `cannot read the configuration of topic 't'`.
     fn noun(self) -> &'static str {
         match self {
             ResourceKind::Topic => "topic",
@@ -52,7 +52,7 @@ impl ResourceKind {
     }
 }
 
-/// The source of a value (Kafka's `ConfigEntry.ConfigSource`).
+/// The place where a value is set (Kafka's `ConfigEntry.ConfigSource`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigSource(pub i8);
 
@@ -208,8 +208,8 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     }
 }
 
-/// Returns the names of the resources of this kind that have their own configurations. Brokers before 4.1 report only
-/// client metrics, so the list is empty for other kinds.
+/// Returns the names of the resources of this kind for which at least one configuration is set. Brokers before 4.1
+/// report only client metrics, so the list is empty for other kinds.
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
@@ -230,7 +230,8 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
     Ok(names)
 }
 
-/// Returns the address of the only broker that can answer for this resource, or `None` if every broker can.
+/// Returns the address of the broker to which the resource belongs, or `None` if any broker can answer for the
+/// resource.
 fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, ClientError> {
     if !matches!(of.0, ResourceKind::Broker | ResourceKind::BrokerLogger) || of.1.is_empty() {
         return Ok(None);

@@ -19,7 +19,7 @@ pub enum Election {
 pub enum Elected {
     /// The partition has a new leader.
     Changed,
-    /// The replica to elect already was the leader.
+    /// No election was needed, because the replica that would be elected is the leader already.
     NotNeeded,
     /// The election was refused, so the leader is unchanged.
     Refused(ClientError),
@@ -28,8 +28,8 @@ pub enum Elected {
 /// A partition and the outcome of its election.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all partitions if `of` is `None`. With `None`, brokers return only the
-/// partitions whose leader had to change.
+/// Elects the leaders of these partitions, or of all partitions if `of` is `None`. With `None`, the result omits
+/// partitions that already have the right leader.
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses the request, or the connection fails.

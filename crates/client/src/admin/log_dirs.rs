@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// How long one broker may take to answer. If it hangs, the other brokers are still shown.
+/// How long to wait for the answer of a broker. A broker that does not answer in time is left out of the result.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// A data directory of a broker.
@@ -39,7 +39,7 @@ pub struct LogDirPartition {
     pub partition: i32,
     /// The total size of the log's segments, in bytes.
     pub size: i64,
-    /// How many records the log is behind its leader.
+    /// How many records the replica is behind the leader.
     pub offset_lag: i64,
     /// True if the log will replace the partition's log in another directory once it has caught up.
     pub is_future: bool,
@@ -85,7 +85,7 @@ fn log_dirs_of(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Clie
     Ok(answer.results.into_iter().map(directory).collect())
 }
 
-/// Files that a broker keeps beside a log. They have records that a power loss has separated from the log.
+/// Files in which a broker preserves records that it cut off from a log after a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAside {
     /// The number of files.
@@ -94,7 +94,7 @@ pub struct SetAside {
     pub bytes: i64,
 }
 
-/// The damage of a partition's log.
+/// The damage of a partition's log on one broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
@@ -106,8 +106,8 @@ pub struct LogDamage {
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
 /// Returns the damage of the logs of these topics, each given with its number of partitions. Every broker gets a
-/// request, since each only knows its own logs. Undamaged partitions are left out, and so are brokers that do not
-/// answer within [`ANSWER_WITHIN`]. Only Fullbore's broker reports damage.
+/// request, since each only knows its own logs. Omits undamaged partitions, and brokers that do not answer within
+/// [`ANSWER_WITHIN`]. Only Fullbore's broker reports damage.
 ///
 /// # Errors
 /// Returns the error of the last attempt to connect, if no broker answers.
@@ -123,10 +123,10 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     for broker in cluster.brokers()? {
         let (mut cluster, request, sender) = (cluster.detached(), request.clone(), sender.clone());
         let requesting = move || {
-            // If the answer comes too late, the receiver is gone and the answer is dropped.
+            // The send fails if the answer is too late, because the receiver is then gone.
             let _ = sender.send((broker.id, cluster.call_at(&broker.address(), &*request, i16::MAX)));
         };
-        // If no thread can be started for a broker, the broker is left out, as if it had not answered.
+        // A broker for which no thread can be started is left out, as if it had not answered.
         let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(requesting);
     }
     drop(sender);

@@ -15,16 +15,17 @@ use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseT
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashSet;
 
-/// The number that stands for a topic in DescribeConfigs.
+/// The resource type of a topic in DescribeConfigs.
 const RESOURCE_TOPIC: i8 = 2;
-/// Maximum number of topics in one request for settings. A broker limits the size of its response.
+/// Maximum number of topics in one DescribeConfigs request. Brokers limit the size of a response, so the settings of
+/// more topics might not fit.
 const TOPICS_PER_ANSWER: usize = 1_000;
 /// The setting that makes a topic diskless.
 const DISKLESS_ENABLE: &str = "diskless.enable";
-/// The number that stands for a default value in DescribeConfigs.
+/// The config source in DescribeConfigs that marks a default value.
 const SOURCE_DEFAULT: i8 = 5;
 
-/// A topic, with the facts that `topics describe` shows.
+/// A topic as `topics describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
     /// The topic's name.
@@ -45,7 +46,7 @@ impl TopicDescription {
     }
 }
 
-/// A partition, with the facts that `topics describe` shows.
+/// A partition as `topics describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPartitionInfo {
     /// The number of the partition.
@@ -58,7 +59,7 @@ pub struct TopicPartitionInfo {
     pub in_sync: Vec<i32>,
     /// The replicas that may lead although they left the ISR (ELR). `None` from brokers before 3.7.
     pub eligible: Option<Vec<i32>>,
-    /// The replicas that were last known to be eligible. `None` from brokers before 3.7.
+    /// The last known members of the ELR (LastKnownElr). `None` from brokers before 3.7.
     pub last_known_eligible: Option<Vec<i32>>,
     /// The replicas on brokers that are not alive.
     pub offline: Vec<i32>,
@@ -163,7 +164,7 @@ pub fn create_partitions(
     }
 }
 
-/// Returns the sorted names of all topics, each with true if the topic is internal.
+/// Returns the names of all topics in order. The flag beside a name is true if the topic is internal.
 ///
 /// # Errors
 /// Returns the error of the last attempt to connect, if no broker answers.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The timeout in ms that [`fence`] sends. It has no effect, because no transaction is begun.
+/// The transaction timeout that [`fence`] sends, in ms. The value has no effect, because no transaction begins.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
 /// A transactional id, as its coordinator lists it.
@@ -63,7 +63,7 @@ pub struct PartitionProducer {
     pub open_from: Option<i64>,
 }
 
-/// An abort marker that the leader of a partition writes without the coordinator.
+/// The data of an abort marker. The leader of a partition writes such a marker without the transaction's coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortMarker {
     pub producer_id: i64,
@@ -72,7 +72,7 @@ pub struct AbortMarker {
 }
 
 /// Lists the transactional ids of all brokers that match the whole regular expression. If `duration_ms` is 0 or more,
-/// lists only ids whose transaction has been open for longer.
+/// lists only ids whose transaction has been open for longer than that.
 ///
 /// # Errors
 /// Returns the error of the connection if no broker answers. If a broker refuses, for example because the expression is
@@ -148,7 +148,7 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
     })
 }
 
-/// Returns the producers of a partition, as the broker with this id knows them, or as the leader does if `broker` is
+/// Returns the producers of a partition, as known to the broker with the id `broker`, or to the leader if `broker` is
 /// `None`.
 ///
 /// # Errors
@@ -161,7 +161,8 @@ pub fn describe_producers(
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     match broker {
-        // A refusal of this broker is final, because a broker without a replica of the partition will not get one soon.
+        // The request is not retried. A broker without a replica of the partition refuses it, and a retry would not
+        // change that.
         Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
         None => patiently(cluster, &leader_of(topic, partition), |cluster| {
             let leader = leader(cluster, topic, partition)?;
@@ -218,8 +219,8 @@ pub fn abort_transaction(
         producer_epoch: marker.producer_epoch,
         transaction_result: false,
         topics,
-        // The epoch is -1 if no coordinator has ended a transaction of the producer here. The request then has 0, as
-        // from Kafka's tool.
+        // The epoch is -1 if no coordinator has ended a transaction of this producer in this partition. The request
+        // then contains 0, like that of Kafka's tool.
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
@@ -252,13 +253,13 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     })
 }
 
-/// How far a transaction has ended when [`force_terminate`] returns.
+/// The progress of the abort when [`force_terminate`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Termination {
     /// No transaction is open, and its producer is fenced.
     Ended,
-    /// The producer is fenced and the abort is decided. The coordinator sends markers until every partition has its
-    /// marker.
+    /// The producer is fenced and the abort is decided, but some partitions still lack their abort markers. The
+    /// coordinator keeps sending these.
     Ending,
 }
 
@@ -295,7 +296,7 @@ fn cannot_end(id: &str) -> String {
     format!("cannot end the transaction of '{id}'")
 }
 
-/// Repeats an attempt for the cluster's patience while its error may pass (see [`is_passing`]).
+/// Repeats an attempt for up to the cluster's patience while [`is_passing`] returns true for its error.
 fn patiently<T>(
     cluster: &mut Cluster,
     what: &str,

@@ -1,6 +1,6 @@
-//! Keeps track of the responses that a cluster waits for, so that a tool can show which broker is slow.
+//! Keeps track of the responses for which a cluster waits, so that a tool can show which broker is slow.
 //!
-//! The time limits themselves are in the connection. Invariant: an entry lives as long as its wait.
+//! The connection enforces the time limits. Invariant: an entry is in the list exactly while its response is due.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ struct Wait {
     begun: Instant,
 }
 
-/// A guard for a response that is due. The response stays in the list until the guard is dropped.
+/// A guard for an entry of the list. Dropping the guard removes the entry.
 pub(crate) struct DueAnswer {
     of: Awaited,
     id: u64,
 }
 
 impl Awaited {
-    /// Adds a response that is due from `whom`, until the returned guard is dropped.
+    /// Adds an entry for a response that is due from `whom`. Dropping the returned guard removes the entry.
     pub(crate) fn begin(&self, whom: impl Into<String>) -> DueAnswer {
         let mut waits = self.0.lock();
         let id = waits.next;
@@ -38,8 +38,9 @@ impl Awaited {
         DueAnswer { of: self.clone(), id }
     }
 
-    /// Returns a broker, or list of brokers, whose response has been due for at least `age`. Waits may be nested. The
-    /// newest wait counts, because it names the slow broker most exactly.
+    /// Returns the broker, or list of brokers, whose response has been due for at least `age`. If several entries are
+    /// that old, returns the newest. A wait for one broker begins within a wait for a list of brokers, so the newest
+    /// entry is the most specific.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())

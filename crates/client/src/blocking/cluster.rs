@@ -22,29 +22,30 @@ use std::time::{Duration, Instant};
 /// A cluster behind a bootstrap list.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    /// The connection for requests that any broker can answer. The lock lets [`Cluster::handed_over`] take the
-    /// connection through a shared reference.
+    /// The connection for requests that any broker can answer. The lock is needed because [`Cluster::handed_over`]
+    /// removes the connection although it has only `&self`.
     connection: Mutex<KeptConnection>,
     /// Connections to brokers by address, for requests that only these brokers can answer.
     others: HashMap<String, KeptConnection>,
 }
 
-/// How long a broker may take to answer before the next one is tried as well.
+/// How long an attempt to connect may take before the next broker is tried as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The bootstrap addresses, and the brokers of later metadata.
+/// The bootstrap addresses, the learned brokers, and the state of the search for a broker that answers.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// The brokers of the newest metadata, which are tried after `addresses`. Detached clusters share the list.
+    /// The addresses of brokers from the newest metadata, tried after `addresses`. Detached clusters share this list.
     learned: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
     /// How long a broker may be silent during a request.
     patience: Duration,
     awaited: Awaited,
-    /// How many searches for a broker that answers have begun. Each search begins with another address of the list.
+    /// The number of searches for a broker that answers. It selects the bootstrap address with which the next search
+    /// begins.
     turn: AtomicUsize,
-    /// The brokers that a search tries last.
+    /// The brokers whose metadata was stale. A search tries these last.
     doubts: Mutex<Doubts>,
 }
 
@@ -123,20 +124,21 @@ impl Cluster {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
-    /// Shares with `other` all brokers that either cluster learns from metadata.
+    /// Returns this cluster with the learned brokers of `other`. From then on, each cluster uses the brokers that the
+    /// other one learns from metadata.
     #[must_use]
     pub(crate) fn learning_with(self, other: &Cluster) -> Self {
         Cluster { bootstrap: Bootstrap { learned: other.bootstrap.learned.clone(), ..self.bootstrap }, ..self }
     }
 
-    /// Remembers the brokers of a response that another connection has received.
+    /// Remembers the brokers of a metadata response that was received outside of this cluster.
     pub(crate) fn learn(&self, response: &MetadataResponse) {
         self.bootstrap.learn(response);
     }
 
-    /// Drops the connection of [`Cluster::any`], because the leaders or coordinators that its broker names are of no
-    /// use. The next search tries other brokers first. Has no effect if no other broker is known, nor for 1 to 30 s
-    /// after the last doubt.
+    /// Drops the connection of [`Cluster::any`], because its broker named a stale leader or coordinator. The next
+    /// search tries other brokers first. Has no effect if no other broker is known. Further calls within a short time
+    /// have no effect either. This time grows from 1 s to 30 s.
     pub(crate) fn doubt(&mut self) {
         if self.bootstrap.knows_others() && self.bootstrap.doubts.lock().doubt(Instant::now()) {
             drop(self.connection.get_mut().take());
@@ -148,8 +150,8 @@ impl Cluster {
         self.bootstrap.awaited.clone()
     }
 
-    /// Returns how long a broker may take to make a change, in ms. This is shorter than the client's wait for the
-    /// response.
+    /// Returns the timeout in ms to send in requests that change the cluster. This timeout is shorter than the client's
+    /// wait for the response, so that the client still gets the broker's answer.
     pub(crate) fn change_timeout_ms(&self) -> i32 {
         i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
     }
@@ -171,8 +173,8 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Returns a cluster of the same brokers that takes over the connection of [`Cluster::any`]. This cluster connects
-    /// again at its next request.
+    /// Returns a cluster of the same brokers and moves the connection of [`Cluster::any`] to it. The original cluster
+    /// connects again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
@@ -180,21 +182,21 @@ impl Cluster {
     }
 
     /// Removes and returns the connection of [`Cluster::any`], if there is one. The caller may use it for a request
-    /// whose response the broker holds back.
+    /// that the broker may answer late.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
-    /// Keeps this connection for requests that any broker can answer.
+    /// Stores this connection for later requests that any broker can answer.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
-        // If the socket refuses the time limit, the connection is dropped.
+        // If the time limit of the socket cannot be set, the connection is dropped.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
             self.connection.get_mut().keep(connection);
         }
     }
 
-    /// Returns a connection to the broker at `address` that belongs to the caller alone. If the connection of
-    /// [`Cluster::any`] leads there, takes it. Otherwise connects.
+    /// Returns a connection to the broker at `address` for the caller's use alone. This is the connection of
+    /// [`Cluster::any`] if it leads to that broker, and otherwise a new connection.
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Connection::connect`] returns one.
@@ -213,7 +215,7 @@ impl Cluster {
     }
 
     /// Returns the connection for requests that any broker can answer. If there is none, connects to the first broker
-    /// of the list or the metadata that answers.
+    /// that answers, among those of the bootstrap list and of the metadata.
     ///
     /// # Errors
     /// Returns [`ClientError`] of the last attempt to connect, if all fail.
@@ -233,7 +235,7 @@ impl Cluster {
         self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first())
     }
 
-    /// Returns a new connection to the broker at `address`, for requests whose response may be held back, such as a
+    /// Returns a new connection to the broker at `address`. Meant for requests that a broker may answer late, such as a
     /// fetch.
     ///
     /// # Errors
@@ -255,9 +257,9 @@ impl Cluster {
         kept.call(request, max, || self.bootstrap.connect(address))
     }
 
-    /// Sends these requests, each with a weight, to the broker at `address`. The requests in flight weigh at most
-    /// `weight_max` together. Returns the responses in order. If an error ended the sequence early, also returns the
-    /// error.
+    /// Sends requests to the broker at `address`, each paired with its weight. The total weight of the requests in
+    /// flight is at most `weight_max`. Returns the responses in order. After an error sends no more, and also returns
+    /// the error.
     pub(crate) fn call_each_at<R: Request>(
         &mut self,
         address: &str,
@@ -382,8 +384,8 @@ impl Bootstrap {
         self.addresses.len() > 1 || self.learned.lock().iter().any(|address| !self.addresses.contains(address))
     }
 
-    /// Returns all known addresses, each once. Those of the list come first, then those of the metadata. Each call
-    /// begins with another address of the list. Addresses in doubt come last.
+    /// Returns all known addresses without duplicates: the bootstrap list, then the brokers of the metadata, then
+    /// addresses in doubt. Each call begins with another address of the bootstrap list.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -397,9 +399,9 @@ impl Bootstrap {
         addresses
     }
 
-    /// Connects to the first broker that answers. Each address is tried [`PATIENCE`] after the previous one, or at once
-    /// if the previous attempt has failed. A broker that hangs therefore delays the connection only a little. All
-    /// attempts together end after `patience`.
+    /// Connects to the first broker that answers. Tries the next address after [`PATIENCE`], or at once if the previous
+    /// attempt has failed. A broker that hangs therefore costs only [`PATIENCE`]. All attempts together end after
+    /// `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
@@ -412,7 +414,7 @@ impl Bootstrap {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let sender = sender.clone();
                 let attempt = move || {
-                    // If another attempt was faster, the receiver is gone and this connection is dropped.
+                    // The send fails if another attempt was faster. The connection is then dropped.
                     let _ = sender.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
@@ -431,7 +433,7 @@ impl Bootstrap {
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
                 }
-                // There is no answer yet, so the loop tries the next address as well.
+                // No attempt has succeeded yet, so the loop also tries the next address.
                 Err(_) => {}
             }
         }
@@ -448,7 +450,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
     }
 }
 
-/// Returns the partitions of each existing topic in a response.
+/// Returns the partitions of each topic in a metadata response, without the topics that do not exist.
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.

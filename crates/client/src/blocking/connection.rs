@@ -1,7 +1,7 @@
 //! A blocking connection to a broker.
 //!
-//! The protocol is in `protocol`, and TLS is in `socket`. Invariant: the connection ends if a response comes too late,
-//! or belongs to another request than the oldest.
+//! The protocol is in `protocol`, and TLS is in `socket`. Invariant: the connection ends if the response to the oldest
+//! request is late, or if a received response belongs to any other request.
 
 use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
@@ -14,10 +14,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Maximum size of a response to any request but a fetch, in bytes.
+/// Maximum size of a response in bytes, for all APIs except Fetch.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
-/// Maximum size of the response to a fetch, in bytes. A broker sends the first batch whole, and `max.message.bytes` may
-/// be as large as a frame can be. The memory for a response only grows with the bytes that have arrived.
+/// Maximum size of the response to a fetch, in bytes. A broker always sends the first batch whole, whatever the fetch's
+/// limits are, and `max.message.bytes` may be the maximum size of a frame. The buffer grows only as bytes arrive.
 const FETCH_BYTES_MAX: usize = i32::MAX as usize;
 /// The initial size of the buffer for a response, in bytes. The buffer then grows to twice the bytes that have arrived.
 const FIRST_BYTES: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub struct Connection {
     versions: Versions,
     requesting: Requesting,
     due: Due<()>,
-    /// The memory of an earlier frame, to be used for the next one.
+    /// The buffer of an earlier frame, reused for the next one.
     spare: BytesMut,
     /// When the first bytes of the last response arrived.
     answer_began: Instant,
@@ -39,14 +39,14 @@ pub struct Connection {
 pub struct Stopper(TcpStream);
 
 impl Stopper {
-    /// Ends the connection. A read on the connection's own thread returns at once.
+    /// Ends the connection. A read that blocks the connection's thread returns at once.
     pub fn stop(&self) {
         // An error means that the peer has already closed the connection.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Ends the reading side. The connection's thread still reads the bytes that have arrived, and then the end of the
-    /// stream. It may also go on sending.
+    /// Ends the reading side only. The connection's thread still reads the bytes that have arrived, and then the end of
+    /// the stream. It can still send.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }
@@ -125,7 +125,7 @@ impl Connection {
         self.call_up_to(request, i16::MAX)
     }
 
-    /// Sends a request in version `max` or an older one and waits for its response. Meant for callers that do not fill
+    /// Sends a request in version `max` or an older one and waits for its response. Callers use this if they do not set
     /// the fields of newer versions.
     ///
     /// # Errors
@@ -136,13 +136,13 @@ impl Connection {
         Ok(self.receive::<R>(version)?.1)
     }
 
-    /// Sends two requests in one round trip and waits for both responses. The second request has version `max` or an
-    /// older one, and the broker carries it out after the first. Its response is `None` if there was no second request,
-    /// or if the broker does not serve its API.
+    /// Sends two requests in one round trip and waits for both responses. `second` is a request with its maximum
+    /// version. The broker carries it out after the first request. Its response is `None` if `second` is `None`, or if
+    /// the broker does not serve its API.
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Connection::call`] would return one for either request. The caller must then drop
-    /// the connection, since a late response could be taken for the response to a later request.
+    /// the connection, because the second response may still arrive and would be taken for a later one.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -175,8 +175,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the response to the oldest request. Returns the response with its frame, into which the response's
-    /// slices point.
+    /// Waits for the response to the oldest request. Returns the frame and the response. The byte slices of the
+    /// response share the memory of the frame.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks, or the received frame is not that response.
@@ -194,7 +194,7 @@ impl Connection {
         let len = frame::length(prefix, bytes_max).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
-        // Memory grows only with the bytes that have arrived. A large announced length thus does not reserve much.
+        // The buffer grows only as bytes arrive, so that a large announced length alone reserves little memory.
         let mut filled = 0;
         while filled < len {
             let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
@@ -212,7 +212,7 @@ impl Connection {
             ErrorKind::UnexpectedEof => {
                 self.broken(std::io::Error::new(source.kind(), "the broker closed the connection"))
             }
-            // A timeout has its own error, because the system's text would be "resource temporarily unavailable".
+            // A timeout gets an error text of its own, because the system's text is "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 // The connection ends. Otherwise the late response would be taken for the response to the next request.
                 let _ = self.socket.tcp().shutdown(Shutdown::Both);
@@ -234,7 +234,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps a frame's memory for the next frame, unless a slice still points into it or the frame was extremely large.
+    /// Keeps a frame's buffer for the next frame, unless a slice of the frame is still in use or the buffer is very
+    /// large.
     pub fn recycle(&mut self, frame: Bytes) {
         if let Ok(buffer) = frame.try_into_mut()
             && buffer.capacity() <= RESPONSE_BYTES_MAX
@@ -296,8 +297,8 @@ mod tests {
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
 
-    /// Starts a broker that answers ApiVersions and one more request. The second answer has the correlation id `id`, or
-    /// never comes if `id` is `None`. The thread returns true if the client then closes the connection.
+    /// Starts a broker that answers ApiVersions and one more request. The second answer has the correlation id `id`.
+    /// With `None` there is no second answer. The thread returns true if the client then closes the connection.
     fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -315,8 +316,8 @@ mod tests {
             // The response in version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // If the client closes the connection, this reads the end of the stream. If the client only stops using the
-            // connection, this times out.
+            // This read returns the end of the stream if the client closes the connection. It times out if the client
+            // merely stops using the connection.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)

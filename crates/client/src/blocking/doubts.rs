@@ -1,15 +1,16 @@
-//! Remembers brokers whose metadata was of no use, so that the next search for any broker begins with others.
+//! Remembers brokers that named stale leaders or coordinators, so that the next search for any broker begins with other
+//! brokers.
 //!
-//! A broker that is cut off from the controller may go on answering, with leaders and coordinators that are long gone.
-//! Invariant: no broker is left out of a search. Those in doubt only come last.
+//! A broker that is cut off from the controller may keep answering requests from old metadata. Invariant: a search
+//! tries every known broker, and the brokers in doubt last.
 
 use std::time::{Duration, Instant};
 
-/// The minimum time between the first two doubts, since each doubt drops a connection. The time doubles with each
-/// further doubt.
+/// The minimum time between the first two doubts. It doubles with each further doubt, because each doubt drops a
+/// connection.
 const DOUBT_EVERY: Duration = Duration::from_secs(1);
-/// The value up to which the minimum time between two doubts grows. After three times this value without a doubt, the
-/// minimum is [`DOUBT_EVERY`] again.
+/// Upper bound of the minimum time between two doubts. After three times this bound without a doubt, the minimum time
+/// is [`DOUBT_EVERY`] again.
 const DOUBT_EVERY_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of brokers in doubt.
 const DOUBTED_MAX: usize = 64;
@@ -17,7 +18,7 @@ const DOUBTED_MAX: usize = 64;
 /// The brokers in doubt.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubts {
-    /// The address that the last search led to.
+    /// The address of the broker that the last search found.
     last: Option<String>,
     /// The addresses in doubt, in the order in which they were last doubted.
     doubted: Vec<String>,
@@ -31,8 +32,8 @@ impl Doubts {
         self.last = Some(address.to_owned());
     }
 
-    /// Puts the broker that the last search led to in doubt. If the last doubt is too recent, returns false and changes
-    /// nothing.
+    /// Puts the broker of the last search in doubt and returns true. If the last doubt is too recent, returns false and
+    /// changes nothing.
     pub(super) fn doubt(&mut self, now: Instant) -> bool {
         let since = self.doubted_at.map(|(at, every)| (now.saturating_duration_since(at), every));
         let every = match since {

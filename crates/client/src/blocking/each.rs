@@ -5,12 +5,12 @@
 use super::cluster::{BrokerAddress, Cluster};
 use crate::error::ClientError;
 
-/// The entries that the brokers of a cluster have listed.
+/// The combined answers of several brokers to a request for a list.
 #[derive(Debug)]
 pub struct Listed<T> {
     /// The entries of those brokers that have answered.
     pub found: Vec<T>,
-    /// The error of a broker that has not answered or has refused, so that its entries are missing.
+    /// The error of a broker that did not answer, or refused. The entries of this broker are missing.
     pub failed: Option<ClientError>,
 }
 
@@ -21,10 +21,10 @@ impl<T> Default for Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// Returns the entries, and the error of a broker whose entries are missing.
+    /// Returns the entries, and the error if the entries of a broker are missing.
     ///
     /// # Errors
-    /// Returns the error of the broker if there are no entries at all, because an empty list would be misleading.
+    /// Returns the broker's error if there are no entries at all. An empty list would look as if nothing existed.
     pub fn parts(self) -> Result<(Vec<T>, Option<ClientError>), ClientError> {
         match self.failed {
             Some(error) if self.found.is_empty() => Err(error),

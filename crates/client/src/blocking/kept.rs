@@ -1,15 +1,15 @@
-//! A connection that is kept from one request to the next.
+//! A connection that stays open between requests.
 //!
-//! Invariant: a request is sent a second time only if the connection was not new, the broker has closed it, and the
-//! request is idempotent.
+//! Invariant: a request is sent a second time only if the broker has closed a connection that served earlier requests,
+//! and if the request is idempotent.
 
 use super::connection::Connection;
 use crate::error::ClientError;
 use fullbore_wire::api::{ApiKey, Request};
 use std::collections::VecDeque;
 
-/// A connection that is kept, or none. Callers pass a function that connects, because the address of the broker may
-/// have changed.
+/// An open connection, or none. Methods get a function that connects instead of an address, because the broker's
+/// address may have changed since the last request.
 #[derive(Default)]
 pub(crate) struct KeptConnection(Option<Connection>);
 
@@ -30,7 +30,7 @@ impl KeptConnection {
         self.0.as_ref().map(Connection::address)
     }
 
-    /// Returns true if a connection is kept.
+    /// Returns true if there is a connection.
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
@@ -65,8 +65,8 @@ impl KeptConnection {
         }
     }
 
-    /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together, and a
-    /// heavier request is sent alone. Returns the responses in order. If an error ended the sequence early, also
+    /// Sends requests, each paired with its weight. The total weight of the requests in flight is at most `weight_max`,
+    /// and a heavier request is sent alone. Returns the responses in order. After an error sends no more, and also
     /// returns the error.
     pub(crate) fn call_each<R: Request>(
         &mut self,
@@ -103,8 +103,9 @@ impl KeptConnection {
 }
 
 /// Returns true if requests of this API are idempotent, because they change nothing or set the same value again.
-/// Returns false for APIs whose request a broker would refuse the second time. Also returns false for JoinGroup and
-/// SyncGroup, because another thread stops such a request by ending its connection. A second attempt would undo this.
+/// Returns false if a broker would refuse the second request of the API. Also returns false for JoinGroup and
+/// SyncGroup. Another thread cancels these by ending their connection, and a second attempt would undo the
+/// cancellation.
 fn may_be_sent_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
@@ -167,8 +168,8 @@ mod tests {
         (address, reported)
     }
 
-    /// Sends a request over a new connection, or over a kept one that the broker has closed. Returns the API keys of
-    /// the requests that the broker received.
+    /// Sends a request over a new connection, or over one that has been used before and that the broker has closed.
+    /// Returns the API keys of the requests that the broker received.
     fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
         let (address, reported) = broker_that_closes();
         let connect = || Connection::connect(&address, "test", &Security::default());

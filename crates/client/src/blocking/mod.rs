@@ -1,7 +1,7 @@
 //! The blocking client. It sends requests to a broker one after another, and pipelines fetches.
 //!
-//! The fetchers are the reason why this client exists beside the one on tokio. A fetcher has its own thread and reads
-//! each response into one buffer.
+//! This client exists beside the one on tokio because of fetchers. A fetcher has its own thread and reads each response
+//! into one buffer.
 
 mod awaited;
 mod cluster;

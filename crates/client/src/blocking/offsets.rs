@@ -16,21 +16,22 @@ pub const EARLIEST: i64 = -2;
 /// In ListOffsets this timestamp stands for the end of a partition.
 pub const LATEST: i64 = -1;
 
-/// How long the client searches for leaders that have moved or cannot be reached. This is a little longer than the
-/// session of a failed broker (broker.session.timeout.ms). The cluster's patience applies instead if it is shorter.
+/// How long the client retries if a leader has moved or cannot be reached. This is a little longer than the session of
+/// a failed broker (broker.session.timeout.ms). If the cluster's patience is shorter, that applies.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// Maximum number of partitions in requests that are sent together, without waiting for earlier responses.
+/// Maximum number of partitions in pipelined requests, counted over all of these requests.
 const TOGETHER_MAX: usize = 1000;
 /// How long to retry if a leader cannot read its log or the object store. This is shorter than [`LEADER_PATIENCE`],
-/// because such a partition does not get another leader soon.
+/// because no other broker soon takes over such a partition.
 const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two attempts.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Cluster {
     /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions. The offset is -1 if
-    /// the partition has no record that late. Partitions are left out if they do not exist, have no leader, or their
-    /// leader refuses. A leader that has moved or cannot be reached is searched for up to [`LEADER_PATIENCE`].
+    /// the partition has no record with this or a later timestamp. Omits partitions that do not exist or have no
+    /// leader, or whose leader refuses. Retries for up to [`LEADER_PATIENCE`] if a leader has moved or cannot be
+    /// reached.
     ///
     /// # Errors
     /// Returns [`ClientError`] if a leader cannot be reached.
@@ -46,8 +47,7 @@ impl Cluster {
         }
     }
 
-    /// Finds the offset at `timestamp` of each of these partitions, like [`Cluster::offsets_at`]. Also returns the
-    /// errors of the partitions without an offset.
+    /// Returns offsets like [`Cluster::offsets_at`], and also the errors of the partitions without an offset.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -115,7 +115,7 @@ impl Cluster {
 /// The offsets that leaders returned, and the errors of the partitions without an offset.
 #[derive(Debug, Default)]
 pub struct FoundOffsets {
-    /// The offset of each partition whose leader returned one. -1 if no record is that late.
+    /// The offset of each partition whose leader returned one. -1 if no record has the requested or a later timestamp.
     pub offsets: BTreeMap<(Text, i32), i64>,
     /// The last error of each partition whose leader refused.
     pub refused: BTreeMap<(Text, i32), ClientError>,
@@ -128,7 +128,7 @@ pub struct FoundOffsets {
 struct OffsetsNow {
     offsets: BTreeMap<(Text, i32), i64>,
     refused: BTreeMap<(Text, i32), ErrorCode>,
-    /// The partitions to retry. Another broker may lead them in the meantime.
+    /// The partitions to request again, perhaps from a new leader.
     again: Vec<(Text, i32)>,
     /// The error of a leader that was not reached.
     unreached: Option<ClientError>,
@@ -173,7 +173,7 @@ impl Connection {
     }
 
     /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]), or the broker's error, for each of these
-    /// partitions. The offset is -1 if no record is that late. This broker must lead the partitions.
+    /// partitions. The offset is -1 if no record has this or a later timestamp. This broker must lead the partitions.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks.
@@ -188,9 +188,9 @@ impl Connection {
         self.receive_offsets_at(of, version)
     }
 
-    /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
-    /// are sent together, in one round trip. Each long one waits for the response to the previous one. Otherwise broker
-    /// and client could wait for each other to read what they write.
+    /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Requests of at
+    /// most [`TOGETHER_MAX`] partitions in all are pipelined. Longer requests are sent one by one. Otherwise client and
+    /// broker could deadlock, each blocked in a write that the other one does not read.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks.

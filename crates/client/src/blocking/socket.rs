@@ -10,10 +10,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long connecting to an address may take, and also how long the TLS handshake may take.
+/// Time limit for connecting to an address. The TLS handshake has the same limit of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The default for how long a broker may be silent while a response is due (Kafka's request.timeout.ms). A broker that
-/// reads nothing of a request is given up after the same time.
+/// Default time limit for each read and each write (Kafka's request.timeout.ms). A broker that sends nothing while a
+/// response is due, or that reads nothing of a request, is given up after this time.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
@@ -22,8 +22,9 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `host:port`, including the TLS handshake. Each address of the host, and then the handshake, may take
-    /// [`CONNECT_TIMEOUT`], or `patience` if that is shorter. Afterwards the broker may be silent for `patience`.
+    /// Connects to `host:port`, including the TLS handshake. The attempt at each address of the host, and the
+    /// handshake, may take the shorter of [`CONNECT_TIMEOUT`] and `patience`. Later reads and writes may take
+    /// `patience`.
     pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
@@ -44,9 +45,9 @@ impl Socket {
         }
     }
 
-    /// Returns true if a new connection to `address` would reach the same peer as this socket, which was opened to the
-    /// address `own`. With TLS both texts must be equal, because listeners that share an address by SNI differ only in
-    /// the name.
+    /// Returns true if a new connection to `address` would reach the same peer as this socket. `own` is the address
+    /// that this socket was opened to. With TLS, `address` must equal `own`, because SNI may send two names of one IP
+    /// address to different listeners.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
@@ -65,7 +66,7 @@ fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     place.to_socket_addrs().map_err(|error| unknown_host(&error))
 }
 
-/// Returns true if `peer` is the first of these addresses, which a new connection would use.
+/// Returns true if `peer` is the first of these addresses. A new connection would use the first one.
 fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> bool {
     targets.next() == Some(peer)
 }

@@ -1,8 +1,8 @@
 //! The position in a partition that is read: where the read starts and ends, and the sink of its records.
 //!
-//! Invariant: `offset` moves past a batch only if the sink got each of its records. Exceptions are records before
-//! `offset`, records past `end`, skipped bad batches, lost records, and records of an aborted transaction if only
-//! committed records are read.
+//! Invariant: `offset` moves past a batch only after the sink got each of its records. The sink does not get records
+//! before `offset` or past `end`, lost records, or records of skipped bad batches. If only committed records are read,
+//! it does not get those of aborted transactions either.
 
 use super::deleted::DeletedOffsets;
 use super::epochs::{FetchPosition, ReadEpochs};
@@ -293,9 +293,9 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the offsets that a reset has skipped, from the position that the leader refused to the new start.
-    /// Returns them once, and notifies the sink. Returns `None` if no position was refused, or if the new start is
-    /// unknown or not after that position.
+    /// Returns the offsets that a reset has skipped, from the position that the leader refused to the new start. Only
+    /// the first call after a reset returns them, and notifies the sink. Returns `None` if no position was refused, if
+    /// the new start is unknown, or if it is not after the refused position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;

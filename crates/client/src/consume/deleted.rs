@@ -1,6 +1,6 @@
-//! Ranges of records that retention or DeleteRecords removed before a reader had read them.
+//! Ranges of offsets whose records were deleted by retention or DeleteRecords before a reader had read them.
 //!
-//! Invariant: at most one range of each partition is kept, since the caller of a run may never take the ranges.
+//! Invariant: at most one range is stored for each partition, because the caller of a run may never take the ranges.
 
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ pub struct DeletedOffsets {
     pub topic: Text,
     /// The number of the partition.
     pub partition: i32,
-    /// The range from the reader's old position to its new one. The new one is the start of the log, or the end of the
-    /// log if auto.offset.reset is latest. The range also has the offsets of markers, and of records that compaction
-    /// had removed.
+    /// The offsets from the reader's old position to its new one. The new position is the start of the log, or the end
+    /// if auto.offset.reset is latest. Some of the offsets belong to markers, or to records that compaction had removed
+    /// before.
     pub offsets: Range<i64>,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Display for DeletedOffsets {
     }
 }
 
-/// The deleted offsets of all partitions, until the caller of the run takes them.
+/// The deleted offsets of all partitions that the caller of the run has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct DeletedRanges(BTreeMap<(Text, i32), Range<i64>>);
 
 impl DeletedRanges {
-    /// Adds offsets. All ranges of a partition become one, from the first offset to the last.
+    /// Adds offsets of a partition. Merges all ranges of a partition into one, from the lowest offset to the highest.
     pub(super) fn add(&mut self, of: DeletedOffsets) {
         let known = self.0.entry((of.topic, of.partition)).or_insert_with(|| of.offsets.clone());
         *known = known.start.min(of.offsets.start)..known.end.max(of.offsets.end);

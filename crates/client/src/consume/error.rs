@@ -25,7 +25,8 @@ pub enum ConsumeError {
         /// The fault of the batch.
         reason: String,
     },
-    /// The checksum of a batch matches, but its records cannot be read. The producer has sent it like this.
+    /// The records of a batch cannot be read although its checksum matches, so the batch was already broken when the
+    /// producer sent it.
     #[error(
         "the producer's batch at offset {offset} of partition {partition} of topic '{topic}' cannot be read: {reason}; \
          --skip-bad-batches skips it"
@@ -42,7 +43,7 @@ pub enum ConsumeError {
         /// The fault of the batch.
         reason: String,
     },
-    /// The partition does not have this offset, and the settings forbid another start.
+    /// The log does not have this offset, and auto.offset.reset does not allow a reset to another offset.
     #[error(
         "partition {partition} of topic '{topic}' has no offset {offset}; start at the oldest record with --offset beginning, \
          or at the end with --offset end"
@@ -82,7 +83,7 @@ pub enum ConsumeError {
         /// The name of the topic.
         topic: Text,
     },
-    /// A partition has had no leader, or its leader has refused it, for as long as the run waits.
+    /// A partition had no leader, or its leader refused requests, until the run gave the partition up.
     #[error(transparent)]
     Refusing(Arc<ClientError>),
     /// The sink refused a record.

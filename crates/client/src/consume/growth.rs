@@ -1,7 +1,7 @@
 //! Finds partitions and topics that appear during a run.
 //!
-//! Invariant: a new partition is started once, at the start of its log, since all of its records are newer than the
-//! run. A partition of a deleted topic is started again if the topic is recreated.
+//! Invariant: each new partition gets one cursor, at the start of its log, because all of its records are newer than
+//! the run. If its topic is deleted and recreated, the partition gets another cursor.
 
 use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Decides whether a topic is read, by its name and by a flag that is true for internal topics.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
-/// The regular check for new partitions, with its topics, its interval, and the function that creates cursors.
+/// A regular check for new partitions: the topics to check, the interval, and the function that creates cursors.
 pub struct Growth<S> {
     topics: Vec<Text>,
     matches: Option<TopicFilter>,
@@ -36,7 +36,7 @@ impl<S> Growth<S> {
         Growth { topics, matches, every, look_at, known: HashSet::new(), begin: Box::new(begin) }
     }
 
-    /// Notes the partitions that are read already.
+    /// Notes partitions that already have a cursor.
     pub(super) fn know(&mut self, cursors: &[Cursor<S>]) {
         self.known.extend(cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)));
     }
@@ -49,8 +49,8 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// Notes that a topic was deleted and none of its partitions is read any more. If the topic was given by name, it
-    /// is not checked again. If it matches the filter, it counts as new once it is recreated.
+    /// Notes that a topic was deleted and is no longer read. A topic that was given by name is not checked again. A
+    /// topic that matches the filter counts as new once it is recreated.
     pub(super) fn forget(&mut self, topic: &Text) {
         self.topics.retain(|known| known != topic);
         if self.matches.is_some() {

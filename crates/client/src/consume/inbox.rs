@@ -1,4 +1,4 @@
-//! The values that a run shares with the thread of a fetcher: the partitions for the fetcher, and since when the
+//! The values that a run shares with a fetcher's thread: new partitions for the fetcher, and the time since which the
 //! fetcher has waited for its leader.
 
 use super::cursor::Cursor;
@@ -46,8 +46,8 @@ impl<S> Inbox<S> {
     }
 }
 
-/// Since when a fetcher has waited for its leader. The wait begins when it has read the last response, or when it
-/// starts. `None` while sinks take records.
+/// The time since which a fetcher has waited for its leader: the end of the previous response, or the start of the
+/// fetcher. `None` while the fetcher passes records to its sinks.
 pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
 
 impl Default for AwaitedSince {

@@ -35,14 +35,14 @@ pub use start::{Placed, StartOffset};
 use crate::blocking::Cluster;
 use run::Run;
 
-/// Reads until the planned number of records, the end of every partition, or a timeout without records. Calls `observe`
-/// every few milliseconds, and ends the run once `observe` returns false. The run takes over the connection that
-/// [`Cluster::any`] returns, and may fetch on it.
+/// Reads until it has the planned number of records, until every partition is read to its end, or until no record has
+/// come for the timeout. Calls `observe` every few milliseconds, and ends the run once `observe` returns false. The run
+/// takes over the connection that [`Cluster::any`] returns, and may fetch on it.
 ///
 /// # Errors
 /// Returns an error that no retry can repair, such as a record that the sink refused, or an offset that does not exist.
-/// The error of a single partition or topic (a bad batch, a deletion) is returned once all others are read. If the
-/// timeout passes while a partition cannot be read, the error is the reason for that.
+/// The error of a single partition or topic (a bad batch, a deletion) is returned only after all others are read. If
+/// the timeout passes while a partition cannot be read, returns the reason why it cannot be read.
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

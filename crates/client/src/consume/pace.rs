@@ -1,10 +1,10 @@
-//! Determines the number and size of a fetcher's fetches. Both grow while more bytes in flight fill the network link
-//! better.
+//! Determines the number and size of a fetcher's fetches. Both grow as long as more bytes in flight raise the
+//! throughput.
 //!
-//! Times are passed with each response. A leader that reads ahead gets a window of several fetches ([`AheadPace`]). Any
-//! other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch is only known from
-//! the last response. Invariants: a pace only grows. It exceeds the fetcher's share of `fetch.buffer.memory`
-//! ([`FetchMemory`]) by at most one response.
+//! The caller passes the times of each response. A leader that reads ahead gets a window of several fetches
+//! ([`AheadPace`]). Any other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch
+//! is only known from the last response. Invariants: a pace never shrinks its window or the size of its responses. The
+//! requested bytes exceed the fetcher's share of `fetch.buffer.memory` ([`FetchMemory`]) by at most one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of fetches in flight at a leader that reads ahead. If the window needs more, responses become larger.
 pub(super) const FETCHES_MAX: u64 = 32;
-/// Minimum number of fetches in flight at a leader whose delay exceeds [`NEAR`]. TCP starts slowly, so the first
-/// measured rate is too low.
+/// Minimum number of fetches in flight at a leader whose delay exceeds [`NEAR`]. The first measured rate would give too
+/// few, because it is measured during TCP's slow start.
 const FETCHES_FIRST: u64 = 4;
 /// Maximum delay at which a leader counts as near.
 const NEAR: Duration = Duration::from_millis(1);
-/// The size of the window, as a multiple of bandwidth times delay. A fetch takes effect one round trip after the
-/// measurement, and TCP doubles its bytes in flight each round trip. A smaller window would hold TCP back.
+/// The size of the window, as a multiple of bandwidth times delay. A larger window takes effect one round trip after
+/// the measurement, and in this time TCP doubles its own bytes in flight. A smaller multiple would therefore slow TCP
+/// down.
 const WINDOW_DELAYS: u64 = 4;
-/// The smallest limit of bytes for one partition, in a response with several partitions.
+/// The minimum number of bytes to request for one partition in a fetch of several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Responses of a leader that does not read ahead are large enough if the wait for the first byte takes at most 1/12 of
-/// the time of the whole response.
+/// If a leader does not read ahead, responses stop growing once the wait for the first byte takes at most 1/12 of the
+/// time of a whole response.
 const WAITED_PART_MAX: u32 = 12;
 
 /// The limit of requested and unread bytes (`fetch.buffer.memory`). All fetchers of a run have equal shares of it.
@@ -33,7 +34,7 @@ pub(super) struct FetchMemory {
     fetchers: AtomicUsize,
 }
 
-/// The share of one fetcher, which is free again once this is dropped.
+/// The share of one fetcher. Dropping this value gives the share to the other fetchers.
 #[derive(Debug)]
 pub(super) struct FetchShare(Arc<FetchMemory>);
 
@@ -42,7 +43,7 @@ impl FetchMemory {
         Arc::new(FetchMemory { bytes, fetchers: AtomicUsize::new(0) })
     }
 
-    /// Returns the share of one more fetcher. Until it is dropped, all shares are smaller.
+    /// Returns the share of a new fetcher, which makes all other shares smaller.
     pub(super) fn share(self: &Arc<Self>) -> FetchShare {
         self.fetchers.fetch_add(1, Ordering::Relaxed);
         FetchShare(self.clone())
@@ -82,22 +83,22 @@ pub(super) struct AheadPace {
     /// Maximum number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// The expected size of a response, which is that of the last one. It may be smaller than `answer_bytes` if most
-    /// partitions have no records. `u32::MAX` after a small response, whose size is no measure because it had all
-    /// records of the leader.
+    /// The expected size of a response in bytes: the size of the last one. It may be smaller than `answer_bytes` if
+    /// most partitions have no records. `u32::MAX` after a small response, which contained all records of the leader
+    /// and predicts nothing.
     usual: u32,
     /// How many bytes should be in flight.
     window: u64,
     /// The shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// When the present measurement of the rate began, and how many bytes have arrived since. A measurement lasts for
-    /// at least the delay.
+    /// The start of the present measurement of the rate, and the bytes that have arrived since. A measurement takes at
+    /// least one delay.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Creates a pace whose responses have `first` bytes at the start, and may grow to `answer_bytes_max`.
+    /// Creates a pace that requests responses of `first` bytes at the start, and of up to `answer_bytes_max` later.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);
@@ -107,7 +108,8 @@ impl AheadPace {
 
     /// Adapts to a response. Returns true if later responses may be larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
-        // A smaller response contains all records that the leader had, so its size is no measure for the next ones.
+        // A smaller response contained all records that the leader had. Its size therefore does not predict the size of
+        // the next ones.
         let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
         self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);
@@ -142,7 +144,7 @@ impl AheadPace {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Returns how many bytes each of `partitions` partitions may have in a response.
+    /// Returns how many bytes each of `partitions` partitions may contribute to a response.
     pub(super) fn partition_bytes(&self, partitions: usize) -> u32 {
         let equal = self.answer_bytes / u32::try_from(partitions.max(1)).unwrap_or(u32::MAX);
         equal.max(PARTITION_SHARE).min(self.answer_bytes)
@@ -152,7 +154,7 @@ impl AheadPace {
 /// The pace of a fetcher whose leader does not read ahead.
 #[derive(Debug)]
 pub(super) struct SizePace {
-    /// How many bytes one partition may have in a response.
+    /// Maximum number of bytes of one partition in a response.
     partition_bytes: u32,
     answer_bytes_max: u32,
     /// When the previous response was read.
@@ -160,7 +162,7 @@ pub(super) struct SizePace {
 }
 
 impl SizePace {
-    /// Creates a pace that starts with `first` bytes of each partition.
+    /// Creates a pace that requests `first` bytes of each partition at the start.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         SizePace { partition_bytes: first.min(answer_bytes_max).max(1), answer_bytes_max, before: None }
     }

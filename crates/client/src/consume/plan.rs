@@ -15,20 +15,21 @@ use std::time::{Duration, SystemTime};
 pub struct ConsumePlan {
     /// The settings of the fetches.
     pub fetch: FetchSettings,
-    /// The run ends after this number of records. The response that reaches this number is still read to its end.
+    /// Number of records after which the run ends. The run still reads the rest of the response with the last of these
+    /// records.
     pub records: u64,
-    /// The run ends if no record comes for this time.
+    /// Time without a record after which the run ends.
     pub timeout: Duration,
     /// The start of a cursor that has no offset.
     pub start: StartOffset,
-    /// True if a cursor without an end stops where the log of its partition ended when the read began.
+    /// True if a cursor without an end reads up to the end that the log had when the read began.
     pub to_end: bool,
     /// True if the run continues after all of its topics were deleted, since other topics may appear.
     pub outlives_topics: bool,
-    /// Partitions that the caller has just looked up, with their leaders, by topic. At first the run only has to look
-    /// up other topics.
+    /// Partitions with their leaders, by topic, that the caller has just looked up. The run's first look-up leaves out
+    /// these topics.
     pub places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Topics that were deleted before the run. The run does not report them again.
+    /// Topics whose deletion the caller already knows. The run does not report them again.
     pub deleted: BTreeSet<Text>,
 }
 

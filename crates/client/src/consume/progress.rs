@@ -16,7 +16,7 @@ pub struct ConsumeProgress {
     bytes: AtomicU64,
     /// When the last records were read, in microseconds since `started`.
     last_record_us: AtomicU64,
-    /// How many fetchers have sinks that are taking records. A sink may take any time for this.
+    /// The number of fetchers that are passing records to their sinks. A sink may block for any time.
     feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
@@ -24,7 +24,7 @@ pub struct ConsumeProgress {
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
     pub(super) waiting: UnreadPartitions,
-    /// Events to show to the user, who does not need to act.
+    /// Notices to the user that need no reaction.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
     deleted_offsets: Mutex<DeletedRanges>,
@@ -50,7 +50,7 @@ impl ConsumeProgress {
         }
     }
 
-    /// Returns the reason why a partition is not being read, or `None` if all are.
+    /// Returns the reason why a partition is not being read, or `None` if all partitions are being read.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,8 +59,8 @@ impl ConsumeProgress {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Removes and returns the notices to show. They are about records or partitions that are not read, with the
-    /// reasons.
+    /// Removes and returns the notices to show to the user. They are about records or partitions that are not read, and
+    /// give the reasons.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -114,11 +114,11 @@ impl ConsumeProgress {
         self.first_fetch.get().map(|first| *first - self.started)
     }
 
-    /// Returns how long no record has come. Returns zero while a sink takes records, because the brokers are not at
-    /// fault then.
+    /// Returns the time since the last record was read. Returns zero while a sink takes records, because the wait is
+    /// then not the brokers' fault.
     pub(super) fn idle(&self) -> Duration {
-        // With `Acquire`, a thread that sees that a fetcher's sinks are done also sees the records that this fetcher
-        // has counted.
+        // `Acquire` ensures that a thread that sees the end of a fetcher's sinks also sees the records that this
+        // fetcher has counted.
         if self.feeding.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
@@ -154,8 +154,8 @@ impl ConsumeProgress {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the sinks of a fetcher have taken the records of a response. The caller must have counted these
-    /// records before.
+    /// Notes that the sinks of a fetcher have taken the records of a response. The caller must count these records
+    /// first.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

@@ -2,9 +2,10 @@
 //! ([`fetcher`](super::fetcher)), and passes partitions to the fetchers. If a leader moves, the run passes the
 //! partition to the fetcher of the new leader.
 //!
-//! The run's thread waits for no broker, so that a hung broker stops neither the reads from others nor the end of the
-//! run. An error of one partition or topic ends only the read of that partition or topic. Invariant: a cursor has one
-//! owner. Either a fetcher's thread owns it, or it is here: idle, connecting, done or given up.
+//! The run's thread never waits for a broker, so a hung broker delays neither the reads from other brokers nor the end
+//! of the run. An error of one partition or topic ends only the read of that partition or topic. Invariant: a cursor
+//! has one owner. This is either a fetcher's thread, or the run, where the cursor is idle, connecting, done or given
+//! up.
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
@@ -28,14 +29,14 @@ use std::time::{Duration, Instant};
 
 mod trouble;
 
-/// How long a partition must be refused before the user gets the reason.
+/// How long a partition must be refused before the run shows the reason to the user.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// The interval at which the deadline is checked and the observer is called.
+/// The interval at which the run checks its deadline and calls `observe`.
 const TICK: Duration = Duration::from_millis(20);
 /// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The pause before the leader is looked up again if the topic was deleted, or if a broker has refused the partition
-/// for at least this time.
+/// The pause before the leader is looked up again if the topic was deleted, or if the partition has been refused for a
+/// second or more.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
@@ -44,8 +45,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
-    /// How long a run that ends at the logs' ends (`to_end`) retries a partition without a leader, or one that its
-    /// leader refuses.
+    /// How long a run with `to_end` retries a partition that has no leader or that its leader refuses.
     refused_max: Duration,
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
@@ -56,14 +56,15 @@ pub(super) struct Run<'a, S> {
     given_up: Vec<(Cursor<S>, ConsumeError)>,
     fetchers: HashMap<usize, Running<S>>,
     next_fetcher: usize,
-    /// Connections to leaders that already have a fetcher. Later requests about the starts of partitions use them.
+    /// Connections to leaders whose fetcher already has another connection. Later requests for the bounds of partitions
+    /// use these connections.
     spare: HashMap<String, Connection>,
     scout: Scout,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
 }
 
-/// A partition that no fetcher reads, and when its leader is looked up next.
+/// A partition that no fetcher reads, with the time of the next look-up of its leader.
 struct Idle<S> {
     cursor: Cursor<S>,
     due: Instant,
@@ -121,7 +122,7 @@ impl<'a, S: Sink> Run<'a, S> {
             next_fetcher: 0,
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
-                // If the run is over, the receiver is gone and the answer is dropped.
+                // The send fails if the run is over. The report is then dropped.
                 drop(sender.send(Event::Found(Box::new(answer))));
             }),
             events,
@@ -194,7 +195,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The caller gets the error, so it is not also shown as a notice.
+                // The error is returned to the caller, so its notice is removed.
                 let text = error.to_string();
                 self.progress.take_back(&text);
                 Err(error)
@@ -203,8 +204,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, the same look-up also
-    /// covers the topics of that check.
+    /// Starts a look-up of the leaders of idle partitions. If a check for new partitions is due, the same look-up also
+    /// covers its topics.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -264,14 +265,14 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Ends the read of a deleted topic. If the settings accept lost records, its partitions stay idle instead, and the
-    /// topic is read from its start if it is recreated.
+    /// Ends the read of a deleted topic. If the settings accept lost records, its partitions stay idle instead. If the
+    /// topic is recreated, the run then reads it from its start.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
-        // Partitions that a fetcher still reads are not idle. They get here once their leader has refused them.
+        // Partitions that a fetcher still reads are not idle. They become idle when their leader refuses them.
         if of_topic.is_empty() {
             return;
         }
@@ -308,7 +309,7 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
-                // The partition stays idle as long as a connection to its leader is being opened.
+                // The partition stays idle while a connection to its leader is being opened for other partitions.
                 Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
                 Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
                 Some(None) => {
@@ -338,7 +339,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if the cursor's start or end is still unknown, and so must be requested from the leader.
+    /// Returns true if the leader must still return the cursor's start or end.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -349,7 +350,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
     }
 
-    /// Places cursors by the bounds in their leader's response and passes them to a fetcher.
+    /// Sets the start and end of cursors from their leader's response, and passes the cursors to a fetcher.
     fn connected(
         &mut self,
         leader: String,
@@ -394,8 +395,8 @@ impl<'a, S: Sink> Run<'a, S> {
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
     }
 
-    /// Passes partitions to the running fetcher of `leader`. If that fetcher is ending, they stay idle until the next
-    /// round.
+    /// Passes partitions to the running fetcher of `leader`. If that fetcher is ending, the partitions become idle, and
+    /// the next round handles them.
     fn hand_over(&mut self, leader: &str, cursors: Vec<Cursor<S>>) {
         let fetcher = self.fetchers.values().find(|fetcher| fetcher.leader == leader);
         let left = match fetcher {
@@ -433,8 +434,7 @@ impl<'a, S: Sink> Run<'a, S> {
             Ok(event) => self.handle(event),
             Err(_) => match self.fetchers.iter().find(|(_, fetcher)| fetcher.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
-                // A fetcher sends its cursors before its thread finishes. Without such an event the thread has
-                // panicked.
+                // A fetcher sends its cursors as its last event. A finished thread without such an event has panicked.
                 Some(fetcher) => match self.events.1.try_recv() {
                     Ok(event) => self.handle(event),
                     Err(_) => {
@@ -500,14 +500,14 @@ impl<'a, S: Sink> Run<'a, S> {
         self.idle.push(Idle { cursor, due: Instant::now() });
     }
 
-    /// Notes that these partitions cannot be read, for a reason that may pass. They become idle.
+    /// Notes that these partitions cannot be read for now. The partitions become idle.
     fn refuse_all(&mut self, cursors: Vec<Cursor<S>>, error: ClientError) {
         let error = Arc::new(error);
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Notes that a partition cannot be read, for a reason that may pass. The partition becomes idle. A run that ends
-    /// at the logs' ends (`to_end`) gives the partition up after `refused_max`, unless the leader cannot be reached.
+    /// Notes that a partition cannot be read for now. The partition becomes idle. A run with `to_end` gives the
+    /// partition up after `refused_max`, unless the reason is that the leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         self.scout.doubt_after(for_long);
@@ -524,14 +524,14 @@ impl<'a, S: Sink> Run<'a, S> {
     /// Ends the read of a partition and shows the reason.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
         let text = error.to_string();
-        // If the reason applies to a whole topic, it is shown only once.
+        // A reason that applies to a whole topic is shown only once, and not for each partition.
         if self.given_up.iter().all(|(_, known)| known.to_string() != text) {
             self.progress.notice(text);
         }
         self.given_up.push((cursor, error));
     }
 
-    /// Ends every fetcher and takes back its cursors. A fetcher has [`CLOSING_MAX`] to close its session at the leader.
+    /// Ends every fetcher and collects the cursors. A fetcher has [`CLOSING_MAX`] to close its session at the leader.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
         self.fetchers.values().for_each(|fetcher| fetcher.stopper.stop_reading());

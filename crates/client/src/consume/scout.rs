@@ -1,8 +1,8 @@
-//! Looks up leaders and connects to them. Each look-up and connection has its own thread, since a broker may take any
-//! time.
+//! Looks up leaders and connects to them. Each look-up and each attempt to connect has its own thread, since a broker
+//! may take any time.
 //!
-//! Invariant: one look-up runs at a time. If a thread still waits when its run ends, the run does not wait for it. The
-//! thread ends with the connection's timeout.
+//! Invariant: one look-up runs at a time. A run that ends does not wait for these threads. A thread that still waits
+//! for a broker ends at the connection's timeout.
 
 use super::growth::TopicFilter;
 use super::start::{self, OffsetBounds, Unplaced};
@@ -25,30 +25,30 @@ pub(super) struct Scout {
     servers: String,
     /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns the cluster.
     requested: Option<Cluster>,
-    /// The open connection of `requested`, between two look-ups. A thread that would otherwise open a connection to the
-    /// same broker takes this one.
+    /// The open connection of `requested`, between two look-ups. A thread that needs a connection to the same broker
+    /// may take it.
     kept: Arc<Mutex<Option<Connection>>>,
-    /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
+    /// Partitions whose leaders the caller of the run knows. The first look-up leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
-    /// True if the next look-up should go to another broker.
+    /// True if the next look-up should go to another broker than the last one.
     doubts: bool,
     report: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
-/// The report of a thread.
+/// The result of a look-up or of an attempt to connect.
 pub(super) enum ScoutReport {
-    /// The partitions of each topic, by topic name. If the list of topics could not be requested, an entry with an
-    /// empty name has the error.
+    /// The partitions of each topic, by topic name. If the look-up of the list of topics failed, an entry with an empty
+    /// name has the error.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
-    /// A connection to a leader with the bounds of the partitions to place, or the error.
+    /// The outcome of connecting to a leader and requesting the bounds of partitions.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
 
-/// A connection to a leader, and the bounds of each partition to place.
+/// A connection to a leader, and the bounds of each partition that was requested.
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// The report of a thread. After a look-up it comes with the cluster for the next look-up.
+/// A thread's report, and after a look-up also its cluster for the next look-up.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
@@ -73,8 +73,8 @@ impl Scout {
         self.looks_since
     }
 
-    /// Notes that a partition has not been read for this time. After [`DOUBT_AFTER`], the next look-up goes to another
-    /// broker if possible, because the present one may name an old leader.
+    /// Notes that a partition has not been read for this time. From [`DOUBT_AFTER`] on, the next look-up goes to
+    /// another broker if possible, because the present one may name a stale leader.
     pub(super) fn doubt_after(&mut self, unread_for: Duration) {
         self.doubts |= unread_for >= DOUBT_AFTER;
     }
@@ -111,8 +111,8 @@ impl Scout {
         })
     }
 
-    /// Starts a thread that connects to a leader and requests the bounds of these partitions. If `spare` or the kept
-    /// connection leads to the leader, the thread uses it.
+    /// Starts a thread that connects to a leader and requests the bounds of these partitions. Uses `spare`, or else the
+    /// connection of the last look-up if that one leads to the leader. Otherwise opens a connection.
     pub(super) fn connect(
         &self,
         leader: &str,
@@ -129,7 +129,8 @@ impl Scout {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
             };
-            // If `spare` fails, connects again. The broker may have closed `spare` because it was idle.
+            // If the request over `spare` fails, connects again. The broker may have closed `spare` as an idle
+            // connection.
             let outcome = match spare.map(placed) {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
@@ -138,7 +139,7 @@ impl Scout {
         })
     }
 
-    /// Takes the answer of a thread and returns its report. The thread's cluster is kept for the next look-up.
+    /// Returns the report of a thread, and keeps its cluster for the next look-up.
     pub(super) fn back(&mut self, (found, requested): ScoutAnswer) -> ScoutReport {
         if let Some(mut cluster) = requested {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
@@ -152,8 +153,8 @@ fn taken(kept: &Mutex<Option<Connection>>) -> Option<Connection> {
     kept.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Removes and returns the kept connection if it leads to this leader. The lock is free while the leader's name is
-/// resolved.
+/// Removes and returns the connection of the last look-up if it leads to this leader. The lock is not held while the
+/// leader's name is resolved.
 fn leading_to(kept: &Mutex<Option<Connection>>, leader: &str) -> Option<Connection> {
     let connection = taken(kept)?;
     if connection.leads_to(leader) {

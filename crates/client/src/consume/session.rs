@@ -1,11 +1,11 @@
 //! Keeps the unanswered fetches of a fetcher, in the order of their responses, and the session in which the leader
 //! reads ahead.
 //!
-//! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
-//! that several may be in flight. The first response shows whether the leader reads ahead. Any other leader gets
-//! fetches with offsets and without a session. If the leader only lacked a free session, a session is requested again
-//! later. Invariant: a response counts for a partition under two conditions. It answers the fetch that named the
-//! partition, or a later fetch. And its records begin at or before the next wanted offset.
+//! Reading ahead is Fullbore's extension of fetch sessions (KIP-227). The leader starts each response where the
+//! previous one ended, so that several fetches may be in flight. The first response shows whether the leader reads
+//! ahead. Any other leader gets fetches with offsets and without a session. If the leader had no free session, the
+//! fetcher requests one again later. Invariant: a response counts for a partition under two conditions. Its fetch is
+//! the one that named the partition, or a later one. Its records begin at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};

@@ -1,4 +1,4 @@
-//! Requests from leaders where the read of their partitions starts and ends.
+//! Requests from leaders the offsets at which the read of their partitions starts and ends.
 //!
 //! Invariant: an error of one partition does not affect the others.
 
@@ -83,7 +83,7 @@ pub(super) fn place(
     Ok(of.iter().enumerate().map(placed).collect())
 }
 
-/// Returns the timestamps to request from the leader for this start.
+/// Returns the timestamps to send in ListOffsets to find this start.
 fn timestamps(start: StartOffset) -> Vec<i64> {
     match start {
         StartOffset::Earliest => vec![EARLIEST],
@@ -94,7 +94,7 @@ fn timestamps(start: StartOffset) -> Vec<i64> {
     }
 }
 
-/// Returns the offset of a start. `at` returns the leader's offset for a timestamp.
+/// Returns the offset of a start. `at` returns the offset that the leader returned for a timestamp.
 fn offset(start: StartOffset, at: impl Fn(i64) -> i64) -> i64 {
     match start {
         StartOffset::Earliest => at(EARLIEST),

@@ -1,7 +1,7 @@
-//! The partitions that are not being read, with the reasons. Fetchers and the run write them, and any thread reads
-//! them.
+//! The partitions that cannot be read at the moment, with the reasons. Fetchers and the run update this list, and any
+//! thread may read it.
 //!
-//! Invariant: a partition is here from its first refusal until a response shows that it can be read.
+//! Invariant: a partition is listed from its first refusal until a response proves that it can be read.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;
@@ -30,7 +30,8 @@ impl UnreadPartitions {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a partition cannot be read. Returns how long ago it was first refused, for whatever reason.
+    /// Notes that a partition cannot be read. Returns the time since the partition was first refused, even if that was
+    /// for another reason.
     pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -65,8 +66,9 @@ impl UnreadPartitions {
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// Returns how many partitions have waited for `for_long`, and the reason of one of them. Returns `None` if there
-    /// are none. With `by_answer`, counts only partitions that a broker's answer refused.
+    /// Returns the reason of a partition that has waited for at least `for_long`, and the number of such partitions.
+    /// Returns `None` if there are none. With `by_answer`, ignores partitions whose reason is not a broker's error
+    /// code.
     pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
         let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();

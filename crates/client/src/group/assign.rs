@@ -1,9 +1,10 @@
-//! The assignors of Kafka's consumers, which the leader of a classic group runs. They have no state and ignore racks.
+//! The assignors of Kafka's consumers. The leader of a classic group runs one of them. Assignors have no state and
+//! ignore racks.
 //!
 //! Range and roundrobin assign exactly like Java's assignors, so that a change of leader moves no partition. Sticky
 //! balances like Java's, but may choose other partitions. Invariant: every partition of a subscribed topic has exactly
-//! one owner, and this member subscribes to the topic. Under cooperative-sticky, a partition that moves to another
-//! member has no owner for one rebalance.
+//! one owner, which has subscribed to the topic. There is one exception: under cooperative-sticky, a partition that
+//! moves to another member has no owner for one rebalance.
 
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -33,7 +34,7 @@ pub enum Assignor {
     Range,
     /// Assigns the partitions of all topics to the members in turn.
     RoundRobin,
-    /// Balances the members' shares. Members keep their partitions if possible.
+    /// Balances the number of partitions per member. Members keep their partitions where the balance allows it.
     CooperativeSticky,
 }
 
@@ -65,7 +66,8 @@ impl Assignor {
     /// Returns the partitions of each member. `counts` has the number of partitions of each existing topic.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
-        // Static members come first, sorted by name, because the id of a static member changes each time it starts.
+        // Static members come first, sorted by group.instance.id. Their member ids would not give a stable order,
+        // because they change at each start.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
         let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
@@ -113,8 +115,8 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
     }
 }
 
-/// Returns the member that may keep each partition. This is the owner of the newest generation. If two members claim a
-/// partition with the same generation, both lose it.
+/// Returns for each partition the member that may keep it: the one that claims the partition with the newest
+/// generation. If two members claim it with this generation, neither may keep it.
 fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
     let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
@@ -138,8 +140,8 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     let mut shares: Vec<Share<'_>> = members.iter().map(|member| Share::of(member)).collect();
     let places: HashMap<&Text, usize> = members.iter().enumerate().map(|(at, member)| (&member.id, at)).collect();
     kept.iter().for_each(|(partition, owner)| shares[places[&owner.id]].take(partition.clone()));
-    // Partitions without an owner are assigned last, each to the member with the fewest partitions. If they came
-    // earlier, a member could exceed its share, and a partition with an owner might have to move instead.
+    // Partitions without an owner are assigned after the owned ones, each to the member with the fewest partitions. In
+    // the other order a member could exceed its share, and an owned partition would have to move.
     for (topic, count) in counts {
         let wanting: Vec<usize> = (0..shares.len()).filter(|at| shares[*at].topics.contains(topic)).collect();
         for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
@@ -154,15 +156,15 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     }
 }
 
-/// The partitions of a member, while the shares of all members are being balanced.
+/// The partitions of a member during the balancing.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// The partitions that the member already owned. These partitions move to other members only after `others`, the
-    /// last one first.
+    /// The partitions that the member already owned. They move to other members only when `others` is exhausted, from
+    /// the back.
     owned: Vec<TopicPartition>,
-    /// The partitions that the member has newly got. They move first, from the front.
+    /// The partitions that the member did not own before. They move to other members first, from the front.
     others: VecDeque<TopicPartition>,
 }
 
@@ -183,7 +185,8 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Removes and returns a partition of one of these topics for another member, if the share has one.
+    /// Removes and returns a partition of one of these topics, so that another member can get it. Returns `None` if the
+    /// share has no such partition.
     fn give_up(&mut self, topics: &HashSet<&Text>) -> Option<TopicPartition> {
         let is_wanted = |(topic, _): &TopicPartition| topics.contains(topic);
         if let Some(at) = self.others.iter().position(is_wanted) {
@@ -193,8 +196,8 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Moves a partition to a member that has at least two fewer, if possible from the longest share to the shortest.
-/// Returns false if no partition can move.
+/// Moves a partition to a member that has at least two partitions fewer. Prefers the largest share as the source and
+/// the smallest as the target. Returns false if no partition can move.
 fn move_one(shares: &mut [Share<'_>]) -> bool {
     let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
     by_len.sort_unstable();
@@ -210,8 +213,8 @@ fn move_one(shares: &mut [Share<'_>]) -> bool {
     false
 }
 
-/// Removes partitions that another member still owns. A later rebalance assigns them, after that member has given them
-/// up (KIP-429).
+/// Removes from the assignment all partitions that another member still owns. The next rebalance assigns them, once
+/// that member has given them up (KIP-429).
 fn withhold_what_moves(members: &[&Subscriber], given: &mut Given) {
     let mut has: HashMap<&TopicPartition, Vec<&Text>> = HashMap::new();
     members.iter().for_each(|member| {

@@ -1,9 +1,9 @@
 //! A member under the classic protocol. It joins, synchronises, sends heartbeats, and rejoins when the group
 //! rebalances.
 //!
-//! With eager assignors the member gives up all partitions before it rejoins. If cooperative-sticky is its only
-//! assignor, it keeps its partitions, and gives up only those that the assignment takes away (KIP-429). Invariant:
-//! while the reader has partitions, the member sends heartbeats.
+//! With an eager assignor the member gives up all partitions before it rejoins. If cooperative-sticky is its only
+//! assignor, the member keeps its partitions while it rejoins. It then gives up only those that are missing from the
+//! new assignment (KIP-429). Invariant: while the reader has partitions, the member sends heartbeats.
 
 use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -27,20 +27,22 @@ use std::time::{Duration, Instant};
 
 /// The protocol type of consumers.
 const CONSUMER: Text = Text::from_static("consumer");
-/// How long after the rebalance timeout the coordinator may still answer JoinGroup or SyncGroup.
+/// Time after the rebalance timeout that the member still waits for the answer to JoinGroup or SyncGroup.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
-/// The newest version of subscriptions. It has the generation of owned partitions (KIP-792) and the rack.
+/// The version of subscriptions. From this version on, a subscription contains the rack and the generation of the owned
+/// partitions (KIP-792).
 const SUBSCRIPTION_VERSION: i16 = 3;
-/// The oldest version of assignments. Every client reads it, and later versions add nothing.
+/// The version of assignments. Every client can decode the oldest version, and newer ones add no fields.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// How long an assignment must stay empty to count as final. Until then, other members may still give up partitions
-/// that this member will get. A member gives up partitions within a minute even if its reader's output is blocked, and
-/// the session of a failed member ends sooner.
+/// How long an assignment must stay empty to count as final. Other members may still have to give up partitions for
+/// this member. They do this within a minute, even if their reader's output is blocked. The session of a failed member
+/// ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
-/// The first version of JoinGroup in which a member gets an id before it joins.
+/// The first version of JoinGroup in which a new member must request an id before it joins (KIP-394).
 const MEMBER_ID_VERSION: i16 = 4;
-/// Maximum number of partitions whose offsets are requested together with the assignment. A longer request could block:
-/// the broker would not read it while it writes a response that this member does not read yet.
+/// Maximum number of partitions whose offsets are requested together with the assignment. A longer request could cause
+/// a deadlock. The broker would not read it while it writes an earlier response, and the member reads that response
+/// only after the request.
 const OFFSETS_MAX: usize = 1000;
 /// The last version of LeaveGroup that names one member instead of a list.
 const LEAVE_ONE_VERSION: i16 = 2;
@@ -53,12 +55,12 @@ pub(super) struct Classic<'a> {
     generation: i32,
     protocol: Text,
     leads: bool,
-    /// How many partitions each topic of the group has, as the leader last counted.
+    /// The number of partitions of each topic of the group, when this member last counted them as the leader.
     counts: BTreeMap<Text, i32>,
     counted: Instant,
     /// The partitions of the member's topics, from metadata that was requested together with the join.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// The partitions that this member has assigned to itself as the leader, and that its reader does not have yet.
+    /// The partitions that this member has assigned to itself as the leader, without those that its reader already has.
     own: Vec<(TopicPartition, Uuid)>,
 }
 
@@ -121,11 +123,11 @@ impl<'a> Classic<'a> {
         Ok(())
     }
 
-    /// Publishes these partitions as the target and sends heartbeats until the reader has confirmed it.
+    /// Publishes these partitions as the target and sends heartbeats until the reader has confirmed the target.
     fn let_go(&mut self, partitions: Vec<TopicPartition>, settled: bool) -> Result<Next, ClientError> {
         self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
-            // REBALANCE_IN_PROGRESS does not end the wait, because it is the reason for the wait.
+            // REBALANCE_IN_PROGRESS does not end the wait. It is the reason why the reader has to give up partitions.
             if let step @ (Next::RejoinLost | Next::RejoinNew) = self.heartbeat()? {
                 return Ok(step);
             }
@@ -147,8 +149,8 @@ impl<'a> Classic<'a> {
         self.generation = joined.generation_id;
         self.protocol = joined.protocol_name.clone().unwrap_or_default();
         self.leads = joined.leader == joined.member_id;
-        // If an eager leader assigns nothing, this is final. A cooperative leader or the coordinator's assignor assigns
-        // only free partitions and may assign more later.
+        // An empty assignment by an eager leader is final. A cooperative leader, or an assignor of the coordinator,
+        // assigns only free partitions at first and may assign more later.
         let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
         self.own.clear();
@@ -167,7 +169,8 @@ impl<'a> Classic<'a> {
         let assigned = partitions_of(assignment)?;
         let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
         let step = self.let_go(assigned, assigns_all)?;
-        // The member rejoins, because the partitions that it gave up are only assigned to others in another rebalance.
+        // The member rejoins to start another rebalance. Only that one assigns the partitions that it gave up to other
+        // members.
         Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
     }
 
@@ -180,7 +183,8 @@ impl<'a> Classic<'a> {
         Ok(step)
     }
 
-    /// Sends a request whose answer has to wait for other members. Stopping the member ends the wait.
+    /// Sends a request that the coordinator answers only when other members have sent theirs. Stopping the member ends
+    /// the wait.
     fn patiently<T>(
         &mut self,
         call: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>,
@@ -229,15 +233,15 @@ impl<'a> Classic<'a> {
                 return Ok(answer);
             }
         }
-        // The metadata is requested together with the join. A leader needs metadata from the time at which all members
-        // have joined, and a new member may become the leader.
+        // A member that may become the leader requests the metadata together with the join. The coordinator answers the
+        // two requests in order, so the metadata is from the time at which all members had joined.
         let may_lead = self.leads || self.generation < 0;
         let describe = may_lead.then(|| metadata_request(Some(&self.config.topics)));
         let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
         let (joined, described) = self.patiently(|coordinator| coordinator.call_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
         described.iter().for_each(|described| self.coordinator.learn(described));
-        // Topics that are missing here are requested again later. That request also reports their errors.
+        // Topics that are missing from this response are requested again later, and that request reports their errors.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
         Ok(joined)
     }
@@ -274,7 +278,7 @@ impl<'a> Classic<'a> {
         let assigned = chosen.assign(&members, &self.counts);
         let own = assigned.iter().filter(|(id, _)| **id == self.member_id).flat_map(|(_, partitions)| partitions);
         let id_of = |topic: &Text| places.get(topic).and_then(|places| Some(places.first()?.topic_id));
-        // Partitions that the reader already has are left out, since it continues to commit them.
+        // Partitions that the reader already has need no offset, since the reader knows its position in them.
         let held: HashSet<TopicPartition> = self.shared.held().into_iter().collect();
         let new = own.filter(|of| !held.contains(of));
         self.own = new.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
@@ -304,8 +308,8 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
-        // If the leader assigns partitions to itself, it requests their offsets in the same round trip. By then every
-        // other member has given up these partitions.
+        // A leader that assigns partitions to itself requests their offsets in the same round trip. The offsets are
+        // final, because every other member has given up these partitions by then.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
@@ -341,7 +345,8 @@ impl<'a> Classic<'a> {
             if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
                 self.counted = Instant::now();
                 let topics: Vec<Text> = self.counts.keys().chain(&self.config.topics).cloned().collect();
-                // An error of the metadata request is ignored. If the failure lasts, the next heartbeat reports it.
+                // An error of the metadata request is ignored. If it persists, the next heartbeat fails as well and
+                // reports it.
                 if self.count(&topics).is_ok_and(|counts| counts != self.counts) {
                     return Ok(Next::Rejoin);
                 }
@@ -364,7 +369,7 @@ impl<'a> Classic<'a> {
         self.settled("cannot stay in", answer)
     }
 
-    /// Leaves the group without waiting for the end of the session. A failure is ignored.
+    /// Sends LeaveGroup, so that the group does not wait for the end of the session. A failure is ignored.
     fn leave(&mut self) {
         let mut leave = || {
             let version = self.coordinator.connection()?.version::<LeaveGroupRequest>()?;
@@ -381,7 +386,8 @@ impl<'a> Classic<'a> {
             };
             self.coordinator.call(&request, i16::MAX)
         };
-        // If a join was stopped, the connection is closed. The second attempt opens a new one.
+        // Stopping a join has closed the connection, so the first attempt may fail. The second attempt opens a new
+        // connection.
         let _ = leave().or_else(|_| leave());
     }
 }

@@ -35,15 +35,15 @@ pub struct GroupConfig {
     pub heartbeat_interval: Duration,
     /// max.poll.interval.ms. Members must give up partitions and rejoin within this time.
     pub rebalance_timeout: Duration,
-    /// metadata.max.age.ms. The leader counts the topics' partitions at this interval.
+    /// metadata.max.age.ms. The leader checks at this interval if topics have more partitions.
     pub metadata_max_age: Duration,
     /// partition.assignment.strategy, for the classic protocol only. Rebalances are cooperative if cooperative-sticky
     /// is the only assignor.
     pub assignors: Vec<Assignor>,
     /// group.remote.assignor, for KIP-848 only.
     pub remote_assignor: Option<Text>,
-    /// If true, committed offsets are read only once no open transaction can change them (KIP-447). Brokers before 2.5
-    /// are then refused.
+    /// If true, the member reads a committed offset only when no open transaction can change it any more (KIP-447). The
+    /// member then refuses brokers before 2.5.
     pub require_stable: bool,
 }
 

@@ -1,8 +1,8 @@
 //! A member under the protocol of KIP-848. It sends heartbeats, and the coordinator assigns partitions in its
 //! responses.
 //!
-//! Invariant: a heartbeat reports a partition as given up only after the reader has confirmed this. No other member
-//! gets the partition earlier.
+//! Invariant: a heartbeat omits a partition only after the reader has confirmed that it has given the partition up. The
+//! coordinator does not assign the partition to another member before that.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, RETRY_BACKOFF};
@@ -24,15 +24,15 @@ use std::time::Duration;
 const JOINS: i32 = 0;
 /// The epoch in the heartbeat of a member that leaves.
 const LEAVES: i32 = -1;
-/// The epoch in the heartbeat of a static member that leaves for a while.
+/// The epoch in the heartbeat of a static member that leaves but may return.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// An empty assignment counts as final after this many heartbeat intervals. By then the session of a failed member has
-/// ended, and others have got its partitions. By default a session lasts for nine intervals of a stable group. The
-/// longest interval since the assignment became empty counts, since intervals are shorter during a rebalance.
+/// Number of heartbeat intervals after which an empty assignment counts as final. By default the session of a failed
+/// member ends after nine, and other members then get its partitions. A coordinator may shorten the interval during a
+/// rebalance. The longest interval since the assignment became empty therefore counts.
 const SETTLED_INTERVALS: u32 = 11;
-/// An empty assignment never counts as final before this time, whatever the intervals are. Fullbore's interval is short
-/// for 3 s after a change, and its operator may set that interval to milliseconds.
+/// Minimum time after which an empty assignment counts as final, however short the intervals are. A Fullbore broker
+/// uses a short interval for 3 s after a change, and its operator may set this to a few milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {
@@ -43,8 +43,7 @@ pub(super) struct Consumer<'a> {
     epoch: i32,
     /// The interval between heartbeats, which the coordinator sets.
     interval: Duration,
-    /// The reader's partitions in the last heartbeat that was answered. `None` if the next heartbeat must have all
-    /// fields.
+    /// The reader's partitions as of the last answered heartbeat. `None` if the next heartbeat must contain all fields.
     reported: Option<Vec<TopicPartition>>,
     /// The last assignment from the coordinator.
     assigned: Option<Vec<TopicPartitions>>,
@@ -101,7 +100,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // The coordinator might not have received this heartbeat, so the next one has all fields.
+                    // The coordinator might not have received this heartbeat, so the next one contains all fields.
                     self.reported = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
@@ -130,8 +129,8 @@ impl<'a> Consumer<'a> {
             request.server_assignor = self.config.remote_assignor.clone();
         }
         let answer = match self.ids.is_empty() {
-            // The first assignment identifies topics by id. The metadata with their names is requested in the same
-            // round trip.
+            // Assignments identify topics by id. The metadata with the names is therefore requested in the same round
+            // trip as the first assignment.
             true => self.heartbeat_and_describe(&request),
             false => self.coordinator.call(&request, i16::MAX),
         };
@@ -164,7 +163,8 @@ impl<'a> Consumer<'a> {
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
         let describe = metadata_request(Some(&self.config.topics));
         let (answer, described) = self.coordinator.call_both(request, Some((&describe, i16::MAX)))?;
-        // If topics are missing here, they are requested once they are assigned, which also reports their errors.
+        // Topics that are missing from this metadata are requested again when they are assigned. That request reports
+        // their errors.
         let described = described.filter(|described| !described.error_code.is_err());
         described.iter().for_each(|described| self.coordinator.learn(described));
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
@@ -206,7 +206,7 @@ impl<'a> Consumer<'a> {
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
         // An empty assignment is not final while this member still reports partitions. The coordinator may withhold new
-        // partitions until the member has given up those that it reports.
+        // partitions until the member has given up the old ones.
         let has_any = has_some || self.reported.as_ref().is_some_and(|reported| !reported.is_empty());
         if has_any {
             self.empty.end();

@@ -1,5 +1,5 @@
-//! The connection to a group's coordinator. The coordinator is looked up and connected to when needed, and forgotten
-//! when it has moved.
+//! The connection to a group's coordinator. A request without a connection first looks up the coordinator and connects.
+//! The connection is dropped when the coordinator has moved.
 
 use super::round_trips::RoundTrips;
 use super::verdict::{self, Next};
@@ -26,7 +26,8 @@ pub(super) struct Coordinator {
     trouble: Option<String>,
     /// The times of answered requests.
     times: Arc<RoundTrips>,
-    /// True while the answers of [`Coordinator::call_both`] may wait for other members.
+    /// True while the coordinator may delay the answers of [`Coordinator::call_both`] until other members have sent
+    /// their requests.
     waits: bool,
 }
 
@@ -35,7 +36,8 @@ impl Coordinator {
         Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None, times, waits: false }
     }
 
-    /// Sets whether the answers of [`Coordinator::call_both`] may wait for other members.
+    /// Sets whether the coordinator may delay the answers of [`Coordinator::call_both`] until other members have sent
+    /// their requests.
     pub(super) fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
     }
@@ -49,10 +51,10 @@ impl Coordinator {
         self.connection.is_some()
     }
 
-    /// Sends the look-up of the coordinator to any broker, with `request` in the same round trip. If that broker
-    /// accepts the request, it is the coordinator, and its response is returned. This is likely in a small cluster.
-    /// Otherwise connects to the coordinator and returns `None`. Also returns `None` if the broker does not know
-    /// version `least` of the request.
+    /// Sends the look-up of the coordinator and `request` to any broker, in one round trip. If that broker accepts
+    /// `request`, it is the coordinator, and its response is returned. This is likely in a small cluster. Otherwise
+    /// connects to the coordinator and returns `None`. `least` is the oldest version in which `request` may be sent. A
+    /// broker without this version gets only the look-up.
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Coordinator::call`] would return one, or the group has no coordinator at the
@@ -70,7 +72,8 @@ impl Coordinator {
         let begun = Instant::now();
         let outcome = connection.call_both(&finds, requests);
         if outcome.is_ok() {
-            // The request may be the JoinGroup of a static member, whose response waits for other members.
+            // The request may be a static member's JoinGroup, whose response the coordinator delays until other members
+            // have joined.
             self.times.note(begun.elapsed(), true);
         }
         let connection = self.cluster.take_connection();
@@ -79,8 +82,8 @@ impl Coordinator {
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                // Only a response that accepts the request is used. A broker that is not the coordinator may refuse a
-                // request that the coordinator would accept.
+                // A response that refuses the request is ignored, because a broker that is not the coordinator may
+                // refuse a request that the coordinator would accept.
                 Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
@@ -113,7 +116,8 @@ impl Coordinator {
         }
     }
 
-    /// Remembers the brokers of a metadata response, for when those of the bootstrap list are gone.
+    /// Remembers the brokers of a metadata response, so that the cluster can be reached when the brokers of the
+    /// bootstrap list are gone.
     pub(super) fn learn(&self, answer: &MetadataResponse) {
         self.cluster.learn(answer);
     }
@@ -127,7 +131,7 @@ impl Coordinator {
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let (is_connected, begun) = (self.is_connected(), Instant::now());
         let answer = self.connection.call(request, max, || found(&mut self.cluster, &self.group));
-        // Without a connection, the time also includes the search for the coordinator, so it is not noted.
+        // If the call had to connect, its time includes the search for the coordinator and is not noted.
         if is_connected && answer.is_ok() {
             self.times.note(begun.elapsed(), false);
         }

@@ -1,8 +1,8 @@
 //! The handle through which a reader uses its membership. It returns the partitions to read, and reads and commits
 //! their offsets.
 //!
-//! The membership itself is kept by the member's thread. Invariant: offsets have their own connection, so that no
-//! commit waits for a rebalance.
+//! The member's thread maintains the membership. Invariant: requests for offsets have their own connection, so that no
+//! commit waits for the response to a JoinGroup.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An offset in a partition, with the id of the partition's topic.
+/// The reader's position in a partition: an offset, and the topic to which the offset belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// The id of the topic. Zero if it is unknown.
@@ -33,12 +33,13 @@ pub struct Position {
     pub offset: i64,
 }
 
-/// The outcome of a commit.
+/// The outcome of a commit of offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// The offsets are committed.
     Done,
-    /// The offsets are not committed, because the group or its coordinator is moving. A later commit may succeed.
+    /// The offsets are not committed, because the group is rebalancing or its coordinator is moving. A later commit may
+    /// succeed.
     Later,
     /// The coordinator has not answered, so the offsets may or may not be committed.
     Unanswered,
@@ -54,8 +55,8 @@ pub struct MembershipView {
 
 impl MembershipView {
     /// Returns the member's id with its generation or epoch. Returns `None` while another member may own the reader's
-    /// partitions. The caller must then not commit at all, since a commit without an identity would not be fenced by
-    /// any generation.
+    /// partitions. The caller must then not commit, because the coordinator would accept a commit without member id and
+    /// generation.
     pub fn identity(&self) -> Option<(Text, i32)> {
         self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
     }
@@ -71,7 +72,7 @@ pub struct Member {
     times: Arc<RoundTrips>,
 }
 
-/// The connection for offsets. A thread opens it while the member joins.
+/// The connection for requests about offsets. A thread opens it while the member joins.
 struct Offsets {
     connecting: Option<JoinHandle<Coordinator>>,
     coordinator: Coordinator,
@@ -98,8 +99,8 @@ impl Member {
     /// Returns the system's error if no thread can be started.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
-        // The cluster for offsets reads no metadata. If the brokers of the bootstrap list are gone, it uses those that
-        // the membership has found.
+        // The cluster `offsets` requests no metadata. It shares the brokers that `membership` learns, so that it can
+        // connect when the brokers of the bootstrap list are gone.
         let offsets = offsets.learning_with(&membership);
         let (of_thread, settings) = (shared.clone(), config.clone());
         let times = Arc::<RoundTrips>::default();
@@ -114,7 +115,7 @@ impl Member {
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
         let mut connected = Coordinator::new(offsets.detached(), config.group.clone(), times.clone());
         let connect = move || {
-            // A failure is reported by the first use of the connection.
+            // An error is ignored here. The first request connects again and reports it.
             let _ = connected.connection();
             connected
         };
@@ -142,18 +143,18 @@ impl Member {
         self.shared.newest()
     }
 
-    /// Waits for at most `patience` until there is a target to confirm or a failure.
+    /// Waits for at most `patience` until there is a target to confirm, or until the membership has failed.
     pub fn wait_for_move(&self, patience: Duration) {
         self.shared.wait_for_move(patience);
     }
 
-    /// Returns the reason why the member's requests must be retried at the moment, or `None` if they succeed.
+    /// Returns the reason why the member is retrying a request, or `None` if the last request succeeded.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }
 
-    /// Returns the longest time that the coordinator took for an answer, without waits for other members. Zero before
-    /// the first answer.
+    /// Returns about how long the coordinator takes for a slow answer, without delays that are due to other members.
+    /// Zero before the first answer.
     pub fn slowest_answer(&self) -> Duration {
         self.times.slowest()
     }
@@ -163,14 +164,14 @@ impl Member {
         MembershipView { shared: self.shared.clone() }
     }
 
-    /// Confirms that the reader reads the partitions of `target` and no others.
+    /// Confirms that the reader now reads only the partitions of `target`.
     pub fn confirm(&mut self, target: &Target) {
         self.shared.confirm(target);
     }
 
     /// Ends the membership. Waits for the coordinator for at most `patience`. If the coordinator does not answer, the
-    /// group removes the member when its session ends. A member with a group.instance.id stays in the group until its
-    /// session ends in any case.
+    /// group removes the member when its session ends. A static member (group.instance.id) always stays in the group
+    /// until its session ends.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
@@ -182,8 +183,8 @@ impl Member {
     }
 
     /// Commits offsets. Retries for `patience` while the group or its coordinator is moving. With a patience of zero
-    /// there is only one attempt. Offsets of deleted topics count as committed. If a topic was recreated under the same
-    /// name, brokers that identify topics by id do not apply the old topic's offsets to the new one.
+    /// there is only one attempt. Offsets of deleted topics count as committed. If a topic was recreated, a broker that
+    /// identifies topics by id does not apply the old topic's offsets to the new topic.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the commit fails with an error that no retry can repair.
@@ -254,9 +255,9 @@ impl Member {
         self.offsets.get().next("cannot commit offsets of", codes)
     }
 
-    /// Returns the committed offset of each of these partitions, in the same order. An offset is `None` if the
-    /// partition has none, for example because its topic was deleted. The whole result is `None` if the group has
-    /// removed this member, which has then lost these partitions.
+    /// Returns the committed offset of each of these partitions, in the same order. An offset is `None` if none is
+    /// committed, for example because the topic was deleted. The whole result is `None` if the group has removed this
+    /// member, so that the partitions are no longer its own.
     ///
     /// # Errors
     /// Returns an error that no retry can repair, or the last error if there is no answer for `patience`.
@@ -300,7 +301,8 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        // Only under the consumer protocol does OffsetFetch name the member, because brokers then compare its epoch.
+        // OffsetFetch names the member only under the consumer protocol, where the coordinator checks the member's
+        // epoch.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {

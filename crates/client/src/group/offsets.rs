@@ -34,8 +34,8 @@ pub(super) struct OffsetsQuestion {
 
 impl OffsetsQuestion {
     /// Builds the request for the offsets of these partitions in the layout of `version`. The group and
-    /// `require_stable` come from `config`. `member` is set under the protocol of KIP-848, whose brokers compare the
-    /// member's epoch.
+    /// `require_stable` come from `config`. `member` is set only under the protocol of KIP-848, where the coordinator
+    /// checks the member's epoch.
     pub(super) fn new(
         config: &GroupConfig,
         member: Option<MemberIdentity>,
@@ -69,8 +69,8 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// Returns an error of the response, if it has one, and the offsets. The error of the group takes precedence, and a
-    /// deleted topic is no error. If a partition has no committed offset, its offset is -1.
+    /// Returns the error code of the response and its offsets. The error of the group takes precedence over those of
+    /// partitions, and a deleted topic does not count as an error. The offset is -1 if none is committed.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();

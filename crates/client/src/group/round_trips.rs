@@ -6,9 +6,10 @@ use std::time::Duration;
 /// The times of answered requests, which the connections of a member share.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
-    /// The time of the slowest recent request that the coordinator answers at once, in microseconds.
+    /// The time in microseconds of the slowest recent request, among those that the coordinator answers at once.
     slowest: AtomicU64,
-    /// The time of the fastest request whose answer may wait for other members, in microseconds.
+    /// The time in microseconds of the fastest request, among those whose answer the coordinator may delay for other
+    /// members.
     fastest_waiting: AtomicU64,
 }
 
@@ -19,8 +20,8 @@ impl Default for RoundTrips {
 }
 
 impl RoundTrips {
-    /// Notes how long a request took. `waits` is true if its answer may have waited for other members. Each faster
-    /// answer takes an eighth off the slowest time, so that one slow answer does not count for good.
+    /// Notes how long a request took. `waits` is true if the coordinator may have delayed the answer for other members.
+    /// Each faster answer reduces the slowest time by an eighth, so that a single slow answer is soon forgotten.
     pub(super) fn note(&self, time: Duration, waits: bool) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         if waits {
@@ -31,8 +32,8 @@ impl RoundTrips {
         let _ = self.slowest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted);
     }
 
-    /// Returns the time that a request may take, or zero before the first answer. Of requests that may wait for other
-    /// members only the fastest counts, because a slower one may have waited for a whole rebalance.
+    /// Returns the time to expect for a slow request, or zero before the first answer. Of requests that may wait for
+    /// other members only the fastest counts, because the others may have waited for a whole rebalance.
     pub(super) fn slowest(&self) -> Duration {
         let waiting = Some(self.fastest_waiting.load(Ordering::Relaxed)).filter(|micros| *micros < u64::MAX);
         Duration::from_micros(self.slowest.load(Ordering::Relaxed).max(waiting.unwrap_or(0)))

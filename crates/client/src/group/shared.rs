@@ -1,7 +1,7 @@
 //! The state that a member's thread and its reader share.
 //!
-//! The reader's offsets are not here. Invariants: a target is replaced only by a newer one. The thread knows which
-//! target the reader has confirmed.
+//! Invariant: the serial of the target only grows, and the thread can see which target the reader has confirmed. The
+//! positions of the reader are not part of this state.
 
 use super::assign::TopicPartition;
 use crate::blocking::Stopper;
@@ -20,8 +20,8 @@ pub struct Target {
     pub partitions: Vec<TopicPartition>,
     /// True if an empty target is the group's final assignment. False if it may be a pause during a rebalance.
     pub settled: bool,
-    /// True if another member may already own the partitions that the reader had. The reader must then not commit their
-    /// offsets.
+    /// True if another member may already own the partitions that the reader had before this target. The reader must
+    /// then not commit offsets of these partitions.
     pub lost: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct MemberIdentity {
     pub(super) generation: i32,
 }
 
-/// Committed offsets that arrived with the assignment of a generation. An offset is -1 if the partition has none.
+/// Committed offsets that arrived together with an assignment. An offset is -1 if none is committed.
 struct CommittedWith {
     generation: i32,
     offsets: HashMap<(TopicPartition, Uuid), i64>,
@@ -44,11 +44,12 @@ struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
-    /// Offsets that arrived with an assignment. They are kept until the reader takes them or confirms a target.
+    /// Committed offsets that arrived together with an assignment. They are dropped when the reader takes them or
+    /// confirms a target.
     committed: Option<CommittedWith>,
     trouble: Option<String>,
-    /// A handle that ends the connection of a request that may take as long as a rebalance. `None` if there is no such
-    /// request.
+    /// A handle that ends the connection of a JoinGroup or SyncGroup in flight, whose answer may take as long as a
+    /// rebalance. `None` if none is in flight.
     waits: Option<Stopper>,
     stopping: bool,
     /// True once the thread has ended or is about to end.
@@ -131,9 +132,9 @@ impl SharedMembership {
         (is_member && !is_lost).then(|| state.identity.clone())
     }
 
-    /// Returns the committed offset of each of these partitions, if all of them arrived with the assignment of the
-    /// present generation. A single offset is `None` if the partition has none. The offsets can be taken only once,
-    /// because the reader may commit newer ones later.
+    /// Removes and returns the committed offsets of these partitions, if all of them arrived with the assignment of the
+    /// present generation. A single offset is `None` if none is committed. A second call returns `None`, because the
+    /// reader may have committed newer offsets by then.
     pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;
@@ -155,7 +156,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Waits for at most `patience` until the thread is about to end. Returns false if the time has passed before that.
+    /// Waits for at most `patience` until the thread is about to end. Returns false if it is still running then.
     pub(super) fn is_over(&self, patience: Duration) -> bool {
         self.wait(self.lock(), patience, |state| state.over).over
     }
@@ -177,8 +178,7 @@ impl SharedMembership {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // If the reader has not confirmed yet that it lost its partitions, the new target must report this loss as
-            // well.
+            // If the reader has not confirmed a target with `lost` yet, the new target must report the loss as well.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }
@@ -218,7 +218,7 @@ impl SharedMembership {
         self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
-    /// Keeps the committed offsets that arrived with the assignment of this generation.
+    /// Stores the committed offsets that arrived with the assignment of this generation, for the reader to take.
     pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
         self.lock().committed = Some(CommittedWith { generation, offsets });
     }
@@ -227,7 +227,7 @@ impl SharedMembership {
         self.lock().trouble = trouble;
     }
 
-    /// Sets the handle of a request that must end when the member is stopped. `None` once the request is answered.
+    /// Sets the handle with which stopping the member ends the request in flight. `None` once the request is answered.
     pub(super) fn set_waits(&self, stopper: Option<Stopper>) {
         let mut state = self.lock();
         if let (true, Some(stopper)) = (state.stopping, &stopper) {

@@ -1,7 +1,7 @@
 //! Decides a member's next step after a response from its coordinator.
 //!
-//! Invariant: every error code has exactly one next step. A member that may have lost its partitions never takes a step
-//! that commits.
+//! Invariant: every error code has exactly one next step. A member that may have lost its partitions takes no step in
+//! which it commits offsets.
 
 use fullbore_wire::ErrorCode;
 

@@ -18,7 +18,7 @@ pub enum CoordinatorKind {
 }
 
 impl CoordinatorKind {
-    /// Returns a key of this kind with its noun, for error messages.
+    /// Returns the kind and the key as text for error messages.
     pub(crate) fn named(self, key: &str) -> String {
         match self {
             CoordinatorKind::Group => format!("group '{key}'"),

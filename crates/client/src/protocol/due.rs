@@ -1,7 +1,8 @@
 //! The requests of a connection that wait for responses. A response repeats the correlation id of its request.
 //!
-//! There are two halves, because two tasks may use them: [`Requesting`] for the writing side, and [`Due`] for the
-//! reading side. This module also writes the protocol log, with a line for each request and response, without contents.
+//! The state has two halves, because two tasks may use it: [`Requesting`] is for the task that writes, and [`Due`] for
+//! the task that reads. This module also writes the protocol log. It has a line for each request and response, without
+//! their contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 /// Maximum number of requests of a connection that wait for a response. Callers may have lower limits.
 const DUE_MAX: usize = 1 << 16;
-/// The log target of the protocol log, which has every request and response at level debug.
+/// The log target of the protocol log. Each request and response is logged at level debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
 /// Encodes requests and assigns their correlation ids.
@@ -41,7 +42,7 @@ impl Requesting {
         Requesting { client_id: client_id.into(), next_correlation_id: 0 }
     }
 
-    /// Encodes a request. Returns a description of it, and its bytes.
+    /// Encodes a request. Returns its description and its bytes.
     ///
     /// # Errors
     /// Returns [`ProtocolError::Encode`] if the version cannot express the request.
@@ -76,7 +77,7 @@ impl SentRequest {
     }
 }
 
-/// The requests whose responses are due, oldest first. Each has a value of the caller.
+/// The requests whose responses are due, oldest first, each with a value of the caller.
 #[derive(Debug)]
 pub struct Due<T>(VecDeque<(SentRequest, T)>);
 
@@ -90,7 +91,7 @@ impl<T> Due<T> {
     /// Adds a request. Must be called before its first byte is sent.
     ///
     /// # Errors
-    /// Returns `waits` itself if too many responses are due.
+    /// Returns `waits` to the caller if too many responses are due.
     pub fn push(&mut self, requested: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
@@ -103,8 +104,8 @@ impl<T> Due<T> {
     /// length prefix.
     ///
     /// # Errors
-    /// Returns [`ProtocolError::NotDue`] if the response does not belong to the oldest request. All requests then stay
-    /// due.
+    /// Returns [`ProtocolError::NotDue`] if the response does not belong to the oldest request. No request is then
+    /// removed.
     pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
         let is_it = self.0.front().is_some_and(|(requested, _)| Some(requested.correlation_id) == id);

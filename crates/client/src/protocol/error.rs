@@ -36,7 +36,8 @@ pub enum ProtocolError {
         /// How many bytes are accepted.
         max: usize,
     },
-    /// The response does not belong to the oldest request. Contains its correlation id, if it has one.
+    /// The response does not belong to the oldest request. The value is the correlation id of the response, or `None`
+    /// if the response is too short to have one.
     #[error("the response {} does not belong to the oldest request", .0.map_or("without a correlation id".to_owned(), |id| id.to_string()))]
     NotDue(Option<i32>),
 }

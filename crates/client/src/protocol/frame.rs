@@ -1,14 +1,14 @@
-//! Divides received bytes into responses. A response has a length of four bytes, and then its body.
+//! Divides received bytes into responses. A response is its length in four bytes, and then the body.
 //!
-//! Invariant: a length is compared with the limit before memory is reserved for it. Memory is reserved as bytes arrive,
-//! so that an announced length alone costs little.
+//! Invariant: a length is compared with the limit before memory is reserved for it. Memory is reserved only as bytes
+//! arrive, so that a peer cannot make this client reserve much by announcing a large length.
 
 use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The size of the length before a response, in bytes.
+/// The size of the length field before a response, in bytes.
 pub const PREFIX: usize = 4;
-/// How many bytes are reserved for a response before its bytes arrive. Later, as many are reserved as have arrived.
+/// How many bytes are reserved when a response begins. Later, the buffer doubles each time that it is full.
 const FIRST_BYTES: usize = 1 << 20;
 
 /// Returns how many bytes follow the length `prefix`.
@@ -20,8 +20,8 @@ pub fn length(prefix: [u8; PREFIX], max: usize) -> Result<usize, ProtocolError> 
     if len as usize > max { Err(ProtocolError::TooLong { len, max }) } else { Ok(len as usize) }
 }
 
-/// Removes and returns the next response from the received bytes. If it is not complete, reserves memory for some of
-/// the rest, at least a byte, and returns `None`.
+/// Removes and returns the next response from the received bytes. If the response is not complete yet, reserves memory
+/// for at least a part of the rest, and returns `None`.
 ///
 /// # Errors
 /// Returns [`ProtocolError::TooLong`] if the length exceeds `max`.

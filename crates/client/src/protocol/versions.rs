@@ -1,8 +1,8 @@
 //! Negotiates the version of each API that both sides use.
 //!
 //! The first request of a connection is ApiVersions in the newest version that this client knows. A broker that does
-//! not know this version answers in version 0 with its own range (KIP-511), and gets a second request. Invariant: there
-//! are at most two requests.
+//! not know this version answers in version 0 with its own range of versions (KIP-511). The client then sends a second
+//! request, in a version of that range. Invariant: the client sends at most two requests.
 
 use super::due::decode;
 use super::error::ProtocolError;
@@ -26,7 +26,7 @@ impl Versions {
         Versions { apis, features }
     }
 
-    /// Returns the finalized level of a feature (KIP-584), or 0 if the broker does not name the feature.
+    /// Returns the finalized level of a feature (KIP-584), or 0 if the broker's response does not contain the feature.
     pub fn feature(&self, name: &str) -> i16 {
         self.features.iter().find(|(known, _)| *known == *name).map_or(0, |(_, level)| *level)
     }

@@ -1,10 +1,10 @@
 //! A cluster behind a bootstrap list: its brokers, the leaders that Metadata responses name, and connections to the
 //! brokers.
 //!
-//! The caller chooses when metadata is refreshed. A request to any broker is sent to one broker after another, so that
-//! a hung broker costs a moment and not the request's timeout. A connection to a bootstrap address also serves the
-//! broker behind it, even if that broker is advertised under another name. Invariant: all callers share one connection
-//! per broker.
+//! The caller decides when to refresh metadata. A request that any broker can answer is sent to another broker after
+//! [`PATIENCE`], so that a hung broker does not delay it for the whole request timeout. A connection to a bootstrap
+//! address also serves the broker behind it, even if that broker is advertised under another name. Invariant: all
+//! callers share one connection per broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The interval, in requests that any broker can answer, at which one of them first goes to a broker without a
-/// connection. Otherwise a single connected broker would answer all of them, even if it is cut off from the controller
-/// and has old metadata.
+/// Among the requests that any broker can answer, one in this many first goes to a broker without a connection.
+/// Otherwise a single connected broker would answer all of them, even if it is cut off from the controller and has
+/// stale metadata.
 const ELSEWHERE: usize = 8;
 
 /// The leader of a partition.
@@ -57,8 +57,8 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// How many requests that any broker can answer were made. The number rotates the brokers, so that each request is
-    /// first sent to another broker.
+    /// The number of requests so far that any broker can answer. It rotates the list of brokers, so that each such
+    /// request first goes to another broker.
     turn: AtomicUsize,
     config: ClientConfig,
     /// The addresses as host:port, by broker id.
@@ -66,7 +66,8 @@ struct ClusterState {
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
 
-/// The connection to a broker. One caller connects while it holds the lock, and the others wait.
+/// The connection to a broker. A caller holds the lock while it connects, so that other callers wait for its
+/// connection.
 type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
@@ -104,7 +105,7 @@ impl Cluster {
         self.open(&address).await
     }
 
-    /// Returns a new connection to a broker that belongs to the caller alone.
+    /// Returns a new connection to a broker, which the cluster does not share with other callers.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if the broker is unknown or cannot be reached.
@@ -121,7 +122,7 @@ impl Cluster {
         self.first(|cluster, address| async move { cluster.open(&address).await }).await
     }
 
-    /// Returns a new connection to any broker that belongs to the caller alone.
+    /// Returns a new connection to any broker, which the cluster does not share with other callers.
     ///
     /// # Errors
     /// Returns the error of the last attempt, if no broker can be reached.
@@ -132,8 +133,8 @@ impl Cluster {
         self.first(connect).await
     }
 
-    /// Sends a request to any broker and returns the first response. Each broker gets the request [`PATIENCE`] after
-    /// the previous broker, or at once if the previous attempt has failed. Several brokers may therefore carry out the
+    /// Sends a request to any broker and returns the first response. The request is sent to the next broker after
+    /// [`PATIENCE`], or at once if the previous attempt has failed. Several brokers may therefore carry out the
     /// request.
     ///
     /// # Errors
@@ -148,8 +149,8 @@ impl Cluster {
             let request = request.clone();
             async move {
                 let connection = cluster.open(&address).await?;
-                // The call has a task of its own, which goes on if another broker answers first. If the call ended
-                // during its write, the connection would end as well, with all other requests in flight on it.
+                // The call runs in its own task, so that it is not cancelled when another broker answers first. A call
+                // that is cancelled during its write ends the connection, with all other requests in flight on it.
                 let called = tokio::spawn(async move { connection.call(&*request).await }).await;
                 Ok(called.unwrap_or(Err(ConnectionError::NotSent(address)))?)
             }
@@ -181,23 +182,23 @@ impl Cluster {
                 Ok(Some(Ok(Ok(found)))) => return Ok(found),
                 Ok(Some(Ok(Err(error)))) => last = error,
                 Ok(None) => return Err(last),
-                // Continues with the next address. An attempt that panicked has no result.
+                // An attempt that panicked has no result. The loop continues with the next address.
                 Err(_) | Ok(Some(Err(_))) => {}
             }
         }
     }
 
-    /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates each of these parts. In each [`ELSEWHERE`]th turn, the
-    /// addresses with a connection come last.
+    /// Returns all known addresses without duplicates: first those with a connection, then the other brokers of the
+    /// metadata, then the bootstrap list. `turn` rotates the brokers and the bootstrap list. In each [`ELSEWHERE`]th
+    /// turn, the addresses with a connection come last.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
         let mut bootstrap = self.inner.bootstrap.clone();
         bootstrap.retain(|address| !known.contains(address));
         let connected_last = turn % ELSEWHERE == ELSEWHERE - 1;
-        // Turns in which the connected addresses come last have their own rotation. Otherwise the same address could
-        // come first in all of them.
+        // Turns in which the connected addresses come last have their own rotation. With `turn` alone, all of these
+        // turns could begin with the same address, because `turn` is the same modulo `ELSEWHERE`.
         let rotation = if connected_last { turn / ELSEWHERE } else { turn };
         for addresses in [&mut known, &mut bootstrap] {
             let by = rotation % addresses.len().max(1);
@@ -231,13 +232,13 @@ impl Cluster {
         Ok(response)
     }
 
-    /// Adds a broker that was named in a response other than Metadata (KIP-951).
+    /// Adds a broker that a response of another API than Metadata has named (KIP-951).
     pub fn learn_broker(&self, id: i32, host: &str, port: i32) {
         self.inner.brokers.lock().insert(id, host_port(host, port));
     }
 
     fn learn(&self, response: &MetadataResponse) {
-        // A broker that is starting answers without any brokers. The known brokers are then kept.
+        // A broker that is starting returns an empty list of brokers. The known brokers are then kept.
         if response.brokers.is_empty() {
             return;
         }
@@ -252,8 +253,8 @@ impl Cluster {
     /// belong to their callers and stay open.
     pub fn close(&self) {
         for slot in self.inner.connections.lock().values() {
-            // A slot is locked while a task connects, and then has no connection to close. That task ends with its
-            // caller.
+            // A slot that is locked belongs to a task that is connecting, and has no connection to close. That task
+            // ends with its caller.
             if let Some(connection) = slot.try_lock().ok().and_then(|slot| slot.clone()) {
                 connection.close();
             }
@@ -279,11 +280,11 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// Returns an open connection that leads to the same peer as `address`, if there is one. A broker that has two
-    /// names thus needs only one connection.
+    /// Returns an open connection to the peer at `address` that was opened under another name, if there is one. A
+    /// broker with two names thus needs only one connection.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // This does not wait for a connection that another task is opening. That task may itself be waiting for the
-        // connection that this task opens.
+        // A connection that another task is opening is skipped. Waiting for it could deadlock, because that task may be
+        // waiting for the connection that this task opens.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();
@@ -322,8 +323,8 @@ mod tests {
         socket.write_all(&frame).await.expect("the client reads");
     }
 
-    /// Starts a broker that answers ApiVersions, and then, once `begin` comes, one Metadata request. Its task ends when
-    /// it has read that request.
+    /// Starts a broker that answers ApiVersions and one Metadata request. It reads the Metadata request once `begin`
+    /// has a value, and its task then ends.
     async fn broker(begin: oneshot::Receiver<()>) -> (String, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -345,7 +346,7 @@ mod tests {
         let ((slow, slow_reads), (fast, _)) = (broker(slow_begun).await, broker(fast_begun).await);
         fast_begins.send(()).expect("it waits");
         let cluster = Cluster::new(vec![slow.clone(), fast], ClientConfig::default());
-        // The request is larger than what the system buffers.
+        // The request does not fit into the socket buffers of the system.
         let name = Some(Text::from("t".repeat(30_000).as_str()));
         let topic = MetadataRequestTopic { name, ..Default::default() };
         let request = MetadataRequest { topics: Some(vec![topic; 1_000]), ..Default::default() };

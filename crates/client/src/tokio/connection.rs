@@ -1,8 +1,8 @@
 //! The client's side of one connection to a broker. Requests leave in order, and responses arrive in the same order.
 //!
-//! The protocol is in `protocol`, TLS in `socket`, and leaders are in `cluster`. Retries are left to the caller.
-//! Invariant: every request gets exactly one outcome: its response or an error. A response to another request than the
-//! oldest ends the connection.
+//! The protocol is in `protocol`, TLS in `socket`, and leaders are in `cluster`. The caller has to retry. Invariant:
+//! every request gets exactly one outcome, its response or an error. A response that does not belong to the oldest
+//! request ends the connection.
 
 mod reader;
 mod shared;
@@ -25,8 +25,8 @@ use tokio::sync::oneshot;
 
 /// The writing side of a connection, which one request uses at a time.
 struct Sending {
-    /// The writing half of the socket, or `None` once the connection has ended. The socket is then closed at once, even
-    /// if clones of the connection stay for long.
+    /// The writing half of the socket, or `None` once the connection has ended. The socket is thus closed at once, even
+    /// if clones of the connection still exist.
     socket: Option<Writing>,
     requesting: Requesting,
 }
@@ -86,9 +86,9 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Returns the connection of `known` that leads to the same peer as a new connection to `address` would, or `None`
-    /// if there is none. With TLS, `address` must equal the address of the known connection, because listeners that
-    /// share an address by SNI differ only in the name.
+    /// Returns the connection of `known` whose peer a new connection to `address` would reach, or `None` if there is
+    /// none. With TLS, `address` must equal the address of the known connection, because SNI may send two names of one
+    /// IP address to different listeners.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
@@ -168,7 +168,7 @@ impl Connection {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
         requested.log(self.address(), frame.len());
-        // There is no response that could be overdue. Only this timeout detects a broker that no longer reads.
+        // Without responses, only this timeout of the write detects a broker that no longer reads.
         let written = write_in_time(socket, &frame, &self.inner.shared).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
@@ -177,7 +177,7 @@ impl Connection {
         })
     }
 
-    /// Ends the connection now. Requests that wait get [`ConnectionError::Disconnected`].
+    /// Ends the connection now. Requests without a response get [`ConnectionError::Disconnected`].
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
     }
@@ -187,8 +187,8 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
     ConnectionError::Handshake { address: address.to_owned(), reason }
 }
 
-/// Writes a frame within request.timeout.ms. After an error the caller must end the connection, since a part of the
-/// frame may have left. If the caller is cancelled, this ends the connection.
+/// Writes a frame within request.timeout.ms. After an error the caller must end the connection, because a part of the
+/// frame may have been sent. If the caller is cancelled, the drop of `Unfinished` ends the connection.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, shared: &ConnectionState) -> io::Result<()> {
     let unfinished = Unfinished(shared);
     let patience = shared.request_timeout;
@@ -197,8 +197,8 @@ async fn write_in_time(socket: &mut Writing, frame: &Frame, shared: &ConnectionS
     written.unwrap_or_else(|_| Err(io::Error::other(format!("the broker accepted no bytes for {patience:?}"))))
 }
 
-/// A request that waits to be written. If its sender is cancelled before the write, dropping this gives the handler an
-/// outcome.
+/// A request that waits to be written. If its sender is cancelled before the write, the drop of this value calls the
+/// handler with an error.
 struct Unsent<'a> {
     shared: &'a ConnectionState,
     handler: Option<Handler>,
@@ -212,8 +212,8 @@ impl Drop for Unsent<'_> {
     }
 }
 
-/// A request that is being written. If its sender is cancelled, dropping this ends the connection. Otherwise the next
-/// request would follow a part of this one, and this one would wait for a response that never comes.
+/// A request that is being written. If its sender is cancelled, the drop of this value ends the connection. Otherwise
+/// the next request would follow an incomplete frame, and the broker would read it as the rest of that frame.
 struct Unfinished<'a>(&'a ConnectionState);
 
 impl Drop for Unfinished<'_> {
@@ -235,8 +235,8 @@ impl Inner {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
         requested.log(&self.shared.address, frame.len());
-        // If the socket is gone, the request has already got the error that ended the connection. The timeout is needed
-        // if the broker no longer reads, because the reader's timeout does not end this write.
+        // Without a socket, the request has already got the error that ended the connection. The write needs its own
+        // timeout for a broker that no longer reads, because the reader's timeout does not end a write.
         if let Some(socket) = &mut sending.socket
             && let Err(error) = write_in_time(socket, &frame, &self.shared).await
         {
@@ -261,15 +261,16 @@ impl Inner {
     }
 }
 
-/// Returns the entry of `known` with the peer that a new connection would have. `resolved` looks up the addresses of
-/// that peer. Returns `None` if no entry has this peer, or if the look-up fails or takes longer than `within`.
+/// Returns the entry of `known` whose peer a new connection would reach. `resolved` is the resolution of the new
+/// connection's host name. Returns `None` if no entry has this peer, or if the resolution fails or takes longer than
+/// `within`.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,
     within: Duration,
 ) -> Option<T> {
-    // A new connection would go to the first address. If the name does not resolve, the new connection will report the
-    // error.
+    // A new connection would use the first address. If the name does not resolve, the caller opens a new connection,
+    // which reports the error.
     let target = *tokio::time::timeout(within, resolved).await.ok()?.ok()?.first()?;
     known.into_iter().find_map(|(peer, known)| (peer == target).then_some(known))
 }

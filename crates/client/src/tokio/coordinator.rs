@@ -1,7 +1,7 @@
 //! Finds the coordinator of a group or of a transactional id. The caller has to retry.
 //!
-//! Invariant: the caller and the look-up each use their own connection. On a shared connection, a response may have to
-//! wait behind an earlier one that the broker holds back, such as the response to a Produce.
+//! Invariant: the look-up and the caller's requests do not use the shared connections of the cluster. There, a response
+//! might have to wait behind an earlier one that the broker delays, such as the response to a Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;

@@ -10,7 +10,7 @@ use fullbore_tests::Proxy;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use std::ops::ControlFlow;
 
-/// A sink that expects rising offsets, and remembers the ranges that are left out.
+/// A sink that asserts that offsets rise, and records the ranges of offsets that it did not get.
 #[derive(Default)]
 struct Rising {
     next: i64,
@@ -31,7 +31,7 @@ impl Sink for Rising {
     }
 }
 
-/// Returns settings for responses of about ten batches, with a few batches of each partition.
+/// Returns settings with which a response has about ten batches, a few of each partition.
 fn small() -> FetchSettings {
     FetchSettings { partition_max_bytes: 10_000, max_bytes: 30_000, ..Default::default() }
 }
@@ -91,8 +91,8 @@ fn remaining_records_are_read_once_when_others_are_deleted_ahead() {
         let left_out = cursor.sink.left_out.as_slice();
         assert_eq!(cursor.sink.next, 100_000, "{}", cursor.partition);
         match cursor.partition {
-            // The records before 90,000 are deleted during the run. The reader may have read some or all of them
-            // before.
+            // The records before offset 90,000 are deleted during the run. The reader may already have read some or all
+            // of these.
             1 => assert!(left_out.len() <= 1 && left_out.iter().all(|gone| gone.end == 90_000), "{left_out:?}"),
             _ => assert_eq!(left_out, &[]),
         }

@@ -74,8 +74,8 @@ fn a_removed_member_gets_no_offsets_at_once() {
     }
 }
 
-/// A killed member stays until its session ends, while heartbeat intervals are short during a rebalance. An empty
-/// assignment is thus final only after many of the longest intervals.
+/// A killed member keeps its partitions until its session ends. Heartbeat intervals are short during a rebalance, so
+/// only many of the longest intervals cover a session.
 #[test]
 fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
     // The time of the first response, and the longest heartbeat interval in any response so far.
@@ -130,7 +130,7 @@ fn a_missing_group_after_a_lost_response_counts_as_deleted() {
     }
 }
 
-/// The error codes of the responses to JoinGroup, in order.
+/// The error codes with which JoinGroup requests were answered, in order.
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
 /// Returns the response to the join of a group's only member.
@@ -166,8 +166,8 @@ fn only_member(key: ApiKey, requested: &ReceivedRequest) -> Option<Frame> {
     })
 }
 
-/// Starts two brokers, of which the second coordinates the group. Until the first broker has refused `refusals` joins,
-/// both brokers name the first as the coordinator. Returns the first broker's port and the codes of the joins.
+/// Starts two brokers, of which the second coordinates the group. Both brokers name the first broker as the
+/// coordinator, until it has refused `refusals` joins. Returns the first broker's port and the codes of the joins.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();
@@ -197,7 +197,7 @@ fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16
     (ports[0], joins)
 }
 
-/// Lets a member of the classic protocol join. Returns the partitions that it is assigned within a minute.
+/// Starts a member of the classic protocol. Returns the partitions that it gets within a minute.
 fn given(port: u16) -> Vec<(Text, i32)> {
     let config = GroupConfig::new("g".into(), vec!["t".into()]);
     let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
@@ -229,8 +229,8 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Two joins are refused. The first is sent beside the first look-up, and the second to the broker that this look-up
-    // named. The third is sent beside the second look-up, which goes to the other broker.
+    // The first join is sent in one round trip with the first look-up, and the second join to the broker that this
+    // look-up named. Both are refused. The third join is sent with the second look-up, to the other broker.
     assert!(codes.starts_with(&[refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
 

@@ -1,4 +1,5 @@
-//! Tests readers of a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
+//! Tests readers of a leader that reads ahead: the fetch after a gap in the offsets, and the end of the session when
+//! the reader ends.
 
 use super::broker::TestBroker;
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
@@ -24,8 +25,8 @@ const TOPIC_ID: Uuid = Uuid([1; 16]);
 const IN_BATCH: i64 = 10;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A response of a leader: its first offset, the offset of its batch if it has one, and the offset at which the leader
-/// continues.
+/// A response of a leader: the offset at which it begins, the base offset of its batch if it has one, and the offset at
+/// which the leader continues.
 type Range = (i64, Option<i64>, i64);
 
 fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {

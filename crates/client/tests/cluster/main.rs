@@ -40,8 +40,7 @@ impl Sink for InOrder {
     }
 }
 
-/// Writes the numbers from 0 to `records` in batches of `in_batch`. Each batch goes to the next of `partitions`
-/// partitions.
+/// Writes the numbers from 0 to `records` in batches of `in_batch`, to `partitions` partitions in turn.
 fn write_numbers(address: &str, partitions: i32, records: u64, in_batch: u64) {
     let mut connection = Cluster::new(address, "test").expect("valid").connect(address).expect("it answers");
     for (turn, first) in (0..).zip((0..records).step_by(in_batch as usize)) {
@@ -114,7 +113,8 @@ fn a_run_from_the_end_reads_no_old_record_and_ends_by_its_timeout() {
 
 #[test]
 fn a_broker_that_died_is_named_when_the_timeout_passes() {
-    // Only this test uses this host. On a shared host, another test's broker could get the port of the one that died.
+    // Only this test uses this IP address. Otherwise the broker of another test could get the port of the broker that
+    // died.
     let broker = with_topic_at(&[("listeners", "PLAINTEXT://127.0.0.77:0")], 1);
     write_numbers(&broker.address, 1, 100, 100);
     let address = broker.address.clone();

@@ -1,5 +1,5 @@
-//! Tests the client with several scripted brokers. A request that only one broker can answer goes to that broker. A
-//! leader or coordinator that has moved is found again.
+//! Tests the client with several scripted brokers. A request that only one broker can answer must be sent to that
+//! broker. A leader or coordinator that has moved is found again.
 
 use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
 use fullbore_client::blocking::{Cluster, LATEST};
@@ -55,8 +55,7 @@ pub fn serve(
     serve_unless(listener, Arc::default(), script);
 }
 
-/// Answers requests like [`serve`]. While `is_down` is true, each connection is closed at its next request, even if
-/// this is the first one.
+/// Answers requests like [`serve`]. While `is_down` is true, closes a connection as soon as a request arrives on it.
 pub fn serve_unless(
     listener: TcpListener,
     is_down: Arc<AtomicBool>,
@@ -144,7 +143,8 @@ fn a_leader_that_has_moved_or_died_is_found_again() {
     let known = ports.clone();
     serve(first, move |key, requested| match key {
         ApiKey::Metadata => {
-            // The broker first names itself, although it no longer leads, then a dead broker, then the leader.
+            // The broker first names itself as the leader, although it no longer leads. Then it names a dead broker,
+            // and then the leader.
             let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
             Some(requested.answer::<MetadataRequest>(|_| metadata(&known, leader)))
         }
@@ -297,7 +297,7 @@ fn a_dead_leader_is_described_as_none() {
     assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
 }
 
-/// A broker limits the size of its response. The client must therefore split a request about many topics.
+/// Brokers limit the size of a response, so the client must split a request about many topics.
 #[test]
 fn settings_of_many_topics_are_requested_a_thousand_at_a_time() {
     let ([first], ports) = listeners();

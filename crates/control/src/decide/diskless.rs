@@ -1,7 +1,6 @@
-//! Decides whether a topic is classic or diskless. The decision is made when the topic is created, and cannot be
-//! changed.
+//! Decides whether a topic is classic or diskless. A topic's kind is fixed when the topic is created.
 //!
-//! Checks of a topic's other settings are in `config/resolve.rs`. Invariant: each diskless topic has the override
+//! `config/resolve.rs` checks a topic's other settings. Invariant: each diskless topic has the override
 //! `diskless.enable`, so a new default of the broker does not affect existing topics.
 
 use std::collections::BTreeMap;
@@ -13,8 +12,8 @@ use super::super::image::Topic;
 use super::super::internal::is_internal;
 use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, requested_diskless};
 
-/// Returns the name under which a topic setting is stored. `inkless.enable` is stored as `diskless.enable`, and all
-/// other settings under their own names.
+/// Returns the name under which a topic setting is stored. `inkless.enable` is stored as `diskless.enable`. All other
+/// settings are stored under their own names.
 pub fn stored_name(name: &str) -> &str {
     if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
 }
@@ -34,7 +33,7 @@ pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result
     Ok(())
 }
 
-/// Returns the setting's name and new value; `None` if the change does not set a value.
+/// Returns the setting's name and new value, or `None` if the change does not set a value.
 pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     match change {
         ConfigChange::Set(value) => Some((name, value)),
@@ -42,7 +41,7 @@ pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns true if a new topic with these settings is diskless. In that case `diskless.enable` is added to `overrides`.
+/// Returns true if a new topic with these settings is diskless. If so, adds `diskless.enable` to `overrides`.
 pub fn at_creation(
     broker: &BrokerConfig,
     name: &str,
@@ -63,7 +62,7 @@ pub fn at_creation(
     Ok(true)
 }
 
-/// Checks that the new settings do not change an existing topic from classic to diskless, or back.
+/// Checks that the new settings do not make an existing classic topic diskless, or a diskless topic classic.
 pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let is_diskless = topic.config.diskless;
     let settled = "that is decided when a topic is created, and cannot be changed";
@@ -85,7 +84,7 @@ pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Resul
     Err(Refusal::of_config(error))
 }
 
-/// Checks that the partitions of a new diskless topic get one replica each.
+/// Checks that each partition of a new diskless topic gets exactly one replica.
 pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
     match wanted.replication_factor {
         1 | -1 => check_replicas(wanted.assignments.iter().map(|(_, replicas)| replicas)),

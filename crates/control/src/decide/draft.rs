@@ -1,6 +1,6 @@
 //! Decides the commands of one transaction, one after another.
 //!
-//! Invariant: an answer is sent only after all changes of the draft are committed.
+//! Invariant: a response is sent only after all changes of the draft are committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,38 +26,37 @@ use super::{
 };
 use fullbore_config::BrokerConfig;
 
-/// Number of producer ids that a broker reserves with one commit.
+/// Number of producer ids in the block that a broker reserves with one commit.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
 /// The decisions of one transaction. Each command sees the changes of the commands before it.
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
-    /// How many more partitions this transaction may change, in commands that are carried out in pieces.
+    /// How many more partitions this transaction may change through commands that are split into pieces.
     room: ChangeBudget,
     /// The published image, without the changes of this draft.
     published: &'a Image,
     drafted: Drafted,
 }
 
-/// The result of a draft. It is valid once its changes are committed.
+/// The result of a draft, which is valid only once its changes are committed.
 pub struct Drafted {
     /// The image with all changes of the draft.
     pub image: Image,
     pub changes: Vec<Change>,
-    /// Producer ids that this broker has reserved but not assigned yet.
+    /// Producer ids that this broker has reserved but has not yet assigned to producers.
     pub producer_ids: Range<i64>,
-    /// The partitions whose leaders and ISRs the next transaction decides first. `None` if no partition is left to
-    /// decide.
+    /// The partitions whose leaders and ISRs the next transaction decides first. `None` if all partitions are decided.
     pub unsettled: Option<Urgent>,
-    /// True if a `Settle` command has pieces left. The caller of the command waits for the last piece.
+    /// True if a `Settle` command has pieces left. A caller of that command waits for the last piece.
     pub is_settling: bool,
-    /// True if a change of a piece did not fit into the budget.
+    /// True if the budget was too small for all changes of a piece.
     pub is_full: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// Creates an empty draft. `room` limits how many partitions a piece may change, and `new_id` draws the ids of new
+    /// Creates an empty draft. `room` limits how many partitions a piece may change. `new_id` draws the ids of new
     /// topics.
     pub fn new(
         broker: &'a BrokerConfig,
@@ -121,7 +120,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a command or its next piece. Returns `None` if the command has pieces left.
+    /// Decides the command, or its next piece if it is split into pieces. Returns `None` if the command has pieces
+    /// left.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
@@ -221,7 +221,7 @@ impl<'a> Draft<'a> {
             let partitions = topic.partition_count();
             self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
             if self.published.topic_by_id(topic.id).is_none() {
-                // The topic was created in this transaction, so it has no files or rows that have to be removed.
+                // The topic was created in this transaction, so it has no files or rows to remove.
                 self.make(Change::DeletionFinished { topic: topic.id })?;
             } else if !is_internal(&topic.name) {
                 self.remember(&topic)?;
@@ -231,8 +231,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next topic with the same name. If there are then too many remembered names
-    /// that no topic has, forgets those whose topics were deleted longest ago.
+    /// Remembers a deleted topic, for the next topic with the same name. If too many names without a topic are
+    /// remembered then, forgets those whose topics were deleted longest ago.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -296,7 +296,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Returns a producer id that was never assigned before. Reserves another block if this broker's block is used up.
+    /// Returns a producer id that was never assigned before. Reserves another block if this broker's block is empty.
     pub fn producer_id(&mut self) -> Result<i64, Refusal> {
         if let Some(id) = self.drafted.producer_ids.next() {
             return Ok(id);
@@ -309,8 +309,8 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Clears the ELR and `lost` (replicas whose logs may lack records) of some partitions. Their ISR is now large
-    /// enough, because `min.insync.replicas` of their topic has decreased since the image `before`. Returns true if a
+    /// Clears the ELR and `lost` (replicas whose logs may lack records) of partitions whose ISR is now large enough.
+    /// The reason is that `min.insync.replicas` of their topic is smaller than in the image `before`. Returns true if a
     /// partition has changed.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
@@ -335,8 +335,8 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Applies the change to the draft, or only to a copy if `validate_only` is true. Returns what `read` returns for
-    /// the changed image.
+    /// Applies the change to the draft, or only to a copy if `validate_only` is true. Calls `read` with the changed
+    /// image, and returns its result.
     fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
@@ -350,7 +350,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that a request contains more than once. As in Kafka, all entries of that resource are refused.
+/// Refuses a resource that a request contains more than once. As in Kafka, all entries of such a resource are refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

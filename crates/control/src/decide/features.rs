@@ -1,4 +1,4 @@
-//! Changes of feature levels. The checks and their order are those of Kafka's `FeatureControlManager`.
+//! Changes of feature levels. The checks and their order are the same as in Kafka's `FeatureControlManager`.
 
 use fullbore_wire::ErrorCode;
 
@@ -7,7 +7,7 @@ use super::super::command::{FeatureUpdate, Refusal, UpgradeType};
 use super::super::features;
 use super::super::image::Image;
 
-/// Returns the changes for all updates. If one update is refused, none is made.
+/// Returns the changes for all updates. If one update is refused, returns only the refusal.
 pub fn update_features(image: &Image, node_id: i32, updates: &[FeatureUpdate]) -> Result<Vec<Change>, Refusal> {
     updates.iter().map(|update| update_feature(image, node_id, update)).collect()
 }

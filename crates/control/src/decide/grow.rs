@@ -1,8 +1,8 @@
 //! Decides whether a topic gets more partitions.
 //!
-//! The rules and messages are those of Kafka's ReplicationControlManager. There is one difference: the topics of the
-//! group and transaction coordinators cannot grow. In Kafka they can, but existing groups and transactional ids are
-//! then no longer found.
+//! The rules and messages are the same as in Kafka's ReplicationControlManager, with one difference: the topics of the
+//! group and transaction coordinators cannot get more partitions. Kafka allows that, although clients then no longer
+//! find existing groups and transactional ids.
 
 use fullbore_wire::ErrorCode;
 
@@ -14,7 +14,7 @@ use super::diskless;
 use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
 
-/// Returns the change that adds partitions to the topic. Fails unless the new number of partitions is larger than the
+/// Returns the change that adds partitions to the topic. Fails if the new number of partitions is not larger than the
 /// current one.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;

@@ -1,4 +1,5 @@
-//! Checks that several decisions about topics share: does the topic exist, and is the number of partitions allowed?
+//! Checks that several decisions about topics share: whether the topic exists, and whether the number of partitions is
+//! allowed.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use super::super::image::{Image, Topic};
 
 /// Maximum number of partitions of one topic.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
-/// Maximum number of partitions in the cluster, because each takes files and memory. A single request has the same
-/// limit, since all its partitions are computed even with `validate_only`. (Kafka allows 10,000 per request.)
+/// Maximum number of partitions in the cluster, because each partition uses files and memory. A single request has the
+/// same limit, since all its partitions are computed even with `validate_only`. (Kafka allows 10,000 per request.)
 pub const PARTITIONS_MAX: usize = 200_000;
 
-/// Returns the topic with this name, or refuses the name if there is no such topic.
+/// Returns the topic with this name, or a refusal if it does not exist.
 pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     let unknown = || Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."));
     image.topic(name).ok_or_else(unknown)
@@ -29,8 +30,8 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }
 
-/// Checks the number of partitions that all topics of a request have together. As in Kafka, the whole request is
-/// refused if they exceed the limit. Topics that are too large themselves do not count, since they are refused one by
+/// Checks the total number of partitions of all topics in a request. As in Kafka, the whole request is refused if the
+/// total exceeds the limit. Topics that exceed the limit of a single topic do not count, since they are refused one by
 /// one.
 pub fn check_requested(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
     let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);

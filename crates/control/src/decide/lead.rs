@@ -1,4 +1,4 @@
-//! Decisions on single partitions: ISRs that a leader requests, and leader elections.
+//! Decisions on single partitions: ISR changes that a leader requests, and leader elections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::super::command::{AlterIsr, ElectLeaders, ElectionKind, Refusal};
 use super::super::image::{Image, Topic};
 use super::settle::Changed;
 
-/// The partition after the decision, or the refusal.
+/// The new registration of the partition, or the refusal.
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;
 
 /// Decides on the ISR changes that a leader requests.
@@ -31,7 +31,7 @@ pub fn alter_isrs(image: &Image, requested: &AlterIsr) -> (Vec<Change>, Vec<Regi
     (single.finish(), outcomes)
 }
 
-/// Decides on the elections that a client requests. The messages and error codes are those of Kafka's
+/// Decides on the elections that a client requests. The messages and error codes are the same as in Kafka's
 /// ReplicationControlManager.
 pub fn elect(image: &Image, requested: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
@@ -74,8 +74,8 @@ fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
     }
 }
 
-/// Changed registrations of single partitions. If a request contains a partition twice, the second change builds on the
-/// first.
+/// Changed registrations of single partitions. If a request contains a partition twice, the second change is based on
+/// the first.
 #[derive(Default)]
 struct Single {
     changed: BTreeMap<Uuid, BTreeMap<usize, Arc<PartitionRegistration>>>,

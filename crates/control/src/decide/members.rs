@@ -1,6 +1,6 @@
 //! Changes of brokers: registration, fencing, shutdown, the state of the disk, and reports about partitions.
 //!
-//! The rules are in [`fullbore_rules::cluster`]. Leaders and ISRs that change as a result are decided in `settle`.
+//! The rules are in [`fullbore_rules::cluster`]. `settle` decides which leaders and ISRs change as a result.
 
 use std::sync::Arc;
 
@@ -22,30 +22,31 @@ use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 pub enum Registering {
     /// The changes that register the process as the broker.
     Registered(Vec<Change>),
-    /// The former process is fenced, and some of its partitions get other leaders. The new process registers in a later
-    /// transaction, once all partitions are handed over.
+    /// The former process is fenced, and other brokers now lead some of its partitions. A later transaction registers
+    /// the new process, once all partitions are handed over.
     HandedOver(Vec<Change>),
 }
 
-/// Registers a process as the broker, in place of the process that was registered before. Other brokers take over the
-/// former process's leaderships. If no other broker can lead a partition, the new process becomes its leader, in the
-/// same leader epoch if the log lost nothing. The caller must then decide leaders and ISRs of all partitions.
+/// Registers a process as the broker, in place of the process that was registered before. Other brokers become leaders
+/// of the partitions that the former process led. If no other broker can lead a partition, the new process leads it, in
+/// the same leader epoch if its log lost no records. Afterwards the caller must decide the leaders and ISRs of all
+/// partitions.
 ///
 /// Invariant: the new process is registered in the same transaction as the last piece of the handover. Until then the
 /// former process is fenced, so that no leader adds it to an ISR.
 ///
 /// # Errors
-/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and uses another directory, or a newer
-/// state of the same directory. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only
-/// complete replica of a partition, and does not accept the loss.
+/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered process is alive and uses another directory, or a newer
+/// state of the same directory. Fails with INVALID_REGISTRATION if the directory is new, although the broker had the
+/// only complete replica of a partition, and the settings do not accept the loss.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // The broker epoch is the number of the version that this commit creates. Version numbers only grow, so this epoch
-    // is larger than every earlier epoch of any broker.
+    // The broker epoch is the number of the version that this commit creates. Version numbers only increase, so this
+    // epoch is larger than every earlier epoch of any broker.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -98,8 +99,8 @@ fn already_there(id: i32) -> String {
     format!("A broker with node.id={id} is running with another data directory, or with a newer state of this one.")
 }
 
-/// Returns the change of a broker's state; `None` if the broker already has that state. The caller must then decide
-/// leaders and ISRs of the affected partitions.
+/// Returns the change of a broker's state, or `None` if the broker already has that state. After a change, the caller
+/// must decide the leaders and ISRs of the affected partitions.
 ///
 /// # Errors
 /// Fails with BROKER_ID_NOT_REGISTERED if the broker is unknown, and with STALE_BROKER_EPOCH if another process has
@@ -130,11 +131,11 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 
 /// Removes a broker from the ISRs of partitions that it can no longer write or read. A partition that no other replica
 /// can lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has
-/// no leader until another replica is back, or until an unclean election.
+/// no leader until another replica returns, or until an unclean election.
 ///
 /// If the broker's log is complete, the broker leaves the ISR as if its disk were full. The broker enters the ELR if
-/// the ISR becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is
-/// in sync again.
+/// the ISR becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it has
+/// joined the ISR again.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.
@@ -156,7 +157,7 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
                 lose(partition, broker.broker_id).map(|left| settle(&left, &others, min_isr).unwrap_or(left))
             }
         };
-        // A replica whose log certainly lacks committed records must not lead, even if no other replica is back yet.
+        // A replica whose log certainly lacks committed records must not lead, even if no other replica can lead yet.
         let may_be_without_leader = *log == ResignedLog::EndMissing;
         if let Some(settled) = settled.filter(|settled| settled.leader.is_some() || may_be_without_leader)
             && let Ok(first) = usize::try_from(*index)
@@ -168,8 +169,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the
-/// replica whose log ends last becomes leader.
+/// Records the ends of the broker's logs, for partitions without a leader. Once all [`contenders`] have reported, the
+/// replica with the longest log becomes leader.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.
@@ -205,8 +206,8 @@ pub fn report_log_ends(
     Ok(changes)
 }
 
-/// Returns changes that clear the ELR and `lost` (replicas whose logs may lack records) of some partitions. Their ISR
-/// is now large enough, because `min.insync.replicas` of their topic is smaller than in the image `before`.
+/// Returns changes that clear the ELR and `lost` (replicas whose logs may lack records) of partitions whose ISR is now
+/// large enough. The reason is that `min.insync.replicas` of their topic is smaller than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

@@ -1,8 +1,9 @@
 //! The rules by which the control plane changes topics, settings and brokers. They are functions of an image.
 //!
-//! [`Draft`] decides the commands of a transaction one after another. Each command sees the changes of those before it.
-//! There is no I/O, clock or randomness here, and new ids are passed in. Invariant: every store uses these decisions.
-//! The rules and error codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! [`Draft`] decides the commands of a transaction one after another. Each command sees the changes of the commands
+//! before it. The functions use no I/O, clock or randomness, and the caller passes in new ids. Invariant: every store
+//! uses these decisions. The rules and error codes are the same as in Kafka's ReplicationControlManager and
+//! ConfigurationControlManager.
 
 mod diskless;
 mod draft;
@@ -46,13 +47,13 @@ use settle::{settle_all, settle_these};
 /// Maximum length of a topic's name, as in Kafka. With the partition number appended, a longer name would not fit into
 /// a directory name.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Maximum number of bytes in a setting's value. DescribeConfigs could not return a longer value, since a response
-/// cannot contain longer strings.
+/// Maximum size of a setting's value in bytes. DescribeConfigs could not return a longer value, since a response cannot
+/// contain longer strings.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Maximum number of groups and client metrics subscriptions that have settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
-/// Maximum number of client metrics subscriptions. Each client that requests subscriptions is matched against the
-/// patterns of all of them.
+/// Maximum number of client metrics subscriptions. They are limited because the broker matches each client that
+/// requests subscriptions against the patterns of all of them.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 
 /// Returns the change that creates the topic. The topic's settings are checked later, in `Draft::after`.
@@ -69,7 +70,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
     Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
-/// Returns the topic that the request wants to delete.
+/// Returns the topic that the client requests to delete.
 fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
     if !broker.topics.delete_enable {
         return Err(Refusal::new(
@@ -103,8 +104,8 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// Returns the change to the brokers' settings. `Draft::after` checks that they do not contradict the settings of a
-/// topic.
+/// Returns the change to the brokers' settings. `Draft::after` checks later that the new settings do not contradict the
+/// settings of a topic.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
@@ -151,8 +152,8 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
-/// Returns the names that a request contains more than once. As in Kafka, the caller refuses all entries with these
-/// names.
+/// Returns the names that a request contains more than once. As in Kafka, the caller refuses all entries with such a
+/// name.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
@@ -166,7 +167,7 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     repeated
 }
 
-/// Checks a topic's name by the rules of Kafka.
+/// Checks that a topic's name is legal by Kafka's rules.
 pub fn check_name(name: &str) -> Result<(), Refusal> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let why = if name.is_empty() {
@@ -183,7 +184,7 @@ pub fn check_name(name: &str) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, format!("The topic name is illegal: {why}.")))
 }
 
-/// Checks that a topic's name is free. The name must also differ from all others in metrics, where `.` and `_` are
+/// Checks that no topic has the name of a new topic. The names must also differ in metrics, where `.` and `_` are
 /// equal.
 fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
@@ -207,7 +208,7 @@ fn requested_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     }
 }
 
-/// Returns the new topic's partitions, with a replica list for each.
+/// Returns the new topic's partitions, each with its replicas.
 fn partitions(
     image: &Image,
     broker: &BrokerConfig,
@@ -276,7 +277,7 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     registered(image, replicas, image.first_leader_epoch(&wanted.name))
 }
 
-/// Checks that the request assigns replicas to the partitions 0, 1, 2 and so on, each exactly once, and only to
+/// Checks that the request assigns replicas to the partitions 0, 1, 2 and so on, exactly once for each, and only to
 /// registered brokers.
 fn check_assignments(image: &Image, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
@@ -308,8 +309,8 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
-/// Applies one change to `values`, the settings of a topic, broker or other resource. If the setting is a list, `list`
-/// must return its current value.
+/// Applies one change to `values`, the settings of a topic, broker or other resource. For a setting that is a list,
+/// `list` must return its current value.
 fn apply(
     values: &mut BTreeMap<String, String>,
     keys: impl IntoIterator<Item = &'static Key>,

@@ -1,12 +1,12 @@
-//! Finds the partitions of which one broker has the only complete replica. Such a broker must not start with an empty
+//! Finds the partitions whose only complete replica is on a certain broker. That broker must not start with an empty
 //! data directory, because the volume with the replica might just not be mounted.
 //!
-//! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions
+//! `members` makes that decision. `fullbore admin check` reports such partitions before the start. Diskless partitions
 //! do not count, because their records are in the object store.
 
 use super::super::image::Image;
 
-/// Partitions of which a broker has the only complete replica.
+/// The partitions whose only complete replica is on a certain broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnlyComplete {
     pub count: usize,
@@ -14,7 +14,7 @@ pub struct OnlyComplete {
     pub first: String,
 }
 
-/// Gathers the partitions of which the broker `id` has the only complete replica.
+/// Collects the partitions whose only complete replica is on the broker `id`.
 #[derive(Debug)]
 pub struct OnlyCompletePartitions {
     id: i32,
@@ -27,8 +27,8 @@ impl OnlyCompletePartitions {
         OnlyCompletePartitions { id, count: 0, first: None }
     }
 
-    /// Counts `count` partitions with this ISR and ELR if the broker is the only member of both. `first` is the number
-    /// of the first of these partitions.
+    /// Adds `count` consecutive partitions with this ISR and ELR, if the broker is the only member of both. `first` is
+    /// the number of the first of these partitions.
     pub fn add(&mut self, topic: &str, first: i32, count: usize, isr: &[i32], elr: &[i32]) {
         let mut complete = isr.iter().chain(elr).peekable();
         if complete.peek().is_some() && complete.all(|other| *other == self.id) {
@@ -37,14 +37,13 @@ impl OnlyCompletePartitions {
         }
     }
 
-    /// Returns the partitions; `None` if there are none.
+    /// Returns the collected partitions, or `None` if there are none.
     pub fn found(self) -> Option<OnlyComplete> {
         self.first.map(|first| OnlyComplete { count: self.count, first })
     }
 }
 
-/// Returns the partitions of the image of which the broker `id` has the only complete replica; `None` if there are
-/// none.
+/// Returns the partitions of the image whose only complete replica is on the broker `id`, or `None` if there are none.
 pub fn only_complete_replicas(image: &Image, id: i32) -> Option<OnlyComplete> {
     let mut found = OnlyCompletePartitions::of(id);
     for topic in image.topics().filter(|topic| !topic.config.diskless) {

@@ -1,7 +1,7 @@
 //! Chooses the brokers for the replicas of new partitions, and checks the brokers that clients choose.
 //!
-//! The rules and messages are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, except that racks
-//! are ignored.
+//! The rules and messages are the same as in Kafka's ReplicationControlManager and StripedReplicaPlacer, except that
+//! racks are ignored.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// Places `factor` replicas of each new partition in `numbers`. The caller checks that there are enough brokers. The
-/// brokers lead in turn, and the topic's id determines which one leads first. After each round the followers move on by
-/// one broker, so that a leader does not always have the same followers. A broker that is fenced, shutting down or
-/// without disk space gets a replica only if there are too few other brokers. Such a replica starts out of sync. If the
-/// disks of all unfenced brokers are full, none of them counts as full. The partitions begin in `leader_epoch`.
+/// Places `factor` replicas of each new partition in `numbers`, which begins in `leader_epoch`. The caller must check
+/// that there are enough brokers. The brokers lead in turn, and the topic's id determines which one leads first. After
+/// each round, the followers are shifted by one broker, so that a leader does not always have the same followers. A
+/// broker that is fenced, is shutting down or has a full disk gets a replica only if there are too few other brokers.
+/// Such a replica starts outside the ISR. If the disks of all unfenced brokers are full, full disks are ignored.
 pub fn place(
     image: &Image,
     topic: Uuid,
@@ -40,8 +40,8 @@ pub fn place(
     registered(image, numbers.map(replicas), leader_epoch)
 }
 
-/// Returns the brokers in their order for one partition: first the leader, then the followers. `turn` counts the
-/// partitions. After each round of leaders, the followers move on by one broker.
+/// Returns the brokers in their order for one partition: first the leader, then the followers. `turn` is the number of
+/// partitions before this one. After each round of leaders, the followers are shifted by one broker.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;
@@ -50,8 +50,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns the brokers of `ids` that can be in the ISR of a new partition. These are the brokers that are neither
-/// fenced nor shutting down, and whose disks are not full. If there is no such broker, full disks are ignored.
+/// Returns the brokers of `ids` that can be in the ISR of a new partition. These are the brokers that are not fenced or
+/// shutting down and whose disks are not full. If there is no such broker, full disks are ignored.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
@@ -62,8 +62,8 @@ fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     }
 }
 
-/// Creates partitions with these replicas, in `leader_epoch`. The active replicas form the ISR, and the first of them
-/// leads.
+/// Creates partitions with these replicas, in `leader_epoch`. The ISR consists of the active replicas, and the first of
+/// them leads.
 pub fn registered(
     image: &Image,
     replicas: impl Iterator<Item = impl AsRef<[i32]>>,
@@ -72,7 +72,7 @@ pub fn registered(
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
-        // Consecutive partitions with equal replicas share one registration, which saves memory.
+        // Consecutive partitions with equal replicas share one registration, to save memory.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         let registered = match same {
             Some(same) => same,
@@ -93,7 +93,7 @@ fn new(image: &Image, replicas: &[i32], leader_epoch: i32) -> Result<PartitionRe
     Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, leader_epoch, ..Default::default() })
 }
 
-/// Checks that each replica of a partition is on a registered broker, and that no broker has two replicas of it.
+/// Checks that a partition's replicas are on registered brokers, at most one on each broker.
 pub fn check_replicas(image: &Image, replicas: &[i32]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
     let includes = if replicas.is_empty() {

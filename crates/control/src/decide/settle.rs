@@ -1,11 +1,11 @@
-//! Decides new leaders and ISRs after the states of brokers have changed. Many partitions may be affected, so this is
-//! done in pieces, with one transaction for each.
+//! Decides new leaders and ISRs after the states of brokers have changed. The decision is split into pieces, with one
+//! transaction for each, because many partitions may be affected.
 //!
-//! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are left out. Their registrations never change,
-//! and the metadata for clients is computed from the brokers' states.
+//! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are skipped: their registrations never change, and
+//! the metadata for clients is computed from the brokers' states.
 //!
-//! Invariant: a piece depends only on the newest image. Any broker can therefore decide the next piece, and a piece
-//! that is decided twice has no effect the second time.
+//! Invariant: a piece depends only on the newest image. Any broker can therefore decide the next piece, and deciding a
+//! piece again has no effect.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl ChangeBudget {
         self.is_short
     }
 
-    /// Takes one registration from the budget. Returns false if the budget is used up.
+    /// Uses one registration of the budget. Returns false if none is left.
     fn take(&mut self) -> bool {
         self.is_short = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -42,8 +42,7 @@ impl ChangeBudget {
     }
 }
 
-/// Returns the topic id and number of the first partition whose leader or ISR has to change; `None` if there is no such
-/// partition.
+/// Returns the topic id and number of the first partition whose leader or ISR must change, or `None` if there is none.
 pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     match settle_all(image, &mut ChangeBudget::new(1)).first() {
         Some(Change::PartitionsChanged { topic, first, .. }) => Some((*topic, *first)),
@@ -51,7 +50,7 @@ pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     }
 }
 
-/// Returns the number of partitions whose leader or ISR has to change. Consecutive partitions that share a registration
+/// Returns the number of partitions whose leader or ISR must change. Consecutive partitions that share a registration
 /// count as one.
 #[cfg(test)]
 pub fn unsettled(image: &Image) -> usize {
@@ -60,7 +59,7 @@ pub fn unsettled(image: &Image) -> usize {
     usize::MAX - all.left
 }
 
-/// Decides leaders and ISRs of the `urgent` partitions until the budget is used up.
+/// Decides the leaders and ISRs of the `urgent` partitions until the budget is used up.
 pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudget) -> Vec<Change> {
     let mut changes = Vec::new();
     for (topic, number) in urgent {
@@ -79,13 +78,13 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudg
     changes
 }
 
-/// Decides leaders and ISRs of all partitions until the budget is used up. Consecutive partitions are combined into one
-/// change, which a store can write faster.
+/// Decides the leaders and ISRs of all partitions until the budget is used up. Combines consecutive partitions into one
+/// change, because a store can write that faster.
 pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
 
-/// Returns the partition with its new leader and ISR; `None` if nothing has to change.
+/// Returns the partition with its new leader and ISR, or `None` if they do not change.
 fn settled(
     image: &Image,
     topic: &Topic,
@@ -99,7 +98,7 @@ fn settled(
     }
 }
 
-/// Decides the leader and ISR of a partition from the states of `brokers`. Returns `None` if nothing has to change.
+/// Decides the leader and ISR of a partition from the states of `brokers`. Returns `None` if they do not change.
 pub fn settled_by(
     brokers: &Brokers,
     topic: &Topic,
@@ -111,7 +110,7 @@ pub fn settled_by(
 }
 
 /// Calls `next` for all classic partitions until the budget is used up, and returns a change for each new registration.
-/// If no log ends are reported, consecutive partitions that share a registration need only one call.
+/// Without reported log ends, one call serves all consecutive partitions that share a registration.
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEndReport]) -> Option<PartitionRegistration>,
@@ -143,14 +142,14 @@ pub fn each_of(
     changes
 }
 
-/// The changed registrations of one topic. Consecutive partitions become one change.
+/// The changed registrations of one topic. Consecutive partitions are combined into one change.
 #[derive(Default)]
 pub struct Changed {
     stretches: Vec<(usize, Partitions)>,
 }
 
 impl Changed {
-    /// Adds the new registration of the partition `number`. Partitions must be added in ascending order.
+    /// Adds the new registration of the partition `number`. The caller must add partitions in ascending order.
     pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
         match self.stretches.last_mut() {
             Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),

@@ -26,7 +26,7 @@ fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
 }
 
-/// Returns the topic as it is after `change`.
+/// Returns the topic after `change` is applied to the image.
 fn made(image: &Image, broker: &BrokerConfig, name: &str, change: Change) -> Result<Arc<Topic>, Refusal> {
     let mut after = image.clone();
     image.check(broker, &change).and_then(|()| after.apply(broker, &change)).map_err(inapplicable)?;
@@ -69,7 +69,7 @@ fn search_for_colliding_names_takes_no_longer_with_more_topics() {
     let names: Vec<String> = (0..10_000).map(|number| format!("a.{number:05}")).collect();
     let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let (image, config) = (image_of(&topics), broker(""));
-    // Measure the processor time of this thread, so that other load on the machine does not count.
+    // Measure the processor time of this thread, so that other processes on the machine do not affect the result.
     let processor = || clock_gettime(ClockId::ThreadCPUTime);
     let before = processor();
     for number in 0..20_000 {
@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// Creates three brokers and a topic. Its only partition has replicas on all of them, and the first one leads.
+/// Creates three brokers and a topic. The topic's only partition has replicas on all three, and the first broker leads.
 fn cluster() -> Image {
     let mut image = Image::empty(&broker("")).expect("valid");
     for id in 1..=3 {
@@ -354,7 +354,7 @@ fn leader_lacks_committed_records_the_partition_waits_for_the_elr_or_an_unclean_
     assert_eq!(state(&back), (Some(2), 2, vec![2], vec![], vec![1]));
 }
 
-/// Removes a broker from the ISR of the partition, and returns the partition's [`state`].
+/// Makes a broker resign from the partition, and returns the partition's [`state`].
 fn resign(image: &mut Image, id: i32, log: ResignedLog) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let topic = image.topic("t").expect("there").id;
     let broker_epoch = image.node(id).expect("there").registration.epoch;
@@ -560,7 +560,7 @@ fn new_partitions_are_spread_over_live_brokers() {
     assert_eq!((code, &*message), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
 
-/// All machines lose power. All brokers report where their logs end, and the one in `lost` with the longest log becomes
+/// All machines lose power. All brokers report their log ends, and the replica in `lost` with the longest log becomes
 /// leader. Broker 1 is not in `lost`, because the other two could commit records without it.
 #[test]
 fn longest_log_of_the_lost_replicas_leads() {

@@ -1,8 +1,8 @@
 //! Applies changes to an image.
 //!
-//! Images change only here. The changes come from a decision of this broker, from a commit of another one, or from the
-//! store when the broker starts. Invariant: a change is applied completely, or not at all if this broker cannot apply
-//! it.
+//! Only this module changes images. The changes are decisions of this broker, commits of another broker, or the content
+//! of the store when the broker starts. Invariant: a change is applied completely, or not at all if this broker cannot
+//! apply it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,12 +50,12 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// Returns the image with `version` as its version, after the caller has applied that version's changes.
+    /// Returns the image with the number and nonce of `version`, whose changes the caller has already applied.
     pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Applies the changes in order. If one fails, changes before it may stay applied.
+    /// Applies the changes in order. If one fails, the changes before it may remain applied.
     pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
         // Group the changes of a topic, so that its partitions are copied only once.
         let topic_of = |change: &Change| match change {
@@ -118,9 +118,9 @@ impl Image {
         Ok(())
     }
 
-    /// Checks a change that this broker is about to decide: the change must not make settings of a topic contradict
-    /// each other. Commits of other brokers are applied without this check, because their defaults may differ from this
-    /// broker's. If this broker refused such a commit, it could never apply the ones after it.
+    /// Checks a change before this broker decides it: the change must not make the settings of a topic contradict each
+    /// other. Commits of other brokers are applied without this check, because their defaults may differ from this
+    /// broker's. If this broker refused such a commit, it could never apply later ones.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
@@ -147,8 +147,8 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // A topic may already contradict the broker's configuration file. This must not prevent changes of
-                    // other dynamic settings.
+                    // Allow the change if the topic already contradicts the broker's configuration file. Such a topic
+                    // must not prevent changes of other dynamic settings.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),
@@ -159,7 +159,7 @@ impl Image {
         }
     }
 
-    /// Returns the dynamic settings of this broker after the change; `None` if `whom` is another broker.
+    /// Returns the dynamic settings of this broker after the change, or `None` if `whom` is another broker.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,
@@ -222,8 +222,8 @@ impl Image {
         Ok(())
     }
 
-    /// Sets the dynamic settings of the broker `whom`, or of all brokers if it is `None`. Then resolves all settings
-    /// that depend on them. Does nothing if `whom` is another broker.
+    /// Sets the dynamic settings of the broker `whom`, or those for all brokers if `whom` is `None`. Then computes all
+    /// settings that depend on them again. Does nothing if `whom` is another broker.
     fn configure(
         &mut self,
         broker: &BrokerConfig,
@@ -247,8 +247,8 @@ impl Image {
     }
 }
 
-/// Returns the settings of a topic that are in force on this broker. The overrides were decided by a broker whose
-/// defaults may differ. If they contradict this broker's defaults, [`TopicConfig::without_contradiction`] decides.
+/// Returns the effective settings of a topic on this broker. Another broker with other defaults may have decided the
+/// overrides. If they contradict this broker's defaults, [`TopicConfig::without_contradiction`] chooses the settings.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,

@@ -1,4 +1,4 @@
-//! Lets groups of the consumer protocol look up topics of an image by name.
+//! Implements the trait through which groups of the consumer protocol look up topics of an image by name.
 
 use fullbore_rules::group::consumer::Topics;
 use fullbore_wire::Uuid;

@@ -1,34 +1,34 @@
-//! Names of deleted topics. A new topic of such a name must take the deleted ones into account.
+//! Names of deleted topics. A new topic with such a name must take the deleted topics into account.
 //!
-//! A name is remembered as long as a topic has it. Of the names without a topic, only the [`NAMES_MAX`] whose topics
-//! were deleted last are remembered. Copies share all unchanged parts.
+//! The name of an existing topic is always remembered. Among the names without a topic, only the [`NAMES_MAX`] whose
+//! topics were deleted last are remembered. Copies share all unchanged data.
 //!
-//! Invariant: `idle` has exactly those names of `by_name` that no existing topic has.
+//! Invariant: `idle` contains exactly those names of `by_name` that no existing topic has.
 
 use fullbore_rules::sequence::PastTopics;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
 /// Maximum number of remembered names that no topic has. A name has up to 249 bytes and up to four deleted topics, so
-/// these names take at most 20 MB in the store.
+/// these names need at most 20 MB in the store.
 const NAMES_MAX: usize = 10_000;
 
 /// The deleted topics by name.
 #[derive(Debug, Clone, Default)]
 pub struct PastNames {
     by_name: OrdMap<String, PastTopics>,
-    /// The names without a topic, in the order in which their last topics were deleted.
+    /// The names without a topic, in the order in which the last topic of each name was deleted.
     idle: OrdSet<(u64, String)>,
 }
 
 impl PastNames {
-    /// Returns the deleted topics of this name. Empty if the name is not remembered.
+    /// Returns the deleted topics of this name, or an empty value if the name is not remembered.
     pub fn get(&self, name: &str) -> PastTopics {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// Stores `past` as the deleted topics of a name, instead of those stored before. If `past` is empty, removes the
-    /// name. `has_topic` is true if an existing topic has the name.
+    /// Replaces the deleted topics of a name by `past`. If `past` is empty, removes the name. `has_topic` is true if an
+    /// existing topic has the name.
     pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
         self.hold(name);
         match past.is_empty() {
@@ -40,27 +40,28 @@ impl PastNames {
         }
     }
 
-    /// Keeps a name from being forgotten, because a topic has it now.
+    /// Protects a name from being forgotten, because a topic now has it.
     pub fn hold(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.remove(&idle);
         }
     }
 
-    /// Allows a name to be forgotten, because its topic is gone.
+    /// Allows a name to be forgotten, because its topic is deleted.
     pub fn release(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.insert(idle);
         }
     }
 
-    /// Returns the name whose last topic was deleted longest ago. `None` if at most [`NAMES_MAX`] names have no topic.
+    /// Returns the name whose last topic was deleted longest ago. Returns `None` if at most [`NAMES_MAX`] names have no
+    /// topic.
     pub fn forgettable(&self) -> Option<&str> {
         let eldest = self.idle.get_min().filter(|_| self.idle.len() > NAMES_MAX);
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names whose deleted topics differ from those in `before`, apart from names that were forgotten. The
+    /// Returns the names whose deleted topics differ from those in `before`, except for names that were forgotten. The
     /// cost depends on the number of changes.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {

@@ -1,20 +1,20 @@
 //! Accepts a database that is an older copy, after the newest one was lost. All brokers must be stopped.
 //!
-//! The data directories of the brokers name versions and numbers that the copy lacks. Therefore the copy skips all
-//! numbers that brokers may have used since: versions of the metadata, leader epochs, ids of producers, and the numbers
-//! of changes to diskless topics. Changes made since the copy stay lost. Invariant: no number is used for two changes,
-//! and no classic partition is in the same leader epoch twice. The copy keeps the acceptance ([`CopyAcceptance`]),
-//! since partitions that are added or created later must begin above the skipped epochs as well.
+//! The brokers' data directories contain versions and numbers that the copy lacks. Therefore the copy skips all numbers
+//! that brokers may have used since: metadata versions, leader epochs, producer ids, and the numbers of changes to
+//! diskless topics. Changes that were made after the copy remain lost. Invariant: no number is used for two changes,
+//! and no classic partition is in the same leader epoch twice. The copy stores the acceptance ([`CopyAcceptance`]),
+//! since partitions that are added or created later must also begin above the skipped epochs.
 //!
 //! A frozen broker sends no heartbeats, so the check for running brokers does not find it. When it continues, it
-//! commits nothing to the copy: its process is not registered, so it ends. Until then the index refuses it because of
-//! the skipped numbers.
+//! commits nothing to the copy: its process is no longer registered, so it ends. Until then the index refuses its
+//! changes because of the skipped numbers.
 //!
 //! Diskless partitions keep their leader epochs, since no replica leads them. With a later epoch, consumers would read
 //! all their records again.
 //!
-//! The copy does not know which replicas were in sync at the end, so none counts as such. Every data directory counts
-//! as an older copy, and the longest log of a partition leads it.
+//! The copy does not show which replicas were in sync at the end, so no replica counts as in sync. Every data directory
+//! counts as an older copy, and the replica with the longest log leads a partition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,30 +33,31 @@ use fullbore_db::postgres::schema::{self, CHANGES_SKIPPED, Found, check_schema};
 use fullbore_db::postgres::statements::Statements;
 use fullbore_db::postgres::{PostgresSession, QueryError, Server, damaged};
 
-/// Number of skipped versions, for which a cluster with ten commits a second needs four months. A larger number is not
-/// possible, because leader epochs of recreated topics come from versions and have only 32 bits.
+/// Number of skipped versions. A cluster with ten commits per second needs four months for this many. A larger number
+/// is not possible, because the leader epochs of recreated topics are computed from versions and have only 32 bits.
 const VERSIONS_SKIPPED: i64 = 100_000_000;
-/// How many ids of producers are skipped.
+/// Number of skipped producer ids.
 const IDS_SKIPPED: i64 = 1_000_000_000;
-/// Minimum number of skipped leader epochs. Until the version number reaches 400 million, many more are skipped.
+/// Minimum number of skipped leader epochs. Many more are skipped while the version number is below 400 million.
 const EPOCHS_SKIPPED: i32 = 100_000;
-/// A broker counts as running if its last heartbeat is not older than this.
+/// Maximum age of the last heartbeat of a broker that counts as running.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
 
-/// The versions of the metadata before and after an older copy was accepted.
+/// The metadata versions before and after an older copy was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedCopy {
     /// The newest version that the copy had.
     pub before: i64,
-    /// The version from which brokers continue.
+    /// The version from which the brokers continue.
     pub now: i64,
 }
 
-/// Accepts the database of these settings, so that brokers start on it although it lacks changes that they have seen.
+/// Accepts the configured database, so that brokers start with it although it lacks changes that they have seen.
 /// Blocks.
 ///
 /// # Errors
-/// Returns [`UnusableDatabase`] if a broker runs, or if the database cannot be used. The database is unchanged then.
+/// Returns [`UnusableDatabase`] if a broker is running, or if the database cannot be used. In both cases the database
+/// is unchanged.
 pub fn accept_copy(settings: &PlaneSettings) -> Result<AcceptedCopy, UnusableDatabase> {
     let server = Server::new(settings, "fullbore admin accept-copy").map_err(|bad| UnusableDatabase::Away(bad.0))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -75,7 +76,7 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
         "SELECT broker_id FROM fullbore.beats WHERE at > clock_timestamp() - interval '{} seconds' ORDER BY at DESC",
         ALIVE_MAX.as_secs()
     );
-    // If this function returns early, the end of the session rolls the transaction back.
+    // If this function returns early, the session ends and the server rolls the transaction back.
     let epochs = format!(
         "SELECT max(leader_epoch), floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
            (SELECT value FROM fullbore.resource_configs WHERE resource_type = {ACCEPTANCE_RESOURCE})
@@ -103,10 +104,10 @@ async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
     Ok(AcceptedCopy { before, now })
 }
 
-/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch that
-/// the copy knows. An epoch is at most twice the version number, so twice `now` is above all epochs that the copy
-/// lacks. With very large version numbers, epochs no longer come from versions. The result is then at least `newest`
-/// plus a fixed number.
+/// Returns the leader epoch from which classic partitions continue at version `now`. `newest` is the newest epoch in
+/// the copy. An epoch is at most twice the version number, so twice `now` is larger than all epochs that the copy
+/// lacks. With very large version numbers, epochs are no longer computed from versions. In that case the result is at
+/// least `newest` plus a fixed number.
 fn first_leader_epoch(now: i64, newest: Option<i32>) -> i32 {
     let raised = now.saturating_mul(2).min(i64::from(FIRST_LEADER_EPOCH_MAX));
     let raised = i32::try_from(raised).unwrap_or(FIRST_LEADER_EPOCH_MAX);
@@ -148,7 +149,7 @@ mod tests {
         for newest in [None, Some(0), Some(14)] {
             assert_eq!(first_leader_epoch(now, newest), 200_000_014);
         }
-        // At this version, leader epochs are at their limit and no longer come from versions.
+        // At this version, leader epochs have reached their limit and are no longer computed from versions.
         let (now, first) = (20 * VERSIONS_SKIPPED, FIRST_LEADER_EPOCH_MAX);
         assert_eq!(first_leader_epoch(now, None), first);
         assert_eq!(first_leader_epoch(now, Some(first + 5)), first + 5 + EPOCHS_SKIPPED);

@@ -1,4 +1,4 @@
-//! Checks a database before a broker uses it, and returns all findings at once. Each is one line of text.
+//! Checks a database before a broker uses it, and returns all findings at once. Each finding is one line of text.
 //!
 //! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, if
 //! commits could be lost, or if partitions of a running cluster have no leader.
@@ -21,7 +21,7 @@ use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, 
 
 /// The `server_version_num` of the oldest PostgreSQL version that is supported.
 const OLDEST: i64 = 130_000;
-/// The check reports the clocks of the database and of this machine if they differ by more than this.
+/// Maximum difference between the clocks of the database and of this machine that the check does not report.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// A single result of the check.
@@ -42,8 +42,8 @@ pub enum Finding {
     ReadOnly(&'static str),
     /// The server has a setting with which commits may be lost.
     NotDurable(String),
-    /// The database is empty. `may_create` is true if the role may create the schema, as a broker does at its first
-    /// start.
+    /// The database is empty. `may_create` is true if the role has the privilege to create the schema, which a broker
+    /// does at its first start.
     Empty {
         may_create: bool,
     },
@@ -62,7 +62,7 @@ pub enum Finding {
     Pooler {
         is_shared: bool,
     },
-    /// The database's clock is ahead of this machine's clock by this number of milliseconds, or behind if negative.
+    /// The number of ms by which the database's clock is ahead of this machine's clock. Negative if it is behind.
     Clock(i64),
     /// The database contains rows that no broker can have written.
     Damaged(String),
@@ -73,7 +73,8 @@ pub enum Finding {
         topics: u64,
     },
     Broker(BrokerFound),
-    /// Partitions have no leader, and only other brokers can bring them back, not the broker that is about to start.
+    /// Partitions have no leader. The broker that is about to start cannot lead them, so they stay offline until other
+    /// brokers start.
     Offline {
         count: u64,
         /// The name of one of the partitions.
@@ -81,7 +82,8 @@ pub enum Finding {
         /// False if the whole cluster is down.
         has_live_broker: bool,
     },
-    /// Partitions have no leader. They stay offline until the broker `node_id` starts, on whose machine the check runs.
+    /// Partitions have no leader. They stay offline until the broker `node_id` starts. The check runs on that broker's
+    /// machine.
     OfflineUntilStart {
         count: u64,
         /// The name of one of the partitions.
@@ -98,7 +100,7 @@ pub struct BrokerFound {
     pub is_fenced: bool,
     pub is_shutting_down: bool,
     pub is_full: bool,
-    /// The time since the last heartbeat of the broker's process; `None` if it has sent none.
+    /// The time since the last heartbeat of the broker's process, or `None` if it has sent none.
     pub last_heartbeat: Option<Duration>,
 }
 
@@ -207,15 +209,15 @@ impl From<QueryError> for Finding {
             Some(code) if is_refused.contains(&code) => Self::Refused(words),
             Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
             None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
-            // The server wants a password, but the URL has none. The client detects this itself, so the error has no
-            // code of the server.
+            // The server requires a password, but the URL contains none. The client detects this itself, so the error
+            // has no code of the server.
             None if words == "password missing" => Self::Refused(words),
             _ => Self::Unreachable(words),
         }
     }
 }
 
-/// Checks the database that these settings name. Blocks for at most a few times the settings' time limit.
+/// Checks the configured database. Blocks for at most a few times the configured time limit.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -295,11 +297,11 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if a pooler lets its clients share server connections. The sign is that two connections of this check
-/// reach the same server process, or that one connection reaches several.
+/// Returns true if a pooler lets its clients share server connections. The evidence is that two connections of this
+/// check reach the same server process, or that one connection reaches several server processes.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // If no second connection can be opened, for example because the role may open only one, there is nothing to
-    // compare. The connection then counts as not shared.
+    // Without a second connection, there is nothing to compare, for example because the role may open only one. The
+    // connection then counts as not shared.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {

@@ -1,10 +1,11 @@
-//! Sends the broker's heartbeats over a second database connection, at a fixed interval. The answer to a heartbeat has
-//! the last heartbeats of other brokers and the newest metadata version. Over the same connection, the database
-//! notifies the broker of new commits at once.
+//! Sends the broker's heartbeats over a second database connection, at a fixed interval. The response to a heartbeat
+//! contains the last heartbeats of other brokers and the newest metadata version. Over the same connection, the
+//! database notifies the broker of each new commit.
 //!
-//! The failure detector, which judges these heartbeats on other brokers, is in `membership`. Heartbeats have their own
-//! thread and never take the metadata lock, which keeps them on time during long transactions and on a busy broker. All
-//! ages are measured by the database's clock. Invariant: an answer belongs to a heartbeat that was written.
+//! The failure detector, which evaluates these heartbeats on other brokers, is in `membership`. Heartbeats have their
+//! own thread and never take the metadata lock. So they are sent on time even during long transactions and on a busy
+//! broker. All ages are measured by the database's clock. Invariant: a response belongs to a heartbeat that was
+//! written.
 
 use fullbore_host::task;
 use std::io;
@@ -37,7 +38,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// heartbeat does no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
-/// The running heartbeats. Dropping this ends their thread.
+/// The running heartbeats. A drop of this value ends their thread.
 pub struct Heartbeats {
     received: watch::Receiver<HeartbeatAnswer>,
     /// Ends the thread when it is dropped.
@@ -55,15 +56,15 @@ struct HeartbeatSender<K, B> {
     behind: Arc<B>,
     received: watch::Sender<HeartbeatAnswer>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. The warning does not share `vain`, which limits warnings
-    /// about failed heartbeats, because the outage before a restore has used up that limit.
+    /// Limits the rate of the warning about an older copy of the database. It is separate from `vain`, the limit for
+    /// warnings about failed heartbeats, because the outage before a restore has used up that limit.
     went_back: LogRateLimit,
 }
 
 impl Heartbeats {
-    /// Starts the heartbeats of the broker `broker_id`, which runs as `process`.
-    /// `notes` provides the numbers in the data directory, and `known` returns the newest version that this broker has.
-    /// `behind` is called with each newer version that the database reports. Neither `known` nor `behind` may block.
+    /// Starts the heartbeats of the broker `broker_id`, which runs as `process`. `notes` provides the numbers in the
+    /// data directory, and `known` returns the newest version of this broker. The thread calls `behind` with each newer
+    /// version that the database reports. Neither `known` nor `behind` may block.
     ///
     /// # Errors
     /// Returns the system's error if the thread cannot be started.
@@ -105,8 +106,8 @@ impl Heartbeats {
         Ok(Self { received, _stop: stop })
     }
 
-    /// Returns a receiver of the answer to the last heartbeat. The answer is empty at first. If the database was
-    /// restored from an older backup, its answers are ignored.
+    /// Returns a receiver of the response to the last heartbeat. The response is empty at first. Responses of a
+    /// database that was restored from an older backup are ignored.
     pub fn received(&self) -> watch::Receiver<HeartbeatAnswer> {
         self.received.clone()
     }
@@ -140,7 +141,7 @@ where
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.query(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
-        // This task ends when the connection does.
+        // This task ends when the connection ends.
         task::spawn(async move {
             while notified.changed().await.is_ok() {
                 let newest = *notified.borrow_and_update();
@@ -177,9 +178,9 @@ where
         }
     }
 
-    /// Returns the first statements of a session. These statements subscribe to notifications, and delete old
-    /// heartbeats of this broker's earlier processes. Commits before the subscription are not missed, because the first
-    /// heartbeat returns the newest version.
+    /// Returns the first statements of a session. They subscribe to notifications, and delete old heartbeats of this
+    /// broker's earlier processes. Commits before the subscription are not missed, because the response to the first
+    /// heartbeat contains the newest version.
     fn greeting(&self) -> String {
         let (broker, process) = (self.broker_id, literal(&self.process));
         format!(
@@ -216,12 +217,12 @@ fn log_failure(kind: &LogRateLimit, reason: &str) {
     }
 }
 
-/// The database's answer to a heartbeat.
+/// The database's response to a heartbeat.
 struct Answer {
     heartbeat_answer: HeartbeatAnswer,
     /// The newest metadata version in the database.
     newest: Version,
-    /// The version in the database with the same number as the broker's newest version; `None` if there is none.
+    /// The version in the database with the same number as the broker's newest version, or `None` if there is none.
     same: Option<Version>,
 }
 
@@ -247,8 +248,8 @@ impl Answer {
         Ok(Self { heartbeat_answer: HeartbeatAnswer { peers }, newest, same })
     }
 
-    /// Returns true if the database does not have `known`, the broker's newest version. The database is then an older
-    /// copy or a different one.
+    /// Returns true if the database lacks `known`, the broker's newest version. The database is then an older copy or a
+    /// different one.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

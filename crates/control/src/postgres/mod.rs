@@ -1,10 +1,10 @@
 //! The metadata store of a cluster: a PostgreSQL database.
 //!
-//! This module has all SQL for the metadata, while the schema and the connections are in `db`. It makes no decisions:
-//! it writes changes as rows, and reads rows back as changes. The metadata lock is a row lock on the only row of
-//! `cluster`, so it ends with its session. The server ends a session that is idle in a transaction for too long. A
-//! transaction takes two round trips. The first one locks, and reads the commits of other brokers. The second one
-//! writes and commits.
+//! This module contains all SQL for the metadata. The crate `db` contains the schema and the connections. This module
+//! makes no decisions: it writes changes as rows, and reads rows back as changes. The metadata lock is a row lock on
+//! the only row of `cluster`, so it ends with its session. The server ends a session that is idle in a transaction for
+//! too long. A transaction needs two round trips. The first one locks, and reads the commits of other brokers. The
+//! second one writes and commits.
 //!
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
@@ -45,7 +45,7 @@ pub use heartbeat::Heartbeats;
 pub use of_directory::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 pub use offline::find_offline;
 
-/// How long a schema upgrade may take.
+/// Maximum duration of a schema upgrade.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -53,12 +53,12 @@ const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore.cluster, fullbore.schema_version
     FOR UPDATE OF cluster";
 
-/// The database of a cluster. It reconnects when needed.
+/// The database of a cluster. It reconnects when necessary.
 pub struct Postgres {
     connection: DatabaseConnection,
 }
 
-/// A transaction, which has the metadata lock until it is committed or dropped.
+/// A transaction, which holds the metadata lock until it is committed or dropped.
 pub struct PostgresTransaction<'a> {
     store: &'a mut Postgres,
     is_open: bool,
@@ -141,7 +141,7 @@ impl Postgres {
     }
 
     /// Returns the commits after version `at` one by one. Returns `None` if the caller must read the whole state
-    /// instead, because `at` is `None` or too much has changed since.
+    /// instead, because `at` is `None` or too much has changed since then.
     fn progress(
         &self,
         at: Option<Version>,
@@ -174,7 +174,7 @@ impl Postgres {
         Ok(Progress::Whole(read::everything(answers)?))
     }
 
-    /// Returns one column of this process's last heartbeat; 0 if it has sent none.
+    /// Returns one column of this process's last heartbeat, or 0 if it has sent none.
     fn last_heartbeat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
@@ -186,7 +186,7 @@ impl Postgres {
     }
 
     /// Returns true if this version was committed to the database, or is older than all versions that the database
-    /// keeps.
+    /// still lists.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::query_since(version);
         let answers = self.connection.begin_with(&since).map_err(QueryError::failed)?;
@@ -194,11 +194,11 @@ impl Postgres {
     }
 }
 
-/// Upgrades the schema of the database that these settings name, and returns the versions before and after. Running
-/// brokers of the older version then behave as if the database were unavailable. Blocks.
+/// Upgrades the schema of the configured database, and returns the versions before and after. Running brokers of the
+/// older version then behave as if the database were unavailable. Blocks.
 ///
 /// # Errors
-/// Returns [`UnusableDatabase`] if the database cannot be upgraded. The database is unchanged then.
+/// Returns [`UnusableDatabase`] if the database cannot be upgraded. In that case the database is unchanged.
 pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     let away = |reason: String| UnusableDatabase::Away(reason);
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;

@@ -1,6 +1,8 @@
-//! Reads what the database knows of one broker. `fullbore admin check` compares this with the broker's data directory.
+//! Reads the rows of the database about one broker. `fullbore admin check` compares them with the broker's data
+//! directory.
 //!
-//! The comparison itself is not done here. The database is not changed. Invariant: everything is read in one snapshot.
+//! This module does not make the comparison, and does not change the database. Invariant: everything is read in one
+//! snapshot.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -26,16 +28,16 @@ pub struct DirectoryInDatabase {
     pub cluster_id: Uuid,
     /// False if the newest metadata version in the directory's file was never committed to the database.
     pub knows_seen: bool,
-    /// The process that is registered as the broker; `None` if the broker is not registered.
+    /// The process that is registered as the broker, or `None` if the broker is not registered.
     pub registered: Option<RegisteredDirectory>,
     /// The ids of all topics in the cluster.
     pub topics: HashSet<Uuid>,
-    /// The partitions that have a replica on the broker, by topic name and number. The value is true if the replica is
-    /// in the ISR.
+    /// The partitions with a replica on the broker, by topic name and number. The value is true if the replica is in
+    /// the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
-    /// The partitions of which the broker has the only complete replica; `None` if there are none.
+    /// The partitions whose only complete replica is on the broker, or `None` if there are none.
     pub only_complete: Option<OnlyComplete>,
-    /// How many transactions on diskless topics each broker has committed.
+    /// The number of transactions on diskless topics that each broker has committed.
     pub diskless_changes: BTreeMap<i32, i64>,
 }
 
@@ -46,23 +48,23 @@ pub struct RegisteredDirectory {
     pub directory: Uuid,
     /// The random id of the process.
     pub process: Uuid,
-    /// The time since the last heartbeat of the process; `None` if it has sent none.
+    /// The time since the last heartbeat of the process, or `None` if it has sent none.
     pub heartbeat_age: Option<Duration>,
-    /// The newest of the directory's numbers that the process has sent with a heartbeat; 0 if it has sent none.
+    /// The newest number of the directory that the process has sent with a heartbeat, or 0 if it has sent none.
     pub reported: u64,
 }
 
 /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
 ///
 /// # Errors
-/// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come from
-/// the system.
+/// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Returns other errors of
+/// the operating system unchanged.
 pub fn identity_of(directory: &Path) -> std::io::Result<Option<ClusterDirectory>> {
     ClusterDirectory::read(directory)
 }
 
-/// Reads what the database knows of the broker `node_id`. `known` is the content of its directory's file `cluster`.
-/// Blocks for at most about twice the settings' time limit.
+/// Reads the rows of the database about the broker `node_id`. `known` is the content of the file `cluster` in its
+/// directory. Blocks for at most about twice the configured time limit.
 ///
 /// # Errors
 /// Returns a finding with the reason if the database cannot be read.

@@ -1,6 +1,6 @@
 //! Finds the partitions that have no leader. `fullbore admin check` reports them.
 //!
-//! The database is not changed. Invariant: everything is read in one snapshot.
+//! This module does not change the database. Invariant: everything is read in one snapshot.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{flag, next, number, optional_number, text};
 
-/// A broker without a heartbeat for this time counts as down.
+/// A broker that has sent no heartbeat for this time counts as down.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Partitions without a leader.
@@ -33,8 +33,8 @@ impl Offline {
 }
 
 /// Returns findings about the partitions without a leader. A diskless partition needs no leader. `starting` is the
-/// broker on whose machine the check runs. If that broker is down, the partitions that wait for it are in a finding of
-/// their own. Blocks for at most about twice the settings' time limit.
+/// broker on whose machine the check runs. If that broker is down, a separate finding lists the partitions that wait
+/// for it. Blocks for at most about twice the configured time limit.
 pub fn find_offline(settings: &PlaneSettings, starting: Option<i32>) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -62,8 +62,8 @@ async fn look_up(server: &Server, starting: Option<i32>) -> Result<Vec<Finding>,
     let (mut offline, mut waiting) = (Offline::default(), Offline::default());
     for row in next(&mut answers)? {
         let (replicas, isr, elr) = (ids(&row, 3)?, ids(&row, 4)?, ids(&row, 5)?);
-        // With an empty ISR and an empty ELR, the partition gets a leader only after its replicas have reported their
-        // log ends. The check counts all replicas, even if only those in `lost` must report.
+        // If the ISR and the ELR are empty, the partition gets a leader only after its replicas have reported their log
+        // ends. The check counts all replicas, even if only those in `lost` must report.
         let wanted = if isr.is_empty() && elr.is_empty() { replicas } else { [isr, elr].concat() };
         let waits = starting.is_some_and(|id| wanted.contains(&id));
         let kind = if waits { &mut waiting } else { &mut offline };

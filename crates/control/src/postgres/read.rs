@@ -1,4 +1,4 @@
-//! Reads commits from the database: either those after a given version, or the whole state.
+//! Reads commits from the database: either the commits after a given version, or the whole state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,25 +22,26 @@ use fullbore_db::postgres::damaged;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::statements::as_typed;
 
-/// Maximum number of versions that a broker reads one by one. If it is further behind, it reads the whole state.
+/// Maximum number of versions that a broker reads one by one. If it lacks more versions, it reads the whole state.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// Maximum size of changes that are read version by version, in bytes. Beyond it, the whole state is read.
+/// Maximum size in bytes of changes that a broker reads version by version. If they are larger, it reads the whole
+/// state.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;
 
-/// The commits after a version, as far as the database can list them.
+/// The commits after a version, if the database can list them.
 pub enum Since {
     /// All commits after the version, in order.
     Commits(Vec<Commit>),
-    /// There are too many commits to read one by one, or some are no longer kept. The caller should read the whole
-    /// state.
+    /// The commits are too many to read one by one, or the database no longer has all of them. The caller should read
+    /// the whole state.
     TooMuch,
-    /// The database does not have a version that it should have. It is an older copy or a different database.
+    /// The database lacks a version that this broker has seen. It is an older copy or a different database.
     WentBack,
 }
 
-/// Returns the query for the versions from `at` on. [`since`] reads the answer.
+/// Returns the query for the versions from `at` on. [`since`] reads the response.
 pub fn query_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
@@ -51,7 +52,7 @@ pub fn query_since(at: Version) -> String {
     )
 }
 
-/// Reads the answer to [`query_since`].
+/// Reads the response to [`query_since`].
 pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     let Some((first, later)) = rows.split_first() else { return Ok(Since::WentBack) };
     let first = version(first)?;
@@ -75,7 +76,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     Ok(Since::Commits(commits))
 }
 
-/// The query for number and nonce of the newest version. [`version`] reads the answer.
+/// The query for the number and nonce of the newest version. [`version`] reads the response.
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
 /// Reads a version from the first two columns of a row.
@@ -83,7 +84,7 @@ pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
     Ok(Version { number: number(row, 0)?, nonce: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
-/// Returns the queries for the whole state, in the order that [`everything`] expects.
+/// Returns the queries for the whole state, in the order in which [`everything`] reads the responses.
 pub fn query_everything() -> String {
     format!(
         "{NEWEST};
@@ -105,8 +106,7 @@ pub fn query_everything() -> String {
     )
 }
 
-/// Returns the whole state as changes. The settings of brokers come before topics, since the settings of topics depend
-/// on them.
+/// Returns the whole state as changes. The settings of brokers precede the topics, whose settings depend on them.
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
@@ -159,7 +159,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     Ok(())
 }
 
-/// Reads the dynamic settings of brokers. Settings that apply to every broker come first.
+/// Reads the dynamic settings of brokers. Settings that apply to all brokers come first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -257,7 +257,7 @@ fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> 
     })
 }
 
-/// Returns the broker ids in an array column. Its text looks like `{1,2}`.
+/// Returns the broker ids in an array column. Such a column looks like `{1,2}`.
 pub fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));

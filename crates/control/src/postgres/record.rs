@@ -1,7 +1,7 @@
 //! Converts the changes of a version to JSON and back.
 //!
 //! The records here mirror the types of `change`, so that those types can change while the JSON stays the same.
-//! Invariant: reading a text gives the changes that were written, or an error.
+//! Invariant: reading a text returns the changes that were written, or an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,13 +97,13 @@ struct NodeRecord {
     process: String,
     fenced: bool,
     shutting_down: bool,
-    /// False if absent, because brokers did not report a full disk before version 5 of the schema.
+    /// False if absent: before version 5 of the schema, brokers did not report a full disk.
     #[serde(default)]
     disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
-    /// True if absent: before version 4 of the schema, brokers did not report this value, and all of them count as
-    /// serving.
+    /// True if absent: before version 4 of the schema, brokers did not report this value, and all of them served
+    /// diskless topics.
     #[serde(default = "always")]
     serves_diskless: bool,
     /// Host and port by listener name.
@@ -139,7 +139,7 @@ struct RunRecord {
     partition_epoch: i32,
 }
 
-/// Maximum number of partitions in one record. No topic has as many.
+/// Maximum number of partitions in one record, which is more than any topic has.
 const PARTITIONS_MAX: usize = 1 << 20;
 
 /// Returns the changes as JSON.
@@ -302,8 +302,8 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
     })
 }
 
-/// Groups consecutive partitions with equal registrations. Returns the first index, the number of partitions and the
-/// registration of each group.
+/// Groups consecutive partitions with equal registrations. Returns the first partition number, the number of partitions
+/// and the registration of each group.
 pub fn runs(partitions: &Partitions) -> Vec<(usize, usize, &Arc<PartitionRegistration>)> {
     let mut runs: Vec<(usize, usize, &Arc<PartitionRegistration>)> = Vec::new();
     for (number, registered) in partitions.iter().enumerate() {

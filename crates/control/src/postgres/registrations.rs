@@ -14,10 +14,11 @@ use super::super::change::Partitions;
 use super::record;
 use fullbore_db::postgres::statements::{Statements, Value};
 
-/// The ranges of consecutive partitions that change (*stretches*). No two of them overlap.
+/// The ranges of consecutive partitions that change (*stretches*). They do not overlap.
 #[derive(Default)]
 pub struct Registrations {
-    /// The end (exclusive) of each range of changed partitions, by its topic and the number of its first partition.
+    /// The end (exclusive) of each range of changed partitions. The key is the topic and the number of the range's
+    /// first partition.
     stretches: BTreeMap<(Uuid, usize), usize>,
     rows: Vec<Row>,
 }
@@ -38,8 +39,8 @@ struct Span {
 }
 
 impl Registrations {
-    /// Adds partitions of a topic, from number `first` on. If one of them was added before, adds nothing and returns
-    /// false.
+    /// Adds partitions of a topic, whose numbers begin at `first`. If one of them was added before, adds none and
+    /// returns false.
     pub fn add(&mut self, topic: Uuid, first: usize, partitions: &Partitions) -> bool {
         let end = first + partitions.len();
         let before = self.stretches.range(..(topic, end)).next_back();
@@ -68,8 +69,8 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Splits the rows that contain the start or end of a range of changed partitions. Each row is then completely
-    /// inside or outside such a range.
+    /// Splits each row that contains the start or end of a range of changed partitions. Afterwards each row is
+    /// completely inside or outside such a range.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);
@@ -94,14 +95,14 @@ impl Registrations {
         );
     }
 
-    /// Adds the statement that inserts the rows. If the table already has a row with the same first partition, that row
-    /// is updated instead, which saves the check of the foreign key.
+    /// Adds the statement that inserts the rows. If the table already has a row with the same first partition, the
+    /// statement updates that row instead, which saves the check of the foreign key.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
         }
-        // Many rows have the same brokers, so each distinct set of broker lists is sent only once. Rows are sent as
-        // arrays of numbers, which parse fastest.
+        // Many rows have the same brokers, so send each distinct set of broker lists only once. Send the rows as arrays
+        // of numbers, which the database parses fastest.
         let (mut lists, mut numbers): (Vec<&PartitionRegistration>, _) = (Vec::new(), HashMap::new());
         let mut of_rows: Vec<i32> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
@@ -140,7 +141,7 @@ impl Registrations {
         );
     }
 
-    /// Deletes the old rows that lie within one of the new rows.
+    /// Deletes the old rows whose first partition is inside one of the new rows.
     fn delete_covered(&self, statements: &mut Statements) {
         let covered = |row: &Row| Span { topic: row.topic, first: row.first + 1, end: row.first + row.count };
         let covered = self.rows.iter().filter(|row| row.count > 1).map(covered);
@@ -149,7 +150,7 @@ impl Registrations {
         delete_within(statements, "fullbore.partitions", covered.collect(), rows);
     }
 
-    /// Deletes the reported log ends of partitions that have a leader now.
+    /// Deletes the reported log ends of partitions that now have a leader.
     fn forget_log_ends(&self, statements: &mut Statements) {
         let mut led: Vec<Span> = Vec::new();
         for Row { topic, first, count, .. } in self.rows.iter().filter(|row| row.registered.leader.is_some()) {
@@ -164,8 +165,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement with a table `span` of these ranges. The table's columns are topic_id, first, upto and place,
-/// where place counts the ranges from 1.
+/// Begins a statement with a table `span` of these ranges. Its columns are topic_id, first, upto and place, where place
+/// is the number of the range, from 1.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();
@@ -192,14 +193,14 @@ fn integer(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Adds a statement that deletes rows from `table`. The query `rows` finds them for each span. If the table is empty,
-/// the search is skipped.
+/// Adds a statement that deletes rows from `table`. The query `rows` finds the rows of each span. If the table is
+/// empty, the database skips the search.
 fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
     if spans.is_empty() {
         return;
     }
     begin_with(statements, spans);
-    // OFFSET 0 makes the planner use the index for each span, whatever the table's statistics are.
+    // With OFFSET 0, the planner uses the index for each span, even if the table's statistics are outdated.
     let delete = format!(
         " DELETE FROM {table} WHERE ctid = ANY (ARRAY(
             SELECT found.ctid FROM span CROSS JOIN LATERAL ({rows} OFFSET 0) found WHERE EXISTS (SELECT FROM {table})))"

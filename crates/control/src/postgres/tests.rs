@@ -247,7 +247,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
         .map(|at: usize| {
             let (process, reported) = (random_id(), Arc::clone(&reported[at]));
             let every = Duration::from_millis(20);
-            // The first broker has no version yet. The second one has a version that was never committed.
+            // The first broker has no version yet. The second broker has a version that was never committed.
             let known = move || (at == 1).then_some(Version { number: 0, nonce: 1 });
             let behind = move |version| {
                 reported.fetch_max(version, Ordering::SeqCst);
@@ -276,8 +276,8 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let (transaction, _) = store.begin(None).expect("begun");
     transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, nonce: 5 }).expect("committed");
     wait_until("it hears of it", HANGS, || reported.iter().any(|reported| reported.load(Ordering::SeqCst) == 1));
-    // Another connection takes the lock, and the heartbeats continue. Then their own connection is ended, and they
-    // continue over a new one.
+    // Another connection takes the lock, and the heartbeats continue. Then the test ends the heartbeats' connection,
+    // and they continue over a new one.
     let (held, _) = store.begin(None).expect("begun");
     let number: u64 = database.run("SELECT number FROM fullbore.beats WHERE broker_id = 7").parse().expect("a number");
     wait_until("it beats", HANGS, || heartbeats_beyond(7, number + 3));

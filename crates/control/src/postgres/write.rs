@@ -1,4 +1,5 @@
-//! Converts changes to statements. All statements of a transaction are one text, so they take one round trip.
+//! Converts changes to statements. The statements of a transaction are sent as one text, so they need only one round
+//! trip.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +15,16 @@ use super::record;
 use super::registrations::Registrations;
 use fullbore_db::postgres::statements::{Statements, Typed, Value};
 
-/// Maximum number of versions whose nonces are kept.
+/// Maximum number of versions whose nonces the database stores.
 pub const MARKS_MAX: i64 = 100_000;
-/// Maximum number of versions whose changes are kept.
+/// Maximum number of versions whose changes the database stores.
 pub const CHANGES_MAX: i64 = 10_000;
-/// Maximum size of a version's changes in the database. Larger changes are not kept, so brokers that lack the version
-/// read the whole state.
+/// Maximum size in bytes of a version's changes in the database. Larger changes are not stored, so brokers that lack
+/// the version read the whole state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Changes of more bytes than this count as large. They are erased sooner than other changes.
+/// Changes of more bytes than this count as large. The database erases them sooner than other changes.
 const LARGE_BYTES: usize = 32 << 10;
-/// Large changes are kept for this many of the newest versions.
+/// Number of the newest versions whose large changes the database stores.
 const LARGE_MAX: i64 = 100;
 /// The PostgreSQL channel on which brokers are notified of commits.
 pub const CHANNEL: &str = "fullbore";
@@ -158,7 +159,7 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Adds the statement that stores where a broker's log of the partition ends, in place of its earlier report.
+/// Adds the statement that stores the end of a broker's log of the partition, and replaces the broker's earlier report.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEndReport) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET

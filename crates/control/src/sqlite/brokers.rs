@@ -9,7 +9,7 @@ use rusqlite::{Connection, Row, params};
 use super::super::change::Change;
 use super::super::node::{Endpoint, RegisteredBroker};
 
-/// Reads all brokers, and adds a change for each.
+/// Reads all brokers, and adds a change for each of them to `changes`.
 pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut endpoints = endpoints(connection)?;
     let mut query =
@@ -24,7 +24,7 @@ pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Res
 }
 
 fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Result<RegisteredBroker> {
-    // A standalone broker never reports a full disk, since no other broker could take over.
+    // A standalone broker never reports a full disk, because no other broker could lead its partitions.
     let (epoch, is_fenced, is_shutting_down) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let registration = BrokerRegistration { epoch, is_fenced, is_shutting_down, is_full: false };
     let rack: Option<String> = row.get(6)?;

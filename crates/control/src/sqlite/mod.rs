@@ -1,9 +1,9 @@
 //! The metadata store of a standalone broker: an SQLite file.
 //!
-//! This module has the SQL and the schema of that file, and interprets the errors of SQLite. It makes no decisions: it
-//! writes changes as rows, and reads rows back as changes. A successful commit is on disk (write-ahead log,
-//! `synchronous=FULL`), and a refused one changes nothing. After an I/O error, the outcome of a commit is unknown. If
-//! the disk is full, important changes may use the disk reserve.
+//! This module contains the SQL and the schema of that file, and interprets the errors of SQLite. It makes no
+//! decisions: it writes changes as rows, and reads rows back as changes. A successful commit is on disk (write-ahead
+//! log, `synchronous=FULL`), and a refused one changes nothing. After an I/O error, the outcome of a commit is unknown.
+//! On a full disk, important changes may use the disk reserve.
 //!
 //! - `open`: the file, its schema and its identity.
 //! - `read`: converts rows to changes.
@@ -36,7 +36,7 @@ pub struct Sqlite {
     node_id: i32,
 }
 
-/// A transaction, which has locked the database until it is committed or dropped.
+/// A transaction, which holds the database's lock until it is committed or dropped.
 pub struct SqliteTransaction<'a> {
     store: &'a mut Sqlite,
     is_open: bool,
@@ -54,8 +54,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// Returns the whole state, or no commits if `at` is the newest version. The file needs no list of past changes,
-    /// because only this broker writes to it.
+    /// Returns no commits if `at` is the newest version, and otherwise the whole state. The file needs no list of past
+    /// changes, because only this broker writes to it.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;
@@ -75,15 +75,15 @@ impl Sqlite {
         Ok(Progress::Whole(Commit { version: newest, changes }))
     }
 
-    /// Executes a statement, and keeps it compiled for the next time.
+    /// Executes a statement, and caches its compiled form for the next time.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Copies the write-ahead log into the database file, as far as the disk has space for it. Once everything is
+    /// Copies as much of the write-ahead log into the database file as the disk has space for. Once all of it is
     /// copied, SQLite reuses the log from its start.
     fn begin_log_anew(&self) {
-        // PASSIVE does not wait for readers, and it is no error if a reader still uses a part of the log.
+        // PASSIVE does not wait for readers. A reader that still uses a part of the log is no error.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = moved {
             tracing::debug!(%error, "cannot checkpoint control.db-wal");
@@ -123,7 +123,7 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Commits the changes. If the disk is full, the space of the write-ahead log is reused. If that is not enough,
+    /// Commits the changes. On a full disk, the space of the write-ahead log is reused. If that is not enough,
     /// registrations and changes that free space may use the disk reserve.
     fn make_room_for(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let space = Arc::clone(&self.store.space);
@@ -166,7 +166,7 @@ impl SqliteTransaction<'_> {
 
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            // This fails if SQLite has already rolled back, which is fine because no transaction is open then.
+            // This fails if SQLite has already rolled back. That does no harm, because no transaction is open then.
             let _ = self.store.run("ROLLBACK");
         }
     }

@@ -1,4 +1,4 @@
-//! Creates or checks the file `control.db`, and upgrades its schema to this version's if an older release wrote it.
+//! Creates or checks the file `control.db`. If an older release wrote the file, upgrades its schema to this version's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use fullbore_config::BrokerConfig;
 use fullbore_host::disk_space::DiskSpace;
 
 pub const FILE: &str = "control.db";
-/// The schema of the first release. Files with a smaller version come from builds before it, and are refused.
+/// The schema of the first release. Files with a smaller version are refused, because they come from builds before that
+/// release.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// The user_version that SQLite stores in a file with `FIRST_SCHEMA`.
 const FIRST_VERSION: i64 = 10;
@@ -23,14 +24,14 @@ pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// The application id that marks a file as Fullbore's ("Full" in ASCII).
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Once the write-ahead log has this many pages of 4 KiB, a commit copies it into the database file.
+/// Size of the write-ahead log, in pages of 4 KiB, from which on a commit copies it into the database file.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
-/// Maximum number of statements that are kept compiled.
+/// Maximum number of compiled statements that are cached.
 const STATEMENTS_MAX: usize = 32;
 
 impl Sqlite {
-    /// Opens `control.db` in the directory. If the file does not exist, creates it with the id `new_cluster_id`. The
-    /// disk reserve is used if the disk is full.
+    /// Opens `control.db` in the directory. If the file does not exist, creates it with the id `new_cluster_id`. On a
+    /// full disk, the database may use the disk reserve.
     pub fn open(
         directory: &Path,
         broker: &BrokerConfig,
@@ -59,7 +60,7 @@ fn open(directory: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // A standalone broker has only one data directory, so the cluster's id is also used as the directory's id.
+    // A standalone broker has only one data directory, so the cluster's id is also the directory's id.
     Ok((connection, Identity { cluster_id, directory: cluster_id, used: None, store: file.into() }))
 }
 
@@ -70,7 +71,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // Keep temporary data in memory, so that deletions need no disk space for it.
+    // Store temporary data in memory, so that deletions need no disk space for it.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
@@ -101,7 +102,7 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Upgrades the schema from version `found` to the newest one. 0 stands for an empty file.
+/// Upgrades the schema from version `found` to the newest one. `found` is 0 for an empty file.
 fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     if found == 0 {
         transaction.execute_batch(FIRST_SCHEMA)?;

@@ -53,7 +53,7 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
     text.split(',').filter(|id| !id.is_empty()).map(parse).collect()
 }
 
-/// Replaces the registrations of consecutive partitions, from number `first` on, by `partitions`.
+/// Replaces the registrations of consecutive partitions by `partitions`. The first of them has the number `first`.
 pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let end = first + partitions.len();
     cut(connection, topic, first)?;
@@ -81,7 +81,7 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
     connection.prepare_cached(shorter)?.execute(params![topic.0, first, at - first]).map(drop)
 }
 
-/// Inserts rows for partitions that have none yet, from number `first` on.
+/// Inserts rows for partitions that have none yet. The first of them has the number `first`.
 pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let mut insert =
         connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
@@ -109,7 +109,7 @@ fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Reads all reported log ends, and adds a change for each.
+/// Reads all reported log ends, and adds a change for each of them to `changes`.
 pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection
         .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;
@@ -122,7 +122,7 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     Ok(())
 }
 
-/// Stores where a broker's log of this partition ends, in place of its earlier report.
+/// Stores the end of a broker's log of this partition, and replaces the broker's earlier report.
 pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEndReport) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let position = end.position;

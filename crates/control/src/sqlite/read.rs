@@ -22,7 +22,8 @@ pub fn newest(connection: &Connection) -> rusqlite::Result<Version> {
     Ok(Version { number: row.0, nonce: row.1.cast_unsigned() })
 }
 
-/// Returns the nonce of the version with this number. `None` if that version does not exist, or is too old to be kept.
+/// Returns the nonce of the version with this number. Returns `None` if that version does not exist, or is so old that
+/// its nonce was deleted.
 pub fn nonce(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
     let query = "SELECT mark FROM versions WHERE version = ?1";
     let nonce = connection.prepare_cached(query)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;

@@ -68,7 +68,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     );
 }
 
-/// Maximum number of pages that a transaction with a change of one topic writes.
+/// Maximum number of pages that a transaction writes when it changes one topic.
 const TRANSACTION_PAGES: usize = 12;
 
 #[tokio::test]

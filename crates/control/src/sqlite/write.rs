@@ -10,10 +10,10 @@ use super::super::change::{ACCEPTANCE, ACCEPTANCE_RESOURCE, Change, FEATURE_LEVE
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
-/// Maximum number of versions whose nonces are kept.
+/// Maximum number of versions whose nonces the file contains.
 const MARKS_MAX: i64 = 100_000;
 
-/// Writes all changes, and the version that they result in.
+/// Writes all changes, and the new version.
 pub fn all(connection: &Connection, changes: &[Change], version: Version) -> rusqlite::Result<()> {
     changes.iter().try_for_each(|change| one(connection, change))?;
     stamp(connection, version)

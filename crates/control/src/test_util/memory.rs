@@ -1,5 +1,4 @@
-//! A metadata store in memory, for tests. Several brokers can share one, as they would share a database. Tests can
-//! inject faults.
+//! A metadata store in memory, for tests. Several brokers can share it like a database. Tests can inject faults.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -34,14 +33,14 @@ struct State {
     threads: BTreeSet<String>,
 }
 
-/// When the connection breaks during a commit.
+/// The moment at which the connection breaks during a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The connection breaks before the store receives the commit.
     Before,
     /// The connection breaks after the commit is made.
     After,
-    /// The connection breaks before the commit is made. The store makes the commit later, while another caller waits
+    /// The connection breaks before the store makes the commit. The store makes it later, while another caller waits
     /// for the lock.
     Meanwhile,
     /// The connection breaks after the commit is made, and the store stays unreachable.
@@ -76,8 +75,7 @@ impl Memory {
         self.shared.change(|state| state.fault = Some(fault));
     }
 
-    /// Returns true unless [`Fault::ForLong`] has made the store unreachable. [`Memory::mend`] makes it reachable
-    /// again.
+    /// Returns false if [`Fault::ForLong`] has made the store unreachable. [`Memory::mend`] makes it reachable again.
     pub fn is_reachable(&self) -> bool {
         !self.shared.state().is_unreachable
     }
@@ -92,12 +90,12 @@ impl Memory {
         self.shared.state().commits.clone()
     }
 
-    /// Keeps only the first `length` commits, as if an older copy had been restored.
+    /// Removes all but the first `length` commits, as if an older copy had been restored.
     pub fn restore(&self, length: usize) {
         self.shared.change(|state| state.commits.truncate(length));
     }
 
-    /// Takes the lock as another broker would, until the caller drops the result.
+    /// Takes the lock for another broker, and holds it until the caller drops the result.
     pub fn locked(&self) -> Held {
         self.shared.change(|state| state.waiting += 1);
         let mut state = self.shared.wait_while(|state| state.is_locked);
@@ -117,7 +115,7 @@ impl Memory {
     }
 }
 
-/// The lock of the store, which is released when this is dropped.
+/// Holds the store's lock until it is dropped.
 pub struct Held(Arc<Shared>);
 
 impl Drop for Held {

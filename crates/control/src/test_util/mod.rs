@@ -1,5 +1,5 @@
-//! Control planes for the tests of this crate and of others. The store is in memory. Several brokers can share it, and
-//! tests can break its connections.
+//! Control planes with a store in memory, for the tests of this crate and of other crates. Several brokers can share
+//! the store, and tests can break its connections.
 
 mod memory;
 
@@ -27,7 +27,7 @@ pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
     /// Creates the registration of a broker without addresses. The broker's previous process was killed, but the logs
-    /// lost nothing.
+    /// lost no records.
     pub fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
     }
@@ -49,7 +49,7 @@ impl Control {
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
-    /// Blocks until the writer has carried out everything that was queued before.
+    /// Blocks until the writer has carried out all commands that were queued before.
     pub fn settle(&self) {
         self.queue().expect("it is open").act(|_| ());
     }
@@ -87,8 +87,8 @@ pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<A
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-/// Opens the control plane of a broker that shares a store with others. The broker has the data directory with id
-/// `directory`, and a single listener on this machine.
+/// Opens the control plane of a broker that shares a store with other brokers. The broker's data directory has the id
+/// `directory`, and the broker has a single listener, on this machine.
 ///
 /// # Errors
 /// Returns [`OpenError`] if the settings contradict those in the store.
@@ -101,7 +101,7 @@ pub fn member(memory: &Memory, id: i32, directory: u128, listener: &str, port: u
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
-/// Fences a broker, but leaves the decisions on its partitions to another process.
+/// Fences a broker without deciding about its partitions, as if the fencing process had then ended.
 pub fn fence_alone(memory: &Memory, id: i32) {
     let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
@@ -112,7 +112,7 @@ pub fn fence_alone(memory: &Memory, id: i32) {
     commit_beside(&mut owner.store, image.version(), change);
 }
 
-/// Commits `change` after the version `newest`, as another broker would.
+/// Commits `change` as the version after `newest`, for another broker.
 pub fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
     let number = newest.map_or(0, |newest| newest.number) + 1;
     let (transaction, _) = store.begin(newest).expect("begun");

@@ -1,4 +1,4 @@
-//! Tests of several brokers that share a database. Each has its own data directory.
+//! Tests of several brokers that share a database. Each broker has its own data directory.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ fn knows(control: &Control, topic: &str) -> bool {
     control.image().topic(topic).is_some()
 }
 
-/// The first broker has a limit of its own. The second one does not know the limit, and creates a topic that
-/// contradicts it. The first broker must still apply that commit and all later ones.
+/// The first broker has its own limit. The second broker does not have this limit, and creates a topic that contradicts
+/// it. The first broker must still apply that commit and all later ones.
 #[tokio::test]
 async fn broker_follows_commits_despite_a_topic_that_contradicts_its_settings() {
     let database = Database::create();
@@ -149,7 +149,7 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
     let heartbeats = opened.control.heartbeats().expect("a cluster");
     wait_until("it beats", HANGS, || heartbeats.borrow().peers.iter().any(|peer| peer.process == process));
-    // Dropping the control plane ends the broker without a controlled shutdown, as if it were killed.
+    // A drop of the control plane ends the broker without a controlled shutdown, like a kill.
     drop(opened);
     let opened = of_cluster(directories[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
@@ -205,15 +205,15 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // The broker waits for only one unanswered request and one failed connection attempt. If each command waited, the
-    // commands would take 6,000 s.
+    // The broker waits for only one unanswered request and one failed connection attempt. If it waited for each
+    // command, the commands would last 6,000 s.
     assert!(started.elapsed() < HANGS, "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();
 }
 
-/// Measures how long it takes until another broker shows a change:
-/// `cargo test --workspace --lib -- --ignored --nocapture until_others`.
+/// Measures the time until another broker shows a change: `cargo test --workspace --lib -- --ignored --nocapture
+/// until_others`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn until_others_show_a_change() {
@@ -239,7 +239,8 @@ async fn until_others_show_a_change() {
     }
 }
 
-/// Measures a transaction that changes 3,000 registrations, first of consecutive partitions and then of scattered ones.
+/// Measures a transaction that changes 3,000 registrations: first those of consecutive partitions, then those of
+/// scattered ones.
 #[test]
 #[ignore = "a measurement"]
 fn many_partitions_change() {
@@ -284,7 +285,7 @@ fn many_partitions_change() {
     }
 }
 
-/// Runs three idle brokers for a while, and measures how much work they cause for PostgreSQL.
+/// Runs three idle brokers for a while, and measures how much work they cause in PostgreSQL.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn three_brokers_idle() {

@@ -1,5 +1,5 @@
-//! Tests with topics whose settings contradict the broker's configuration file, because the topics were created under
-//! other settings of the broker. Only changes that concern the contradiction are refused.
+//! Tests with topics whose settings contradict the broker's configuration file, because the broker had other settings
+//! when they were created. Only changes that concern the contradiction are refused.
 
 use super::*;
 

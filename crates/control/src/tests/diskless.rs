@@ -79,7 +79,7 @@ async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() 
     let refused = alter_broker(&opened.control, BrokerScope::Every, compact, set("compact")).await;
     assert_eq!(refused.expect_err("t has it from there").code, ErrorCode::INVALID_CONFIG);
     drop(opened);
-    // A broker with the policy `compact` in its configuration file must still start, because another broker may have
+    // A broker must still start if its configuration file has the policy `compact`, because another broker may have
     // created the topic.
     let opened = try_open(directory.path(), "log.cleanup.policy=compact").expect("opens");
     assert!(!opened.control.image().topic("t").expect("there").config.cleanup.compact);

@@ -1,4 +1,4 @@
-//! Tests with many partitions on a real PostgreSQL. A failover, a stop and a start are each too large for one
+//! Tests with many partitions on a real PostgreSQL server. A failover, a stop and a start are each too large for one
 //! transaction.
 
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::seam::afresh;
 use super::*;
 use fullbore_tests::postgres::Database;
 
-/// How long a test waits before it fails.
+/// Maximum wait of a test before it fails.
 const HANGS: Duration = Duration::from_secs(120);
-/// Number of partitions of the test's topic. The first transaction of a failover may change fewer.
+/// Number of partitions of the test's topic. This is more than the first transaction of a failover may change.
 const PARTITIONS: i32 = 3_000;
 
 /// Starts the brokers 1 to 3.
@@ -27,7 +27,7 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
     (1..=3).map(start).collect()
 }
 
-/// Creates the topic over a connection of its own, which has a longer time limit than the brokers'.
+/// Creates the topic over a separate connection, which has a longer time limit than the brokers' connections.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
     let (mut owner, _images) = MetadataWriter::new(store_of(database), broker(""), Box::new(random_id)).expect("valid");
@@ -40,7 +40,7 @@ fn create_many(database: &Database, control: &Control) {
     });
 }
 
-/// Waits for a future. Each call has its own runtime, because calls to the control plane block their thread.
+/// Waits for a future. Each call creates a runtime, because calls to the control plane block their thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
@@ -96,7 +96,7 @@ fn let_join(control: &Control, id: i32) {
     assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
 }
 
-/// In one transaction, the failover of all partitions would take six seconds, but the time limit is three seconds.
+/// The failover of all partitions would take six seconds in one transaction, but the time limit is three seconds.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
@@ -128,7 +128,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     hand_over(&stopping.control);
     assert!(is_gone(3)(&stopping.control.image()));
     drop(stopping);
-    // The second broker is killed and started again. Its new process fences the old one.
+    // The second broker is killed and started again. Its new process fences the old process.
     let (killed, opened) = brokers.pop().expect("the second");
     let epoch = opened.control.broker_epoch();
     drop(opened);
@@ -141,8 +141,8 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// A third of the partitions need an election, for which the database takes 15 seconds here. The time limit of a
-/// transaction is four seconds. If the first one had 1,000 partitions, it would take five seconds.
+/// A third of the partitions need an election, which takes 15 seconds in this database. The time limit of a transaction
+/// is four seconds. If the first transaction included 1,000 partitions, it would take five seconds.
 #[test]
 fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transactions() {
     let limit = "control.plane.timeout.ms=4000";
@@ -166,8 +166,8 @@ fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transact
     assert_same(&database, &third.control);
 }
 
-/// A command arrives during a failover. It is committed with the next piece, and does not wait until all partitions
-/// have failed over.
+/// A command arrives during a failover. It must be committed with the next piece, and must not wait until all
+/// partitions have failed over.
 #[test]
 fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     let database = Database::create();
@@ -200,8 +200,8 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Creates the command that registers `process` as the broker `id`. The directory's id is the broker's id, so that each
-/// broker has a directory of its own.
+/// Creates the command that registers `process` as the broker `id`. The id of the directory equals the broker's id, so
+/// that each broker has its own directory.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     super::register_with(id, id.unsigned_abs().into(), process)
 }

@@ -1,4 +1,5 @@
-//! Tests of the control plane on a real PostgreSQL, with the faults that a database over a network can have.
+//! Tests of the control plane on a real PostgreSQL server, with the faults of a database that is reached over a
+//! network.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::Server;
 
-/// How long a test waits before it fails.
+/// Maximum wait of a test before it fails.
 const HANGS: Duration = Duration::from_secs(120);
 
 fn server(url: &str, timeout_ms: u64) -> Server {
@@ -27,7 +28,7 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Opens a new connection, as another broker would.
+/// Opens a new connection, like another broker.
 pub fn store_of(database: &Database) -> Postgres {
     connect(&database.url(), 5_000).expect("connects")
 }
@@ -60,8 +61,8 @@ fn several_first_starts_at_once_make_one_cluster() {
 }
 
 /// In the first round, the broker loses its connection during a COMMIT, which the database completes. In the second
-/// round, the database ends the session, so nothing is committed. Both times the broker must find out which of the two
-/// has happened.
+/// round, the database ends the session, so nothing is committed. In both rounds the broker must find out whether the
+/// commit was made.
 #[test]
 fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
@@ -71,8 +72,8 @@ fn unanswered_commit_is_looked_up_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // A trigger makes the transaction wait for this advisory lock, so that the test can cut the connection
-        // meanwhile.
+        // A trigger makes the transaction wait for this advisory lock, so that the test can cut the connection during
+        // the wait.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
@@ -85,7 +86,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
             let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
-        // `pg_locks` also lists the locks in the databases of other tests, so name this database.
+        // `pg_locks` also lists locks in the databases of other tests, so select those of this database.
         let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         let waits = format!("SELECT count(*) {waiting}");
@@ -122,7 +123,7 @@ fn frozen_broker_loses_the_lock() {
     let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, nonce: 1 });
     assert!(late.is_err(), "its lock is gone");
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
-    // The store goes on over a new connection.
+    // The store continues over a new connection.
     assert!(matches!(frozen.begin(Some(version)), Ok((_, Progress::Since(since))) if since.is_empty()));
 }
 
@@ -138,7 +139,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     for _ in 0..20 {
         assert!(is_away(&owner.transact(|draft| draft.topics(&create_command("u")))));
     }
-    // If each attempt took as long as a call may, the attempts would take 100 s.
+    // If each attempt lasted for the time limit of a call, the attempts would take 100 s.
     assert!(started.elapsed() < Duration::from_secs(40), "{:?}", started.elapsed());
     let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);
@@ -195,7 +196,7 @@ fn names_from_clients_are_stored_unchanged() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at every possible point. Commits that were answered must still be there.
+/// The server ends the session at every possible point. Acknowledged commits must still be in the database.
 #[test]
 fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();
@@ -219,7 +220,7 @@ fn ended_session_leaves_no_partial_commit() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The primary key of the versions prevents a commit that was decided on an older state.
+/// The primary key of the versions prevents a commit that was decided on an outdated state.
 #[test]
 fn version_is_committed_only_once() {
     let database = Database::create();
@@ -233,7 +234,7 @@ fn version_is_committed_only_once() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Each writer must see the commits of all others before it decides.
+/// Each of four writers must see the commits of all others before it decides.
 #[test]
 fn four_writers_at_once_never_decide_on_an_older_state() {
     let database = Database::create();

@@ -1,5 +1,5 @@
-//! Tests of the settings of groups and client metrics. The settings are stored and shown, and a resource is gone once
-//! its last setting is removed.
+//! Tests of the settings of groups and client metrics: they are stored and returned, and a resource is removed together
+//! with its last setting.
 
 use super::*;
 use fullbore_config::Resource;
@@ -81,7 +81,7 @@ async fn a_refused_change_changes_nothing() {
     assert_eq!(control.image().epoch(), 1, "the broker registered");
 }
 
-/// If a list did not fit into a response, every client that requests it would be disconnected.
+/// If a list did not fit into a response, the broker would have to disconnect every client that requests it.
 #[tokio::test]
 async fn list_setting_grows_up_to_the_size_of_a_response() {
     let directory = tempfile::tempdir().expect("tempdir");

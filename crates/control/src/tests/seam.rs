@@ -17,7 +17,7 @@ use fullbore_config::Resource;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_tests::postgres::Database;
 
-/// Returns a source of ids that gives the same sequence in every run.
+/// Returns a source of ids that returns the same sequence in every run.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     let mut drawn = 0_u128;
     Box::new(move || {
@@ -73,7 +73,7 @@ enum AnyCommand {
 }
 
 impl AnyCommand {
-    /// Decides the command and returns the answer as text.
+    /// Decides the command and returns the outcome as text.
     fn decided(&self, draft: &mut Draft<'_>) -> String {
         match self {
             Self::Topics(command) => format!("{:?}", draft.topics(command)),
@@ -131,8 +131,8 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same random commands must give the same outcomes, changes and images on all stores. A new writer that reads
-    /// the store afterwards must have the same image, too.
+    /// The same random commands must have the same outcomes, changes and images on all stores. A new writer that reads
+    /// the store afterwards must have the same image too.
     #[test]
     fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
@@ -169,8 +169,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.reporting(!reports_whole)), &image);
     }
 
-    /// Random registrations are changed on SQLite and on PostgreSQL. A writer that follows the changes must have the
-    /// same image as a writer that starts afterwards.
+    /// Changes random partition registrations, once in SQLite and once in PostgreSQL. A writer that applies each change
+    /// must get the same image as a writer that starts afterwards and reads the whole state.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
@@ -184,7 +184,8 @@ proptest! {
     }
 }
 
-/// Returns two images: that of a writer that follows these changes, and that of a writer that starts afterwards.
+/// Returns two images: that of a writer that follows the changes `changed`, and that of a writer that starts
+/// afterwards.
 fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
@@ -260,8 +261,8 @@ fn decision_is_based_on_changes_of_another_writer() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// The topic is in no published image, so no broker has files of it. If the store recorded the topic as deleted, no
-/// broker would ever report that the files are removed, and the record would stay.
+/// No published image contains the topic, so no broker has files of it. If the store recorded the topic as deleted, no
+/// broker would ever report that the files are removed, and the record would never be deleted.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -280,7 +281,7 @@ fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     assert_eq!(afresh(sqlite(directory.path())), format!("{:?}", images.borrow()));
 }
 
-/// Names must be remembered and forgotten in the same way in the rows, in the stored versions and in the image.
+/// The rows, the stored versions and the image must remember and forget the same names.
 #[test]
 fn names_of_deleted_topics_are_read_as_written() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -389,14 +390,14 @@ fn store_restored_from_an_older_copy_is_not_followed() {
         }
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
         assert_eq!(other_images.borrow().topics().len(), 1);
-        // The store stays refused as an older copy, even when it has as many versions as before.
+        // The store is still refused as an older copy when it has as many versions as before.
         let newest = memory.commits().last().map(|commit| commit.version);
         commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
     }
 }
 
-/// Deletes a topic whose leader epoch has risen, and creates it again. Returns the images of a writer that follows
-/// these changes, and of one that starts afterwards.
+/// Deletes a topic whose leader epoch has risen, and creates it again. Returns the image of a writer that follows these
+/// changes, and that of a writer that starts afterwards.
 fn made_again<S: Store>(open: impl Fn() -> S) -> [String; 2] {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
@@ -478,7 +479,8 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker must be published on request, although no command arrives. Two commits become one image.
+/// Commits of another broker must be published on request, even if no command arrives. Two commits are published as one
+/// image.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();

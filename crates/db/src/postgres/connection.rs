@@ -1,5 +1,5 @@
-//! A database connection for a thread that blocks, with one request at a time. It is opened when it is first needed,
-//! and again after it has ended.
+//! A database connection for a blocking thread, with one request at a time. It is opened when it is first needed, and
+//! again after it was closed or broken.
 //!
 //! Invariants: every call ends within a time limit. After a failed attempt to connect, calls fail with the same error
 //! during a pause of at most `PAUSE_MAX`. The connection can be dropped anywhere, even in a task of another runtime.
@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A connection to a database, which may be open or closed.
 pub struct DatabaseConnection {
     server: Arc<Server>,
-    /// The runtime in which the session runs while a caller waits. `None` only while the connection is being dropped.
+    /// The runtime in which the session runs while a caller waits. `None` only during the drop of the connection.
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
     /// The last failed attempt to connect: its time, the pause after it, and its error.
@@ -47,7 +47,7 @@ impl DatabaseConnection {
     }
 
     /// Opens a session if none is open, within the time limit of one call. During the pause after a failed attempt,
-    /// returns that attempt's error at once.
+    /// returns the error of that attempt at once.
     pub fn connect(&mut self) -> Result<(), QueryError> {
         if self.session.is_some() {
             return Ok(());
@@ -81,7 +81,7 @@ impl DatabaseConnection {
         Some(self.block_on(work(session, self.server.call_max)))
     }
 
-    /// Sends statements over the open session, and returns their rows. After an error the session is closed, since its
+    /// Sends statements over the open session, and returns their rows. After an error, closes the session, since its
     /// state is unknown.
     pub fn query(&mut self, statements: &str) -> Result<Vec<Rows>, QueryError> {
         let Some(requested) = self.with_session(|session, call_max| session.query(statements, call_max)) else {
@@ -93,8 +93,8 @@ impl DatabaseConnection {
         requested
     }
 
-    /// Sends statements that begin a transaction, or that can be repeated without harm. If the open session turns out
-    /// to have ended, opens a new one and sends them again.
+    /// Sends statements that begin a transaction, or that can be repeated without harm. If the session has ended in the
+    /// meantime, opens a new one and sends the statements again.
     pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, QueryError> {
         let was_connected = self.session.is_some();
         self.connect()?;
@@ -115,7 +115,7 @@ impl DatabaseConnection {
         }
     }
 
-    /// Closes the session and stops its current statement.
+    /// Closes the session and cancels its current statement.
     pub fn hang_up(&mut self) {
         if let Some(session) = self.session.take() {
             self.block_on(session.close());
@@ -131,7 +131,7 @@ impl Drop for DatabaseConnection {
     fn drop(&mut self) {
         drop(self.session.take());
         if let Some(runtime) = self.runtime.take() {
-            // The task that owns the socket is dropped without waiting for it.
+            // Drop the task that owns the socket without waiting for it.
             runtime.shutdown_background();
         }
     }

@@ -1,6 +1,6 @@
 //! Interprets the errors of PostgreSQL.
 //!
-//! Invariant: no error text contains a password. The server's messages do not have one, and the URL is never quoted.
+//! Invariant: no error text contains a password. The server's messages do not contain one, and the URL is never quoted.
 
 use std::error::Error;
 use std::io;
@@ -14,9 +14,9 @@ use crate::{CommitError, StoreError};
 pub struct QueryError {
     /// The message of the server, or the reason why the connection failed.
     pub words: String,
-    /// The server's error code; `None` if it sent none. An answer that takes too long counts as QUERY_CANCELED.
+    /// The server's error code, or `None` if it sent none. A response that takes too long counts as QUERY_CANCELED.
     pub code: Option<SqlState>,
-    /// True if it is certain that the statements had no effect, and will not have one later.
+    /// True if the statements certainly had no effect, and will not have one later.
     pub is_certain: bool,
 }
 
@@ -26,8 +26,8 @@ impl QueryError {
         Self { words: words.into(), code: None, is_certain: false }
     }
 
-    /// Creates the error for an answer that takes too long. The caller should not reconnect, since a new connection
-    /// would hardly be faster.
+    /// Creates the error for a response that takes too long. The caller should not reconnect, since a new connection
+    /// would probably be as slow.
     pub fn slow(words: impl Into<String>) -> Self {
         Self { code: Some(SqlState::QUERY_CANCELED), ..Self::lost(words) }
     }
@@ -37,7 +37,7 @@ impl QueryError {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Returns true if the connection has ended, so that a new connection may help.
+    /// Returns true if the connection has ended. In that case a new connection may succeed.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {
@@ -51,7 +51,7 @@ impl QueryError {
         StoreError::Away(self.words)
     }
 
-    /// Converts the error into that of a commit, whose outcome may be unknown.
+    /// Converts the error into the error of a commit, whose outcome may be unknown.
     pub fn not_committed(self) -> CommitError {
         match self.is_certain {
             true => CommitError::Refused(self.failed()),
@@ -81,7 +81,7 @@ impl From<tokio_postgres::Error> for QueryError {
     }
 }
 
-/// Creates the error for contents that cannot be right.
+/// Creates the error for invalid data in the database.
 pub fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged(reason.into())
 }

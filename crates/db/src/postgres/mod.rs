@@ -1,4 +1,4 @@
-//! PostgreSQL: sessions with one request at a time, and the schema that a cluster uses.
+//! PostgreSQL: sessions with one request at a time, and the schema of a cluster's database.
 //!
 //! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
 //! - `settings` has the settings of every session, and makes them work behind a pooler, too. `session` is a session

@@ -1,4 +1,5 @@
-//! Explains why a broker cannot start with its database. The message names the address that was tried, and a remedy.
+//! Explains why a broker cannot start with its database. The message contains the address of the failed connection, and
+//! a remedy.
 //!
 //! A running broker does not use these messages, since it continues without its database. Invariant: a message may
 //! contain names from the settings, but never the password.
@@ -11,7 +12,7 @@ use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
-/// Returns the message for the log, to be shown after the name of the database.
+/// Returns the message for the log, which follows the name of the database.
 pub fn words_at_start(server: &Server, error: &QueryError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
@@ -26,7 +27,7 @@ fn what(server: &Server, error: &QueryError) -> String {
     }
 }
 
-/// Returns the paths of the Unix sockets in the settings. `None` if any of the hosts is not a Unix socket.
+/// Returns the paths of the Unix sockets in the settings, or `None` if any of the hosts is not a Unix socket.
 fn sockets(server: &Server) -> Option<String> {
     let ports = server.config.get_ports();
     let socket = |(at, host): (usize, &Host)| match host {

@@ -1,5 +1,5 @@
-//! The schema of the database. The first broker creates it, every start checks it, and only `fullbore admin` upgrades
-//! it.
+//! The schema of the database. The first broker creates it, every broker checks it when it starts, and only `fullbore
+//! admin` upgrades it.
 
 use fullbore_wire::Uuid;
 
@@ -10,7 +10,8 @@ use super::statements::literal;
 use crate::StoreError;
 use std::time::Duration;
 
-/// The tables of the first release. Schemas with smaller versions come from builds before it, and cannot be upgraded.
+/// The tables of the first release. Schemas with smaller versions cannot be upgraded, because they come from builds
+/// before that release.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// The version of `FIRST_SCHEMA`.
 pub const FIRST_VERSION: i64 = 8;
@@ -21,13 +22,13 @@ const TRANSACTIONS: &str = include_str!("schema_9.sql");
 /// The version of the schema that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// The number that `fullbore admin accept-copy` adds to each broker's count of changes to the index of diskless topics.
-/// An older copy of the database may lack the last changes, whose numbers must not be used again. Brokers need decades
-/// for this many changes.
+/// An older copy of the database may lack the last changes, and their numbers must not be used again. Brokers need
+/// decades to make this many changes.
 pub const CHANGES_SKIPPED: i64 = 1_000_000_000;
-/// The advisory lock that is held while the schema is created or upgraded ("fullbore" in ASCII).
+/// The advisory lock ("fullbore" in ASCII) that a broker or tool holds while it creates or upgrades the schema.
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
-/// The schema that a database has.
+/// The state of the schema in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// There is no schema with the name `fullbore`.
@@ -36,7 +37,7 @@ pub enum Found {
     EmptySchema,
     /// There is a schema `fullbore`, but its tables belong to another program.
     Foreign,
-    /// There is a schema of Fullbore with this version.
+    /// The database has a schema of Fullbore with this version.
     Version(i64),
 }
 
@@ -67,7 +68,7 @@ impl From<StoreError> for SchemaError {
 const READ: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
     EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
 
-/// Returns the schema that the database has.
+/// Returns the state of the schema in the database.
 pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
     let rows = one(session.query(READ, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
@@ -128,7 +129,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// Applies those `migrations` that the schema does not have yet, and returns the version before the upgrade.
+/// Applies those `migrations` that the schema lacks, and returns the version before the upgrade.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.query(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
@@ -143,7 +144,7 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
     let done = usize::try_from(found - FIRST_VERSION).map_err(|_| SchemaError::Unreleased(found))?;
     let statements = migrations[done..].join("\n;");
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
-    // Wait for the metadata lock, so that the transaction that holds it can finish first.
+    // Wait for the metadata lock, so that the transaction that holds this lock can end first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
     session.query(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)

@@ -1,7 +1,7 @@
 //! The address and credentials of the database, from the URL in `control.plane`.
 //!
-//! The connections are opened in `session`. Invariant: the password is sent only to the server, and is in no log line
-//! or error.
+//! `session` opens the connections. Invariant: the password is sent only to the server, and does not appear in log
+//! lines or errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,37 +19,36 @@ use fullbore_config::PlaneSettings;
 use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// The port that is used if the URL does not name one.
+/// The port for a URL without a port.
 pub const PORT: u16 = 5432;
-/// Minimum idle time before a keepalive is sent. The system counts it in seconds.
+/// Minimum idle time before a keepalive is sent. The operating system counts this time in whole seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 /// The address and credentials of a database.
 #[derive(Clone)]
 pub struct Server {
-    /// The connection's parameters. The parameters lack the password if it is in a file.
+    /// The connection's parameters. They do not include a password that is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,
     /// The time limit of one call.
     pub call_max: Duration,
-    /// Counts the calls; `None` if they are not counted.
+    /// Counts the calls. `None` if they are not counted.
     pub counted: Option<CountedCalls>,
-    /// Limits how often the log reports that there is a pooler.
+    /// Limits the rate of log lines about a pooler.
     pub pooled: Arc<LogRateLimit>,
     shown: String,
 }
 
 impl Server {
-    /// Reads the URL, and the TLS files that it names.
+    /// Reads the URL, and the TLS files that are given in it.
     ///
     /// # Errors
     /// Returns [`BadServer`] if the URL or a file is invalid. The reason does not quote the URL.
     pub fn new(settings: &PlaneSettings, application: &str) -> Result<Self, BadServer> {
         let (url, parameters) = url::take(settings.url())?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            // Only the text before the first colon is used, because the rest comes from the error's source and would
-            // quote the URL.
+            // Use only the text before the first colon. The rest comes from the error's source and would quote the URL.
             let words = error.to_string();
             let words = words.split(':').next().unwrap_or("invalid");
             BadServer(format!("{words}; control.plane must have the form postgres://user@host:{PORT}/database"))
@@ -63,7 +62,7 @@ impl Server {
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
-        // Read the TLS files now, so that the broker does not start if they are unusable.
+        // Read the TLS files now, so that the broker does not start with unusable files.
         encryption.load().map_err(unusable)?;
         if config.get_application_name().is_none() {
             config.application_name(application);
@@ -74,7 +73,7 @@ impl Server {
             .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
-        // Divide the time limit among the hosts, so that a silent one leaves time for the others.
+        // Divide the time limit among the hosts, so that a silent host leaves time for the others.
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
@@ -82,7 +81,7 @@ impl Server {
         Ok(Self { config, encryption, password_file, call_max, counted: None, pooled: Arc::default(), shown })
     }
 
-    /// Returns the server with a counter for its calls.
+    /// Adds a counter for the calls to this server.
     pub fn counted(self, calls: CountedCalls) -> Self {
         Self { counted: Some(calls), ..self }
     }
@@ -92,8 +91,8 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session, which has the parameters of the URL and `settings`. Reads the files
-    /// with the password, the authorities and the certificate again, since they may have changed.
+    /// Returns the configuration of a new session, with the parameters of the URL and `settings`. Reads the files with
+    /// the password, the authorities and the certificate again, since they may have changed.
     ///
     /// # Errors
     /// Returns [`BadServer`] if a file cannot be read or used.

@@ -1,8 +1,8 @@
-//! A session with the database. It handles one request at a time.
+//! A session with the database, which handles one request at a time.
 //!
-//! A request is a text with one or more statements, which are sent at once. The answer has the rows of each statement
-//! that returns rows, in the order of the statements. `rows` reads the values in them. Invariant: every call ends once
-//! the server has been silent for a time limit.
+//! A request is a text with one or more statements, which are sent at once. The response contains the rows of each
+//! statement that returns rows, in the order of the statements. `rows` reads the values of these rows. Invariant: every
+//! call ends once the server has been silent for a time limit.
 
 use fullbore_host::task;
 use std::borrow::Cow;
@@ -22,21 +22,21 @@ use super::server::Server;
 use super::settings::SessionSettings;
 use crate::calls::CountedCalls;
 
-/// How much longer than the server's own time limit a call waits. In this time the server can report that a statement
-/// exceeded the limit.
+/// How much longer a call waits than the server's own time limit. During this time, the server can report that a
+/// statement exceeded its limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// An open session. A task that drives its connection runs on the runtime in which the session was opened.
+/// An open session. A task that drives the session's connection runs on the runtime in which the session was opened.
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
-    /// `SET LOCAL` statements that are sent in front of each request. Empty if the session's own settings work.
+    /// `SET LOCAL` statements that precede each request. Empty if the session's own settings take effect.
     in_transactions: String,
 }
 
 impl PostgresSession {
-    /// Connects to the server. When the server notifies the session of a new version, the version is sent to
+    /// Connects to the server. When the server notifies the session of a new version, the session sends this version to
     /// `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, QueryError> {
         let opened = Self::connected(server, settings, notified).await;
@@ -103,13 +103,13 @@ impl PostgresSession {
         Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
     }
 
-    /// Returns true if a pooler does not pass the session's settings on to the server. Each transaction must then set
-    /// them again.
+    /// Returns true if a pooler does not pass the session's settings on to the server. In that case each transaction
+    /// must set them again.
     pub fn is_pooled(&self) -> bool {
         !self.in_transactions.is_empty()
     }
 
-    /// Sends the statements and waits for all answers. The wait for a single row or statement ends after
+    /// Sends the statements and waits for all responses. The wait for a single row or statement is limited to
     /// `statement_max` plus [`ANSWER_MARGIN`].
     pub async fn query(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, QueryError> {
         let started = Instant::now();
@@ -127,8 +127,8 @@ impl PostgresSession {
             return Err(QueryError::not_requested("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        // The settings are sent in front of the statements, even in front of BEGIN. They then apply to the transaction
-        // that BEGIN opens. ROLLBACK is sent without settings, since a failed transaction accepts no other statement.
+        // Send the settings before the statements, even before BEGIN. They then apply to the transaction that BEGIN
+        // opens. Send ROLLBACK without settings, since a failed transaction accepts no other statement.
         let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),
@@ -148,7 +148,7 @@ impl PostgresSession {
         Ok(answers)
     }
 
-    /// Closes the session and stops its current statement.
+    /// Closes the session and cancels its current statement.
     pub async fn close(self) {
         drop(self.client);
         self.driven.abort();
@@ -156,7 +156,7 @@ impl PostgresSession {
     }
 }
 
-/// Returns true if a pooler refuses the settings of a new connection. The text is PgBouncer's.
+/// Returns true if a pooler refuses the settings of a new connection. The text is from PgBouncer.
 fn refuses_settings(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db_error| db_error.message().contains("unsupported startup parameter"))
 }

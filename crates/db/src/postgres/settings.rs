@@ -1,28 +1,28 @@
 //! The settings that every session needs: the syntax of literals, durable commits, and time limits.
 //!
 //! A pooler in transaction mode ignores or refuses the settings of a session, so each transaction has to set them
-//! again. Invariant: a session is used only if its settings have taken effect.
+//! again. Invariant: a session is used only if its settings are in effect.
 
 use std::time::Duration;
 
 use super::rows::{Rows, text};
 use crate::StoreError;
 
-/// The server ends a transaction that is idle for a call's time limit divided by this number. A broker that waits for
-/// the lock can then get it.
+/// A divisor: the server ends a transaction that was idle for a call's time limit divided by this number. A broker that
+/// waits for the lock can then get it.
 const FROZEN_PART: u32 = 2;
 /// Settings that a transaction cannot set for itself. The server needs them before it reads the first statement, but
-/// `SET LOCAL` is a statement.
+/// `SET LOCAL` is itself a statement.
 const OF_SESSION: [&str; 3] =
     ["standard_conforming_strings", "default_transaction_isolation", "default_transaction_read_only"];
-/// Settings that are not verified. No decision depends on them, and the server may show them in another form.
+/// Settings that are not verified. No decision depends on them, and the server may return them in another form.
 const UNIMPORTANT: [&str; 2] = ["client_min_messages", "search_path"];
 
 /// The settings of a session, by name.
 pub struct SessionSettings(Vec<(String, String)>);
 
 impl SessionSettings {
-    /// Creates the settings for a session whose calls take at most `call_max`. Settings in `own`, in the form
+    /// Creates the settings for a session with the time limit `call_max` for each call. Settings in `own`, in the form
     /// `-c name=value`, take precedence.
     pub fn new(call_max: Duration, own: &str) -> Self {
         let (ms, frozen_ms) = (call_max.as_millis().to_string(), (call_max / FROZEN_PART).as_millis().to_string());
@@ -51,7 +51,7 @@ impl SessionSettings {
         options.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the query for the values that are in effect.
+    /// Returns the query for the values in effect.
     pub fn question(&self) -> String {
         let names: Vec<_> = self.important().map(|(name, _)| format!("'{name}'")).collect();
         format!("SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})", names.join(", "))
@@ -61,11 +61,11 @@ impl SessionSettings {
         self.0.iter().filter(|(name, _)| !UNIMPORTANT.contains(&name.as_str()))
     }
 
-    /// Checks the answer to [`SessionSettings::question`]. Returns true if all settings are in effect, and false if
+    /// Checks the response to [`SessionSettings::question`]. Returns true if all settings are in effect, and false if
     /// each transaction has to set them.
     ///
     /// # Errors
-    /// Returns a sentence for the operator if a setting is not in effect that a transaction cannot set for itself.
+    /// Returns a sentence for the operator if a setting is not in effect and a transaction cannot set it for itself.
     pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
         let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
         let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;
@@ -85,7 +85,7 @@ impl SessionSettings {
         Ok(are_all)
     }
 
-    /// Returns `SET LOCAL` statements for one transaction, with all settings but those in `OF_SESSION`.
+    /// Returns `SET LOCAL` statements for one transaction, with all settings except those in `OF_SESSION`.
     pub fn of_transaction(&self) -> String {
         let of_it = self.0.iter().filter(|(name, _)| !OF_SESSION.contains(&name.as_str()));
         of_it.map(|(name, value)| format!("SET LOCAL {name} = '{value}'; ")).collect()

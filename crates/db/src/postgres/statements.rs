@@ -7,7 +7,7 @@ use std::fmt::{Display, Write};
 
 use fullbore_wire::{Text, Uuid};
 
-/// A list of statements, each with a semicolon at its end.
+/// A list of statements. Each ends with a semicolon.
 #[derive(Default)]
 pub struct Statements(String);
 
@@ -17,7 +17,7 @@ impl Statements {
         self.0
     }
 
-    /// Adds a statement, in which each `?` is replaced by the next of the `values`.
+    /// Adds a statement, and replaces each `?` in it by the next one of the `values`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");
@@ -33,7 +33,7 @@ impl Statements {
         }
     }
 
-    /// Adds a part of a statement, in which each `?` is replaced by the next of the `values`.
+    /// Adds a part of a statement, and replaces each `?` in it by the next one of the `values`.
     pub fn fill(&mut self, text: &str, values: &[&dyn Value]) {
         let mut parts = text.split('?');
         self.0.push_str(parts.next().unwrap_or_default());
@@ -55,7 +55,7 @@ macro_rules! as_displayed {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn put(&self, statement: &mut String) {
-                // Write the number in parentheses. Two minus signs in a row would begin a comment.
+                // Write the number in parentheses, because two minus signs in a row would begin a comment.
                 let _ = write!(statement, "({self})");
             }
         }
@@ -92,7 +92,7 @@ impl Value for Vec<Option<i32>> {
     }
 }
 
-/// Text from this program, or text that was checked. It must not contain the character 0.
+/// Text from this program, or text that was checked. It must not contain the NUL character.
 impl Value for String {
     fn put(&self, statement: &mut String) {
         quote(statement, self);
@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns a client's text without the escapes with which [`Typed`] has stored it.
+/// Returns a client's original text, without the escapes that [`Typed`] has added for the database.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();

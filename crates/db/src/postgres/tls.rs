@@ -11,7 +11,7 @@ use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
-/// How connections to the database are encrypted.
+/// The encryption of connections to the database.
 #[derive(Clone)]
 pub enum Encryption {
     /// Connections are not encrypted.
@@ -66,7 +66,7 @@ fn in_words_of_url(text: String) -> String {
     names.iter().fold(text, |text, (setting, name)| text.replace(setting, name))
 }
 
-/// Creates TLS sessions. Has no connector if TLS is off.
+/// Creates TLS sessions. Contains no connector if TLS is off.
 #[derive(Clone)]
 pub struct MakeSession(Option<Connector>);
 

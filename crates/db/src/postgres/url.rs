@@ -1,7 +1,7 @@
-//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. It reads the parameters for
-//! TLS. It accepts the others if they change nothing, and refuses them otherwise.
+//! Handles the parameters of a database URL that libpq supports but tokio-postgres does not. It reads the parameters
+//! for TLS. It accepts any other parameter whose value changes nothing, and refuses the rest.
 //!
-//! The rest of the URL is parsed by tokio-postgres. Invariant: no error quotes a part of the URL that could belong to a
+//! tokio-postgres parses the remaining URL. Invariant: no error quotes a part of the URL that could belong to a
 //! password.
 
 use std::path::PathBuf;
@@ -31,10 +31,11 @@ const PASSED_ON: [&str; 16] = [
     "tcp_user_timeout",
     "user",
 ];
-/// The value of `sslrootcert` that stands for the system's authorities.
+/// The value of `sslrootcert` that means the system's authorities.
 const SYSTEM: &str = "system";
 
-/// The error of an invalid URL, or of a file that it names. The text does not contain the password.
+/// The error for an invalid URL, or for an invalid file that is given in the URL. The text does not contain the
+/// password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadServer(pub String);
@@ -49,7 +50,7 @@ pub struct TlsParameters {
     key_password: Option<String>,
 }
 
-/// Splits the URL into the part that tokio-postgres reads and the TLS parameters.
+/// Splits the URL into the URL for tokio-postgres and the TLS parameters.
 ///
 /// # Errors
 /// Returns [`BadServer`] with the parameter's name if a parameter is unknown or not supported.
@@ -62,8 +63,8 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // Show the name only if it looks like the name of a parameter. Other text could belong to a password that
-            // contains a question mark.
+            // Show the name only if it looks like the name of a parameter. Other text could belong to a password with a
+            // question mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };
@@ -75,7 +76,7 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
 }
 
 impl TlsParameters {
-    /// Accepts a parameter. Returns false if libpq does not have a parameter of this name.
+    /// Accepts a parameter. Returns false if libpq has no parameter of this name.
     ///
     /// # Errors
     /// Returns [`BadServer`] if the parameter or its value is not supported.
@@ -121,7 +122,7 @@ impl TlsParameters {
     }
 
     /// Sets the TLS mode in `config`. As in libpq, certificates are verified if the mode requires it, or if the URL
-    /// names authorities.
+    /// contains authorities.
     ///
     /// # Errors
     /// Returns [`BadServer`] if the mode is unknown, or if parameters contradict each other.

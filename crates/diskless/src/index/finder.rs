@@ -1,8 +1,8 @@
-//! Reads from the index without waiting for commits. A reader finds the extents that contain its records, and the
-//! broker finds the changes of other brokers.
+//! Reads from the index without waiting for commits. Readers use it to find the extents that contain their records, and
+//! the change feed uses it to find the commits of other brokers.
 //!
-//! A search first waits for one of a few connections. Its blocking call then runs on a separate thread, so that it
-//! delays no other task.
+//! A search waits until one of a few connections is free. Its blocking call then runs on a separate thread, so that it
+//! does not delay other tasks.
 
 use std::ops::Range;
 use std::path::Path;
@@ -50,8 +50,8 @@ impl RunFinder {
         self.find(move |finder| finder.partitions(&ids)).await
     }
 
-    /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
-    /// before `offset`, or the first extent after `offset` if there is no such extent.
+    /// Returns up to `count` consecutive extents of a partition. The first one is the last extent that begins at or
+    /// before `offset`. If no extent does, the answer starts with the first extent after `offset`.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -64,9 +64,9 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions with records in `offsets`. If the markers of `count` or more of them are in
-    /// `offsets`, the answer covers only the range up to the `count`-th marker. The answer includes transactions that
-    /// have records in the covered range but their markers after it.
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of their markers are in
+    /// `offsets`, the answer covers only the range up to the `count`-th marker. It includes transactions with records
+    /// in the covered range whose markers come after it.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -80,8 +80,7 @@ impl RunFinder {
     }
 
     /// Returns the first extent in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`, or `None` if
-    /// there is none. Each step of the search takes a connection and returns it, so that other searches can run in
-    /// between.
+    /// there is none. The search uses a connection for one step at a time, so that other searches can run in between.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -91,8 +90,8 @@ impl RunFinder {
         offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        // Binary search, which works because `max_timestamp_so_far` never falls with growing offsets. Every extent that
-        // begins before `low` is too old. The extent in `found`, if any, begins at or after `high`.
+        // A binary search works because `max_timestamp_so_far` never falls as offsets grow. Every extent that begins
+        // before `low` is too old. `found` is the best extent so far, if any; it begins at or after `high`.
         let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -21,8 +21,8 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has created a [`ManualIndex`]. The finder of that index then runs on this thread as
-/// well.
+/// Returns true if the current thread has created a [`ManualIndex`]. The searches in its index then run on the current
+/// thread too, instead of a separate one.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }
@@ -30,13 +30,13 @@ pub fn is_here() -> bool {
 /// Sends the outcome of a commit to the pipeline.
 pub type CommitAnswerer = oneshot::Sender<Result<CommitAnswer, CommitError>>;
 
-/// The next thing that the index has to do.
+/// The next work of the index.
 pub enum Turn {
     /// A commit, with the sender for its outcome.
     Commit(Vec<UploadedObject>, CommitAnswerer),
     /// A request that is not a commit.
     Other(OtherTurn),
-    /// There is no request, so the GC may run.
+    /// No request is waiting, so the GC may run.
     Idle,
 }
 
@@ -44,7 +44,7 @@ pub enum Turn {
 pub struct OtherTurn(IndexRequest);
 
 impl OtherTurn {
-    /// Returns how many partitions a read covers, or 0 if the request is not a read.
+    /// Returns the number of partitions to refresh, or 0 if the request is not a refresh.
     pub fn partitions(&self) -> usize {
         match &self.0 {
             IndexRequest::Refresh(partitions, ..) => partitions.len(),
@@ -52,7 +52,7 @@ impl OtherTurn {
         }
     }
 
-    /// Answers a read with an error, as if the database were down.
+    /// Answers a refresh with an error, as if the database were down.
     pub fn refuse_refresh(self) {
         if let IndexRequest::Refresh(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));
@@ -115,8 +115,8 @@ impl<S: IndexStore> ManualIndex<S> {
         work(&mut self.index.store)
     }
 
-    /// Returns three numbers of partitions: those whose state is in memory, those with their own window, and those
-    /// whose producer rows the GC counts.
+    /// Returns the sizes of three maps, in partitions: states in memory, windows, and progress of the trimming of
+    /// producer rows.
     pub fn kept(&self) -> [usize; 3] {
         [self.index.known.len(), self.index.windows.len(), self.index.trims.len()]
     }

@@ -31,7 +31,8 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Makes commits of one object each, with a batch for every partition. Each partition has its own producer.
+/// An index to which the test commits objects one by one. Each object has a batch for every partition, and each
+/// partition has its own producer.
 struct Commits {
     index: Index<SqliteIndex>,
     partitions: Vec<DisklessPartitionId>,
@@ -62,7 +63,7 @@ impl Commits {
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
         self.made += 1;
-        // Runs the GC, as the index thread does between commits.
+        // Run the GC, as the index thread does between commits.
         while self.index.tidy(RUNS_FOUND, NOW).expect("tidied") {}
         took
     }
@@ -77,7 +78,7 @@ async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64)
     let mut took = Vec::with_capacity(FINDS);
     let mut place = 1_u64;
     for _ in 0..FINDS {
-        // Knuth's multiplier. The upper bits of the result are as good as random.
+        // Knuth's multiplier for random numbers, of which only the upper bits are random enough.
         place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let partition = partitions[(place >> 33) as usize % partitions.len()];
         let offset = ((place >> 17) % end.unsigned_abs()).cast_signed();

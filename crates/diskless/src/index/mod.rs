@@ -66,11 +66,11 @@ use fullbore_host::random_id;
 
 /// Time between two passes of producer expiry through all partitions, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Maximum number of partitions whose whole state one query reads. The query has a time limit, and a partition often
-/// has a few thousand rows.
+/// Maximum number of partitions whose state one query reads completely. The query has a time limit, and a partition
+/// often has a few thousand rows.
 pub const UNKNOWN_AT_ONCE: usize = 16;
-/// Maximum number of producers that one transaction removes. Other requests wait for the transaction, so it must be
-/// short.
+/// Maximum number of producers that one transaction removes. Other requests wait until the transaction ends, so it must
+/// be short.
 const EXPIRED_AT_ONCE: usize = 1024;
 
 /// An uploaded object that this broker wants to commit.
@@ -87,10 +87,10 @@ pub struct UploadedObject {
 pub struct RefreshedPartition {
     /// The current row of the partition.
     pub row: PartitionRow,
-    /// The batches of the partition's producers, from the requested offset on.
+    /// The batches of the partition's producers at the requested offset or later.
     pub producers: Vec<ProducerRow>,
-    /// The last sequences on the deleted partition of the same name, for producers that have not written to this
-    /// partition. Empty if the requested offset is not 0.
+    /// The last sequences of producers that have written to the deleted partition of the same name, but not to this
+    /// one. Empty if the requested offset is not 0.
     pub predecessor: ProducerTails,
 }
 
@@ -99,11 +99,11 @@ pub struct RefreshedPartition {
 pub struct CommitAnswer {
     /// The verdict on each batch of each object.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The rows, after the commit, of the partitions with batches in the objects. Each row comes with an offset:
-    /// `producers` contains all appended batches of the partition from that offset on.
+    /// The rows of the partitions that have batches in the objects, as they are after the commit. For each row there is
+    /// an offset: `producers` contains all batches of the partition that were appended at or after it.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// The batches of producers: first those that other brokers have committed, then those of this commit. Some of them
-    /// may have been in an earlier answer.
+    /// The batches of producers: first those that other brokers have committed, then those of this commit. An earlier
+    /// answer may already have contained some of them.
     pub producers: Vec<ProducerRow>,
     /// The extents that this commit has added.
     pub runs: Vec<BatchRun>,
@@ -113,9 +113,9 @@ pub struct CommitAnswer {
 pub struct Index<S> {
     store: S,
     known: HashMap<DisklessPartitionId, PartitionState>,
-    /// How many batches are retained of each producer, for partitions without a setting of their own.
+    /// How many batches of each producer are retained in a partition that is not in `windows`.
     window: usize,
-    /// How many batches are retained of each producer, for partitions with a setting of their own.
+    /// How many batches of each producer are retained, for each partition with its own setting.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
@@ -127,22 +127,23 @@ struct Expiry {
     after_ms: i64,
     /// The last partition that the current pass has finished, or 0 at the start of a pass.
     done_to: DisklessPartitionId,
-    /// When the next pass is due, by the wall clock in ms.
+    /// When the next pass is due, in ms since 1970.
     due_ms: i64,
-    /// When the current pass began, in ms. Idle times are computed for this moment throughout the pass, so that the
-    /// same producers are removed from the rows and from memory.
+    /// When the current pass began, in ms. The whole pass computes idle times for this moment. The rows and the memory
+    /// therefore lose the same producers.
     began_ms: i64,
 }
 
 impl<S: IndexStore> Index<S> {
-    /// Creates an index that has no partition in memory yet.
+    /// Creates an index without any partition's state in memory.
     pub fn new(store: S, window: usize) -> Index<S> {
         let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0, began_ms: 0 };
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Updates the state of `partitions` from the store. Returns the row of each partition and its producers' batches
-    /// from the given offset on, or `None` if the partition does not exist. The partitions must be distinct.
+    /// Updates the state of `partitions` from the store. For each partition, returns its row and the batches of its
+    /// producers at or after the given offset, or `None` if the partition does not exist. The partitions must be
+    /// distinct.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -184,7 +185,7 @@ impl<S: IndexStore> Index<S> {
         Ok(self.refresh(&[(partition, from)])?.pop().flatten())
     }
 
-    /// Reads the rows of these partitions, and of their producers from the given offsets on.
+    /// Reads the rows of these partitions, and the rows of their producers at or after the given offsets.
     fn read(&mut self, partitions: Vec<(DisklessPartitionId, i64)>) -> Result<CommitFound, StoreError> {
         let found = self.store.begin(&CommitQuestion { partitions, objects: Vec::new() })?;
         let succeeded = self.succeed(&found.partitions);
@@ -192,8 +193,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the partitions of a commit that are not in memory, a few at a time. Leaves out the first few, because the
-    /// commit reads them in its own first round trip. Returns the producer rows that were read.
+    /// Reads the state of the partitions in a commit that are not in memory, [`UNKNOWN_AT_ONCE`] at a time. Skips the
+    /// first group, because the commit reads it in its own first round trip. Returns the producer rows that were read.
     fn read_rest(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -213,8 +214,8 @@ impl<S: IndexStore> Index<S> {
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
-        // If this read fails, the state in memory is kept. Reading all of it again could take even longer than the read
-        // that failed.
+        // If this read fails, the state in memory is kept. A retry that had to read everything again could take even
+        // longer.
         let rest = self.read_rest(&touched).map_err(CommitError::Refused)?;
         let objects_requested = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_requested };
@@ -229,8 +230,8 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The commit has failed, but the decision has already changed the state in memory, which may no longer
-                // match the rows. The state is dropped, so that a later call reads it again.
+                // The decision has already changed the state in memory, but the commit has failed, so the state may
+                // differ from the rows. Drop the state; a later call reads it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
@@ -253,7 +254,7 @@ impl<S: IndexStore> Index<S> {
         self.store.retain_batches(partitions, window)
     }
 
-    /// Deletes the partitions of a topic. `known` are the partitions of the topic that this broker knows.
+    /// Deletes the partitions of a topic. `known` are those of its partitions that this broker knows.
     ///
     /// # Errors
     /// Returns an error if [`IndexStore::delete`] does.
@@ -282,14 +283,14 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // Extents are deleted even if this call has trimmed producer rows. Otherwise, rows that are added as fast as
+        // Delete extents even if this call has trimmed producer rows. Otherwise, a producer that adds rows as fast as
         // they are trimmed would delay the deletion of extents forever.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Reads some producer rows of a partition, from offset `from` on, and removes those that are no longer needed.
-    /// Removes nothing if the state of the partition is not in memory.
+    /// Reads some producer rows of a partition, beginning at offset `from`, and removes those that are no longer
+    /// needed. If the partition's state is not in memory, removes nothing.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
         if let Some(state) = self.known.get(&id) {
@@ -313,7 +314,7 @@ impl<S: IndexStore> Index<S> {
     /// Runs the next step of producer expiry if a pass is due. Returns false if no pass is due or the pass has ended.
     fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
         let Index { store, known, expiry, .. } = self;
-        // A due time more than one interval ahead means that the clock was set back. The pass is then due now.
+        // If the due time is more than one interval ahead, the clock was set back, and the pass is due now.
         let is_early = now_ms < expiry.due_ms && expiry.due_ms.saturating_sub(now_ms) <= EXPIRY_INTERVAL_MS;
         if is_early || expiry.after_ms == i64::MAX {
             return Ok(false);
@@ -334,14 +335,14 @@ impl<S: IndexStore> Index<S> {
         Ok(true)
     }
 
-    /// Returns for each partition the offset up to which its state is in memory, or 0 if it is not in memory.
+    /// Returns the next offset of each partition's state in memory, or 0 for a partition without state in memory.
     fn known_to(&self, touched: &BTreeSet<DisklessPartitionId>) -> Vec<(DisklessPartitionId, i64)> {
         let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
         touched.iter().map(known_to).collect()
     }
 
-    /// Decides on a commit and writes the result within the open transaction. `since` has, for each partition, the
-    /// offset up to which its state was in memory before the commit read any row.
+    /// Decides on a commit and writes the result within the open transaction. `since` has the next offset of each
+    /// partition's state in memory before the commit read any row.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
@@ -376,9 +377,9 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Creates the state of those partitions that are not in memory yet and have a predecessor. Each state starts with
-    /// the producer rows that the predecessor, a deleted partition of the same name, has left. The caller then applies
-    /// the partition's own batches.
+    /// Creates states for those partitions that have a predecessor but no state in memory yet. The predecessor is a
+    /// deleted partition of the same name, and its producer rows form the first part of the state. The caller then
+    /// applies the partition's own batches.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -429,16 +430,16 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
-        // The window is set before batches are applied. If another broker has set a larger window, the additional
-        // batches are then retained.
+        // Set the window before batches are applied. If another broker has set a larger window, more batches must be
+        // retained.
         for row in &partitions {
             let window = self.window_of(row.id).max(row.window);
             let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             state.window = state.window.max(window);
         }
         for row in producers {
-            // The producer rows of a deleted partition stay in the index for the next partition of the same name. The
-            // batches of these rows go into `deleted`.
+            // A deleted partition leaves its producer rows in the index, for the next partition of the same name. The
+            // batches of these rows are added to `deleted`.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for batch in &row.batches.batches {
@@ -465,8 +466,8 @@ impl<S: IndexStore> Index<S> {
 }
 
 /// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
-/// producer's last record is in no row that was read. The marker has the producer's next sequence, so the sequence of
-/// the last record is one lower.
+/// producer's last record is in no row that was read. The sequence of that record is then computed: it is one less than
+/// the producer's next sequence, which the marker contains.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

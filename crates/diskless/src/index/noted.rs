@@ -1,9 +1,8 @@
-//! Counts the changes that each broker has committed to the index, in memory and in a file of the data directory. If an
-//! index has fewer changes of a broker than were counted, it is an older copy. If it suddenly has very many more, an
-//! older copy was accepted while this process ran, so the state that this process has in memory may be lost.
+//! Counts the changes that each broker has committed to the index, in memory and in a file of the data directory. An
+//! index with fewer changes of a broker than counted is an older copy. If the number of changes jumps, an operator
+//! accepted an older copy while this process ran. The process may then have state in memory that the copy lacks.
 //!
-//! The file is written in place and not flushed. After a crash, the file may have too low counts, but never too high
-//! ones.
+//! The file is overwritten in place and not flushed. After a crash, its counts may be too low, but never too high.
 //!
 //! Invariant: a count is used only if the file is complete and belongs to this cluster.
 
@@ -27,14 +26,14 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 pub const FILE: &str = "diskless-counter";
 /// Minimum time between two writes of the file if only the counts of other brokers have risen.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Maximum time that a commit waits for a write of the file, counted from the start of that write. If a write hangs,
-/// only the first commit waits, and later ones continue at once.
+/// How long a write of the file may delay commits, counted from the start of that write. If a write hangs, the first
+/// commit waits for this time, and later commits do not wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The number of changes that each broker has committed, by broker id.
 pub type ChangeCounts = BTreeMap<i32, i64>;
 
-/// A broker some of whose committed changes are missing from an index.
+/// A broker whose committed changes are not all in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub broker_id: i32,
@@ -49,7 +48,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Returns the first broker with fewer changes in `found` than in `known`, or `None` if there is no such broker.
+/// Returns the first broker that has fewer changes in `found` than in `known`, or `None` if there is none.
 pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     known.iter().find_map(|(&broker_id, &known)| {
         let found = found.get(&broker_id).copied().unwrap_or(0);
@@ -75,7 +74,7 @@ struct SharedNotes {
 #[derive(Default)]
 struct Noted {
     counts: ChangeCounts,
-    /// True once this process has read the counts of all brokers in the index.
+    /// True once this process has read the counts of all brokers from the index.
     has_read: bool,
     /// The next work of the writer thread.
     next: NextWrite,
@@ -84,13 +83,13 @@ struct Noted {
     is_closed: bool,
 }
 
-/// The possible work of the writer thread, with the most urgent last.
+/// The next work of the writer thread. A later variant is more urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum NextWrite {
-    /// Nothing, because the file has all counts.
+    /// No work, because all counts are in the file.
     #[default]
     Nothing,
-    /// Only counts of other brokers have risen. The thread writes the file once its last write is a second ago.
+    /// Only counts of other brokers have risen. The thread writes the file a second after its last write.
     Others,
     /// The count of this broker has risen. The thread writes the file at once.
     Own,
@@ -105,8 +104,8 @@ impl NotedChanges {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(FILE))?;
         let counts = noted_changes(directory, cluster_id);
         if counts.is_empty() {
-            // The file may have a longer text of another cluster. A shorter text would not overwrite its end, so the
-            // file is emptied.
+            // A shorter text would leave the end of a longer old text, for example of another cluster. The file is
+            // therefore emptied first.
             file.set_len(0)?;
         }
         let noted = Noted { counts, ..Noted::default() };
@@ -135,27 +134,27 @@ impl NotedChanges {
         }
     }
 
-    /// Records the counts of all brokers, which were found in the index.
+    /// Records the counts of all brokers, as found in the index.
     pub fn raise_all(&self, found: &ChangeCounts) {
         self.raise(found);
         self.shared.noted.lock().has_read = true;
     }
 
-    /// Returns true if an older copy of the index was accepted after this process had read the counts of all brokers.
-    /// Until they are read, returns false, because the counts from the file may be older than the copy.
+    /// Returns true if `found` shows that an older copy of the index was accepted after this process read the counts of
+    /// all brokers. Returns false before that read, because the counts from the file may be older than the copy.
     pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
         let noted = self.shared.noted.lock();
         let is_skipped = |(broker_id, found): (&i32, &i64)| {
             let known = noted.counts.get(broker_id).copied().unwrap_or(0);
-            // Accepting a copy raises each of its counts by `CHANGES_SKIPPED`. The copy may lack changes that were
-            // counted here, so a raised count may exceed the known count by less than `CHANGES_SKIPPED`. However, a
-            // copy never lacks as many changes as half of `CHANGES_SKIPPED`.
+            // Accepting a copy raises each count in it by `CHANGES_SKIPPED`. The copy may lack some changes that were
+            // counted here, and the difference is then smaller. However, no copy lacks half of `CHANGES_SKIPPED`
+            // changes.
             found.saturating_sub(known) > CHANGES_SKIPPED / 2
         };
         noted.has_read && found.iter().any(is_skipped)
     }
 
-    /// Raises the counts to those that were found in the index. The file gets other brokers' counts within a second.
+    /// Raises the counts to those in `found`. The file gets raised counts of other brokers within a second.
     pub fn raise(&self, found: &ChangeCounts) {
         let mut noted = self.shared.noted.lock();
         let before = noted.next;
@@ -174,7 +173,7 @@ impl NotedChanges {
 }
 
 impl SharedNotes {
-    /// Writes the file each time counts have risen, until the [`NotedChanges`] is dropped.
+    /// Writes the file each time that counts have risen. Returns when the [`NotedChanges`] is dropped.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
         let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
@@ -192,8 +191,8 @@ impl SharedNotes {
     }
 
     /// Waits until the file must be written, then returns all counts. If only counts of other brokers have risen, the
-    /// write waits until `due`, or until the [`NotedChanges`] is dropped. Returns `None` if the [`NotedChanges`] is
-    /// dropped and everything is written.
+    /// wait lasts until `due`, or until the [`NotedChanges`] is dropped. Returns `None` if the [`NotedChanges`] is
+    /// dropped and the file has all counts.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {
@@ -229,8 +228,8 @@ pub fn noted_changes(directory: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(directory.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
-/// Returns the text of the file, which consists of two identical halves. After a partial write the halves differ, and
-/// the file is ignored. Counts have a fixed width, so a new text is never shorter than the one it overwrites.
+/// Returns the text of the file: two identical halves. After a partial write the halves differ, and readers ignore the
+/// file. Counts have a fixed width, so a new text is never shorter than the text that it overwrites.
 fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
     let mut text = format!("cluster.id={cluster_id}\n");
     for (broker_id, number) in counts {

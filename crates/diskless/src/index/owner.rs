@@ -4,10 +4,10 @@
 //! The work itself is in [`Index`].
 //!
 //! The queue of the thread contains at most one commit, and only a few reads and moves of log starts, even if their
-//! callers give up. Changes to topics have no such limit, because they follow the metadata. However, the next deletion
-//! of a topic waits while [`CHANGES_MAX`] of them are queued.
+//! callers give up. Changes to topics have no such limit, because they follow the metadata. However, no topic is
+//! deleted while [`CHANGES_MAX`] of them are queued.
 //!
-//! Invariant: if a request panics, the thread carries out no further request, since the state in memory might then
+//! Invariant: after a request has panicked, the thread carries out no other request, because its state in memory might
 //! differ from the store.
 
 use std::io;
@@ -31,17 +31,19 @@ use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// How long the thread waits before it repeats a failed change, and before an idle GC looks for work again.
+/// How long the thread waits before it repeats a failed change. Also how long an idle thread waits before it runs the
+/// GC.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// How long requests may delay the GC.
+/// Maximum time for which requests without a pause delay the GC.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// A deletion of a topic waits while this many changes are queued. A partition to be created and a topic to be deleted
-/// count as one change each. The limit equals the largest number of partitions in a cluster.
+/// While this many changes of topics are queued, no topic can be deleted. Each partition to be created and each topic
+/// to be deleted counts as one change. The limit equals the largest number of partitions in a cluster.
 const CHANGES_MAX: usize = 200_000;
-/// Maximum number of extents that one transaction deletes. Other requests wait for the transaction, so it must be
-/// short.
+/// Maximum number of extents that one transaction deletes. Other requests wait until the transaction ends, so it must
+/// be short.
 pub(super) const RUNS_CLEARED: usize = 256;
-/// Maximum number of queued requests that move log starts. A commit may have to wait for them.
+/// Maximum number of queued requests that move log starts. The number is small because a commit may have to wait for
+/// them.
 const MOVES_MAX: usize = 2;
 /// Maximum number of log starts that one transaction moves.
 pub const MOVED_MAX: usize = 500;
@@ -49,12 +51,13 @@ pub const MOVED_MAX: usize = 500;
 /// A callback that runs after a topic is created. It gets the rows of the partitions, ordered by partition number.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-/// A callback that returns the last sequences of producers on the deleted classic partition of the same name. Its
-/// argument is the partition's number within the topic. The callback may block until the log of that partition is
-/// closed.
+/// A callback that returns the last sequences of producers on a deleted classic partition, the predecessor of a
+/// diskless one. Its argument is the partition's number within the topic. The callback may block until the log of the
+/// classic partition is closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
-/// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
+/// A callback that runs after a topic is deleted. Some of the topic's rows may still exist then; the GC removes them
+/// later.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
 /// A slot that a queued request holds until it is carried out, even if its caller gives up.
@@ -97,15 +100,15 @@ pub(super) enum IndexRequest {
 #[derive(Clone)]
 pub struct IndexOwner {
     pub(super) requests: Sender<IndexRequest>,
-    /// How many changes of topics are queued. A partition to be created and a topic to be deleted count as one change
-    /// each.
+    /// The number of queued changes of topics. Each partition to be created and each topic to be deleted counts as one
+    /// change.
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// The slots for queued requests that move log starts.
     moves: Arc<Semaphore>,
     /// Receives true if the thread panics.
     panicked: watch::Receiver<bool>,
     clock: Arc<AppendClock>,
-    /// Notified after each request, for tests that run without the thread.
+    /// Notified after each request is queued, for tests that run without the thread.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
 }
@@ -219,8 +222,8 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. The
-    /// request is carried out even if the caller never polls the returned future.
+    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. Queues the request at once. The
+    /// thread carries it out even if the caller never polls the returned future.
     ///
     /// # Errors
     /// Returns an error if [`IndexStore::move_log_starts`] does, or if the thread has stopped.
@@ -254,14 +257,15 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes in the index which DELETEs have failed, without waiting; see [`IndexStore::delete_failed`]. If this cannot
-    /// be noted, [`IndexOwner::unused`] returns the objects again after a day.
+    /// Records in the index that DELETEs of these objects have failed, without waiting; see
+    /// [`IndexStore::delete_failed`]. If the index cannot record this, [`IndexOwner::unused`] returns the objects again
+    /// after a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.request(IndexRequest::DeleteFailed(ids));
     }
 
-    /// Forgets deleted objects without waiting; see [`IndexStore::forget`]. If that fails, [`IndexOwner::unused`]
-    /// returns them again after a day.
+    /// Removes deleted objects from the index, without waiting; see [`IndexStore::forget`]. If this fails,
+    /// [`IndexOwner::unused`] returns the objects again after a day.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.request(IndexRequest::Forget(ids));
     }
@@ -308,7 +312,8 @@ impl IndexOwner {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Creates the missing partitions of a topic without waiting. The thread repeats the creation until it succeeds.
+    /// Queues the creation of a topic's missing partitions, without waiting. The thread repeats the creation until it
+    /// succeeds.
     pub fn create(&self, name: Arc<str>, topic_id: Uuid, count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
         self.request(IndexRequest::Create { name, topic_id, count, tails_before, created });
@@ -319,7 +324,7 @@ impl Drop for IndexThread {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         let _ = self.requests.send(IndexRequest::Nothing);
-        // The result of `join` is ignored, because a thread that panics reports the panic itself.
+        // Ignore the result of `join`, because a thread that panics reports the panic itself.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -335,7 +340,7 @@ fn partitions(count: i32) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// Runs the thread. If it panics, the current and all later requests are refused until the broker's next start.
+/// Runs the thread. If a request panics, this request and all later ones get an error, until the broker is restarted.
 fn run_guarded<S: IndexStore>(
     index: Index<S>,
     received: Receiver<IndexRequest>,
@@ -354,15 +359,15 @@ fn run_guarded<S: IndexStore>(
 fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
-        // Requests come first. Even if the GC has work, it waits until no request is queued.
+        // Requests have priority: the GC runs only when no request is queued.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
         match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(request) => {
                 carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // If requests arrive without a pause, the queue is never empty. After `TIDY_WITHIN`, the GC therefore
-                // runs between two requests.
+                // If requests arrive without a pause, the queue is never empty. The GC then runs between two requests,
+                // once `TIDY_WITHIN` has passed.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -370,7 +375,7 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // After a failure of the GC, the thread waits as if there were nothing to do, and then repeats the step.
+        // After a failed step of the GC, the thread waits as if the GC had no work, and then repeats the step.
         is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
         tidied = Instant::now();
     }
@@ -382,14 +387,14 @@ pub(super) fn carry_out<S: IndexStore>(
     now_ms: i64,
     progress: &Progress<'_>,
 ) {
-    // If an answer cannot be sent, its caller no longer waits for it. The failure is therefore ignored.
+    // An answer cannot be sent if its caller no longer waits for it. Such a failure is ignored.
     match request {
-        // A commit need not look for idle producers. The GC expires them, and records in the state of each partition
-        // which ids may have expired.
+        // A commit does not check for idle producers. The GC expires them, and records in each partition's state which
+        // producer ids may have expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, progress.clock.at(now_ms))));
         }
-        // If the caller has given up, the read is skipped. The read would only delay other requests.
+        // Skip a read whose caller has given up. It would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _slot) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),

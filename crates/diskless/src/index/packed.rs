@@ -1,8 +1,7 @@
-//! The binary format of batches that are packed into one column of a row. Numbers have a fixed width and are big
-//! endian.
+//! The binary format of batches in one column of a row. Numbers have a fixed width and are big endian.
 //!
 //! Invariants: rows of older releases stay readable. Unpacking returns the batches that were packed, with one
-//! exception. The row does not have `is_commit`, so every marker is unpacked as an abort.
+//! exception: the format has no `is_commit`, so every marker is unpacked as an abort.
 
 use std::time::Duration;
 
@@ -12,24 +11,24 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// The offset of a [`forgotten_row`], which records that some producers were forgotten. Its producer is
-/// [`NO_PRODUCER_ID`].
+/// The offset of a [`forgotten_row`], which records that a partition has forgotten some producers. The row has
+/// [`NO_PRODUCER_ID`] as its producer.
 ///
-/// Rows of a partition at even lower offsets were copied from the deleted partition of the same name. The producers of
-/// these rows have not written to the partition itself.
+/// Rows at lower offsets than this were copied from the predecessor, the deleted partition of the same name. Their
+/// producers have not written to the partition itself.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time limit for copying producer rows at the deletion of a topic. A deleted partition gets copies of the rows of
-/// producers that wrote only to earlier partitions of its name. Producers whose rows are not copied in time count as
-/// forgotten.
+/// Time limit for copying producer rows when a topic is deleted. The deleted partition gets copies of the rows of
+/// producers that wrote only to its predecessors, the earlier partitions of its name. Producers whose rows are not
+/// copied in time count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Packed size of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the record count is set if the batch is transactional. A marker has the coordinator's epoch as
-/// its record count. Its first sequence is the bitwise complement of the producer's next sequence, and so is negative.
+/// In a batch of a transaction, the highest bit of the record count is set. A marker has the coordinator's epoch in
+/// place of the record count. Its first sequence is negative: the bitwise complement of the producer's next sequence.
 /// The highest bit of its producer epoch is set if the marker left the epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
@@ -44,22 +43,22 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Returns the packed row that a deleted partition leaves if some of its producers were forgotten. These producers have
-/// ids below `bound`. Such a producer may have written to that partition or to an earlier one of the same name.
+/// Returns the packed row of a deleted partition that has forgotten some of its producers. All producer ids below
+/// `bound` count as forgotten. These producers may have written to that partition or to an earlier one of the same
+/// name.
 ///
-/// The row has one batch without records, whose timestamp is `bound`. A negative timestamp means that no bound is
-/// known.
+/// The row has one batch without records. The timestamp of this batch is `bound`, or negative if no bound is known.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
 }
 
-/// Returns the bound of a [`forgotten_row`], or `i64::MAX` if it has none.
+/// Returns the bound of a [`forgotten_row`], or `i64::MAX` if no bound is known.
 pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
     batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
 
-/// Returns the largest possible id of a producer in a [`forgotten_row`], or -1 if the row has no bound.
+/// Returns the largest producer id that a [`forgotten_row`] may stand for, or -1 if the row has no bound.
 pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
     let bound = unpack_producer(NO_PRODUCER_ID, packed).map_or(i64::MAX, |batches| forgotten_below(&batches));
     if bound == i64::MAX { -1 } else { bound - 1 }
@@ -103,16 +102,13 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// The distance in bytes from the start of the last batch's offset to the end of the column. SQL statements use this
-/// number.
+/// Distance from the start of the last batch's offset to the end of the column, in bytes. SQL statements use it.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// The distance in bytes from the start of the last batch's record count to the end of the column. SQL statements use
-/// this number. The producer's transaction is open if the highest bit of the count is set and that of the sequence is
-/// not.
+/// Distance from the start of the last batch's record count to the end of the column, in bytes. SQL statements use it.
+/// The producer's transaction is open if the highest bit of the record count is set and the sequence is not negative.
 pub const LAST_COUNT: i64 = 20;
-/// The distance in bytes from the start of the last batch's sequence to the end of the column. SQL statements also use
-/// this number.
+/// Distance from the start of the last batch's sequence to the end of the column, in bytes. SQL statements use it.
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].

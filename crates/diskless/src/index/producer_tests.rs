@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create("topic", new, 2).expect("made");
-    // Only now does this broker learn of the deletion.
+    // Only now does the first broker learn of the deletion.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create("topic", new, 2).expect("made"), made);
     made[0].id
@@ -58,8 +58,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // The first two of the new topics get no records. Their partitions therefore do not become predecessors when
-        // they are deleted, and the original partition remains the predecessor.
+        // The first two of the new topics get no records. Therefore, when they are deleted, their partitions do not
+        // become predecessors, and the original partition stays the predecessor.
         if life < 3 {
             continue;
         }
@@ -79,8 +79,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // Producer 7 has written to the newest topic, but producer 8 only to the first one. Both a broker that has read all
-    // rows and one that has just started must know producer 8's last sequence.
+    // Producer 7 has written to the newest topic, but producer 8 only to the first one. The last sequence of producer 8
+    // must be known to both brokers: the first one has read all rows, the second one has just started.
     let left =
         |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
@@ -113,8 +113,8 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// At two brokers, makes a deleted classic topic the predecessor of a diskless topic and then creates the diskless
-/// topic. Returns its first partition.
+/// Makes a deleted classic topic the predecessor of a diskless topic and then creates the diskless topic, first at
+/// another broker and then at this one. Returns the first partition.
 fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &ProducerTails) -> DisklessPartitionId {
     let before = ClassicTails::of_topic(2, |index| if index == 0 { before.clone() } else { ProducerTails::default() });
     opened.back_end.add_topic("topic", topic);
@@ -210,8 +210,8 @@ fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartit
     index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// Regression test: in a cluster, the producer's batch waited for an earlier batch that a topic deleted long ago had
-/// received. The batch was then refused for good.
+/// Regression test: a batch was treated as out of order, because a topic that was deleted long ago had the batch before
+/// it. In a cluster the batch waited, and was finally refused.
 fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
@@ -235,7 +235,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
             (3, 3)
         );
     }
-    // This topic receives only records without a producer id.
+    // Only records without a producer id are written to this topic.
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);
@@ -252,8 +252,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// If two deleted partitions together exceed the limit of producers, the rows of the first one are not carried over.
-/// The index then accepts any next batch from those producers.
+/// If two deleted partitions together have more producers than the limit, the rows of the first one are not copied. The
+/// index then accepts any sequence in the next batch of those producers.
 fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
     let half = PRODUCERS_MAX as i64 / 2;
     for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {
@@ -294,8 +294,8 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // The third partition receives only a batch without a producer id. When it is deleted, it leaves the row of its
-    // predecessor and a note of forgotten producers.
+    // The third partition receives only a batch without a producer id. When it is deleted, two rows remain: the row of
+    // its predecessor, and the row for forgotten producers.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -305,8 +305,8 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // With PostgreSQL, idle times are computed by the database's clock, which is earlier than the time passed here but
-    // later than the commit.
+    // PostgreSQL computes idle times by its own clock. Its time is earlier than the one passed here, but later than the
+    // commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -340,8 +340,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// The number of producers is very large. Two rows of one producer are further apart than the number of rows that one
-/// GC step reads.
+/// The number of producers is so large that one step of the GC reads at most one row of each.
 fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -353,7 +352,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
         opened.commit(object, &batches);
         opened.tidy();
     }
-    // While a pass of the GC goes through all rows, half as many rows are added.
+    // While one pass of the GC reads all rows, commits add half as many rows.
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
@@ -362,7 +361,8 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     );
 }
 
-/// Opening a partition reads all its rows in one statement with a time limit, so the GC must keep the rows few.
+/// When a broker first uses a partition, one statement with a time limit reads all its rows, so the GC must keep their
+/// number small.
 fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -385,7 +385,7 @@ fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_a
     let batches = [
         by(newest, batch(partition, 0, 0)),
         by(newest, batch(partition, 100, 10)),
-        // A producer that was forgotten long ago may begin with any sequence.
+        // Producer 0 was forgotten long ago, so it may begin with any sequence.
         by(0, batch(partition, 200, 10)),
     ];
     let duplicate = CommitVerdict::Duplicate { base_offset: end - 10, timestamp: NOW };
@@ -461,8 +461,8 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
     assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
     assert_eq!(known(&mut opened.index, other), (vec![], 5));
-    // If an unknown producer has a larger id than every expired one, it has never written. Any other unknown producer
-    // may have written.
+    // Unknown producers with larger ids than every expired one have never written. Other unknown producers may have
+    // written.
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
@@ -478,7 +478,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's only row is in the deleted partition. When that row expires, the new partition must record that a
+/// The producer's only row is in the deleted partition. When this row expires, the new partition must record that a
 /// producer was forgotten.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
@@ -494,7 +494,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // The first write goes to another broker, which must read the partition's rows although the partition has no record
+    // The first write is at another broker. It must read the partition's rows, although the partition has no record
     // yet.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
@@ -542,8 +542,8 @@ fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// A producer becomes idle while a pass is under way. If the pass removed its rows, no broker would know any more that
-/// this producer has written.
+/// A producer becomes idle while a pass is under way. If this pass removed the producer's rows, every broker would
+/// forget that this producer has written.
 fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
@@ -573,7 +573,7 @@ fn clock_is_set_back_no_pass_is_delayed<B: BackEnd>() {
 #[test]
 fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
     let mut state = PartitionState::new(5);
-    // Producers 7 and 8 take turns. Each of them makes seven commits of two batches.
+    // Producers 7 and 8 commit in turn. Each of them makes seven commits of two batches.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
     for (base_offset, producer_id) in &rows {
         for at in [0, 10] {

@@ -1,10 +1,10 @@
-//! Traits for the storage of the index. An [`IndexStore`] locks and reads the state for a commit, and writes the result
-//! of the commit.
+//! Traits for the storage of the index. For a commit, an [`IndexStore`] locks and reads the state of partitions, and
+//! then writes the result.
 //!
 //! A storage back end makes no decisions. Its calls block the thread.
 //!
-//! Invariants: from [`IndexStore::begin`] to its end, a transaction locks its partitions in the order of their ids, so
-//! that no other broker commits to them. A commit that has returned is on the disk.
+//! Invariants: a transaction locks its partitions in the order of their ids, from [`IndexStore::begin`] to its end, so
+//! that no other broker commits to them. When a commit returns, it is on the disk.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,13 +21,13 @@ use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
-/// Time in ms after a failed DELETE until [`IndexStore::unused`] returns the object again.
+/// How long after a failed DELETE [`IndexStore::unused`] returns the object again, in ms.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// A storage back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction that locks the partitions of `question`, and reads the state for a commit to them. Over a
-    /// network, this takes one round trip. If `question` has no objects, the caller only wants to read, and no lock is
+    /// Begins a transaction that locks the partitions of `question`, and reads the state that a commit to them needs.
+    /// Over a network, this takes one round trip. If `question` has no objects, the caller only reads, and no lock is
     /// needed.
     ///
     /// # Errors
@@ -44,61 +44,60 @@ pub trait IndexStore: Send {
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Does periodic work in advance, which a later commit would otherwise have to do. Returns true if there was any
-    /// work.
+    /// Does periodic work now, so that a later commit need not do it. Returns true if there was any work.
     fn checkpoint(&mut self) -> bool {
         false
     }
 
-    /// Draws `count` ids for objects that will be uploaded, and registers those that the index does not have yet.
-    /// Returns the registered ids.
+    /// Draws `count` ids for objects that will be uploaded, and registers those that are new to the index. Returns the
+    /// registered ids.
     ///
-    /// The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers). Even if this index is an older copy, a new
-    /// id never equals that of an object that the copy lacks.
+    /// The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers). A new id is never the id of another
+    /// object, even if this index is an older copy that lacks this object.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was registered or the outcome is unknown. The drawn ids are then never
     /// used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Creates the missing partitions among the first `count` of a topic. Before that, deletes the partitions of other
-    /// topics with the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in order,
-    /// or no rows if the topic is known to be deleted.
+    /// Creates those of the first `count` partitions of a topic that do not exist yet. Before that, deletes the
+    /// partitions of other topics with the same name, as [`IndexStore::delete`] does. Returns the rows of all `count`
+    /// partitions in order, or no rows if the topic is known to be deleted.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if no partition was created or the outcome is unknown.
     fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Enters deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
-    /// Partitions of the topic that already exist are skipped.
+    /// Makes deleted classic partitions the predecessors of the topic's partitions with the same numbers. Skips the
+    /// partitions of the topic that already exist.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError>;
 
     /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
-    /// deleted partition of the same name. Rows of a predecessor are returned with the id of the partition in `ids`. If
-    /// a transaction is open, the rows are read within it.
+    /// deleted partition of the same name. The rows are returned with the ids in `ids`, not with the ids of the
+    /// predecessors. If a transaction is open, they are read within it.
     ///
     /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
-    /// expire. Before the deletion of the next partition, the rows of producers that have not written to that partition
-    /// are copied to it. If unknown producers may have written to the predecessor, one row has
+    /// expire. When the next partition is deleted, it first gets copies of the rows of producers that have not written
+    /// to it. If unknown producers may have written to the predecessor, one of the returned rows has
     /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// Deletes the partitions of a topic. `known` are the partitions of the topic that this broker knows. Extents and
-    /// producer rows are removed later, by [`IndexStore::clear`].
+    /// Deletes the partitions of a topic. `known` are those of its partitions that this broker knows.
+    /// [`IndexStore::clear`] later removes the extents and producer rows.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves each partition's log start forward to the given offset, but not past the next offset. A log start never
-    /// moves back. Returns the new rows in the order of `moves`, with `None` for each deleted partition. Records before
-    /// the log starts are removed later, by [`IndexStore::clear`].
+    /// Moves each log start forward to the given offset, but at most to the next offset. A log start never moves back.
+    /// Returns the new rows in the order of `moves`, with `None` for each deleted partition. [`IndexStore::clear`]
+    /// later removes the records before the log starts.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
@@ -116,22 +115,23 @@ pub trait IndexStore: Send {
     }
 
     /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When a
-    /// partition has no such extents left, the aborted transactions before its log start are removed, or all of them if
-    /// the partition is deleted. An object that loses its last extent becomes unused. Returns true if there may be more
-    /// to remove.
+    /// partition has no such extents left, its aborted transactions before the log start are removed. If it is deleted,
+    /// all its aborted transactions are removed, and the producer rows that no later partition of its name needs. An
+    /// object that loses its last extent becomes unused. Returns true if there may be more to remove.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// Sets the number of batches that every broker retains of each producer of these partitions to at least `window`.
-    /// A standalone broker stores nothing, because its [`Index`](super::Index) has the number in memory.
+    /// Makes every broker retain at least `window` batches of each producer of these partitions. A standalone broker
+    /// stores nothing, because its [`Index`](super::Index) has the number in memory.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Returns the offsets of at most `count` producer rows of a partition, in order, beginning at `offset`.
+    /// Returns the offsets of up to `count` producer rows of a partition, in order. The first row is the first one at
+    /// or after `offset`.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -142,16 +142,18 @@ pub trait IndexStore: Send {
         count: usize,
     ) -> Result<Vec<ProducerRowPlace>, StoreError>;
 
-    /// Removes those producer rows of a partition whose first batches have these offsets.
+    /// Removes the producer rows of a partition that have these offsets. The offset of a row is that of its first
+    /// batch.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of idle producers, which have not written to the partition after `before_ms`. Each call handles
-    /// the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
+    /// Removes the rows of idle producers, those that have not written to a partition after `before_ms`. Each call
+    /// handles one partition, the first one after `after` that has producer rows, and removes up to `producers_max`
+    /// producers.
     ///
-    /// The largest removed id is kept in [`PartitionRow::expired_to`]. Producers with an open transaction stay, unless
+    /// Stores the largest removed id in [`PartitionRow::expired_to`]. Keeps producers with an open transaction, unless
     /// the partition is deleted. Returns the partition, and true if it may have more idle producers. Returns `None`
     /// after the last partition.
     ///
@@ -164,29 +166,29 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Marks objects as deleted and returns them, so that the caller deletes them from the store. Returns at most
-    /// `count` objects of each of these kinds:
+    /// Marks objects as deleted and returns them. The caller must delete them from the store. Returns at most `count`
+    /// objects of each of these kinds:
     ///
     /// - objects that have been unused for `for_ms` milliseconds;
     /// - objects that were registered an hour ago and not committed;
     /// - objects whose DELETE failed [`DELETE_AGAIN_MS`] ago;
-    /// - objects that were marked a day ago. A late upload may have written such an object again.
+    /// - objects that were marked a day ago, because a late upload may have written such an object again.
     ///
-    /// A marked object can no longer be committed. Calls return it again each day, until [`IndexStore::forget`] removes
+    /// A marked object can no longer be committed. It is returned again each day, until [`IndexStore::forget`] removes
     /// it from the index.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if no object was marked or the outcome is unknown.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
-    /// Records that the DELETE of these objects failed. [`IndexStore::unused`] returns them again after
-    /// [`DELETE_AGAIN_MS`], possibly to another broker or after a restart.
+    /// Records that the DELETE of these objects failed. After [`DELETE_AGAIN_MS`], [`IndexStore::unused`] returns them
+    /// again, to this broker or to another one.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was recorded or the outcome is unknown.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
-    /// Forgets objects whose second DELETE in the store has succeeded.
+    /// Removes objects from the index whose second DELETE in the store has succeeded.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was forgotten or the outcome is unknown.
@@ -194,8 +196,8 @@ pub trait IndexStore: Send {
 
     /// Returns the time by which the ages of records and producers are computed, in ms since 1970.
     ///
-    /// If several brokers share a database, this is the earlier of `now_ms` and the database's clock. Otherwise, a
-    /// broker whose clock is ahead would delete records and forget producers too early for all brokers.
+    /// If several brokers share a database, this is the earlier of `now_ms` and the database's clock. A broker whose
+    /// clock is ahead would otherwise delete records and forget producers too early, for all brokers.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -209,7 +211,7 @@ pub trait IndexStore: Send {
         Arc::default()
     }
 
-    /// Returns the id of the object store that has the objects of the index, and whether that store is in use.
+    /// Returns the id of the object store that has the objects of the index. Also returns whether that store is in use.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -230,17 +232,17 @@ pub struct ClassicTails {
     pub index: i32,
     /// The last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Producers that are not in `last_records`, but have ids below this bound, may also have written to the partition.
-    /// 0 if there are no such producers.
+    /// A bound for unknown producers: any producer with a smaller id may also have written to the partition, even if it
+    /// is not in `last_records`. 0 if there are no unknown producers.
     pub unknown_below: i64,
 }
 
 impl ClassicTails {
-    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic. Predecessors without
-    /// producers are left out.
+    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic. Skips predecessors
+    /// without producers.
     ///
-    /// To keep the transaction small, at most [`PRODUCERS_MAX`] producers are returned in total. If the producers of a
-    /// predecessor would exceed this limit, all of them count as unknown.
+    /// To keep the transaction small, returns at most [`PRODUCERS_MAX`] producers in total. If the producers of a
+    /// predecessor would exceed this limit, all producers of this predecessor count as unknown.
     pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -260,7 +262,7 @@ impl ClassicTails {
         self.last_records.is_empty()
     }
 
-    /// Returns the rows to be stored for the producers. Each has an offset, a producer id and packed batches.
+    /// Returns the rows to be stored for the producers, each as an offset, a producer id and packed batches.
     pub fn rows(&self) -> impl Iterator<Item = (i64, i64, Vec<u8>)> {
         let bound = self.unknown_below;
         let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
@@ -272,7 +274,7 @@ impl ClassicTails {
     }
 }
 
-/// Returns the topic id under which the classic predecessor of a topic is stored. No existing topic has such an id.
+/// Returns the topic id under which the classic predecessor of a topic is stored. No real topic has this id.
 pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
@@ -280,16 +282,17 @@ pub fn classic_before(topic_id: Uuid) -> Uuid {
 /// The object store as the index knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownStore {
-    /// The id of the store with the objects. `None` until a store is adopted.
+    /// The id of the store that has the objects of the index. `None` until a store is adopted.
     pub store_id: Option<String>,
-    /// True if no other store may be used. Either this store has objects, or other brokers may be putting some there.
+    /// True if no other store may be adopted, because this store has objects, or because other brokers may be putting
+    /// objects there.
     pub is_in_use: bool,
 }
 
 /// Reads extents, partition rows and aborted transactions without waiting for commits. The calls block the thread.
 pub trait RunSource: Send {
-    /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
-    /// before `offset`, or the first extent after `offset` if there is no such extent.
+    /// Returns up to `count` consecutive extents of a partition. The first one is the last extent that begins at or
+    /// before `offset`. If no extent does, the answer starts with the first extent after `offset`.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -306,9 +309,9 @@ pub trait RunSource: Send {
     /// Returns a [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions with records in `offsets`. If the markers of `count` or more of them are in
-    /// `offsets`, the answer covers only the range up to the `count`-th marker. The answer includes transactions that
-    /// have records in the covered range but their markers after it.
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of their markers are in
+    /// `offsets`, the answer covers only the range up to the `count`-th marker. It includes transactions with records
+    /// in the covered range whose markers come after it.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -323,15 +326,15 @@ pub trait RunSource: Send {
 /// The aborted transactions in a range of offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortedTransactions {
-    /// The end of the range: the requested end, or the offset after the `count`-th marker.
+    /// The end of the covered range: either the requested end, or the offset after the `count`-th marker.
     pub end: i64,
-    /// The transactions with an offset in the range, ordered by their first offsets.
+    /// The transactions with records in the range, ordered by their first offsets.
     pub transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
-    /// Creates the answer for a range up to `end`. If `count` of the `transactions` have a marker before `end`, the
-    /// range ends after the last of these markers. All other `transactions` are open at the end of the range.
+    /// Creates the answer for a range up to `end`. If `count` or more of the `transactions` have markers before `end`,
+    /// the range ends after the `count`-th marker. All other `transactions` are open at the end of the range.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -341,18 +344,19 @@ impl AbortedTransactions {
     }
 }
 
-/// The largest value of [`length_bits`], even for longer transactions. `1 << bits` must fit into an offset.
+/// Maximum result of [`length_bits`]. Longer transactions get this value too, because `1 << bits` must fit into an
+/// offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
-/// offset begins less than `1 << bits` offsets before it. To find the open transactions, one search for each value of
-/// `bits` reads only the rows that begin in this range.
+/// Returns how many bits the length of a transaction has, in offsets. If a transaction with `bits` bits is open at an
+/// offset, it begins less than `1 << bits` offsets before this offset. One search for each value of `bits` therefore
+/// finds all open transactions, and reads only rows that begin in this range.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
-/// Reports the changes that other brokers commit. The calls block the thread.
+/// Reports the changes that other brokers have committed. The calls block the thread.
 pub trait ChangeSource: Send {
     /// Returns the rows of partitions that other brokers have changed since the previous call. The first call returns
     /// all rows whose last change was made by another broker. A row may be returned twice.
@@ -366,16 +370,18 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the object was marked as deleted a day ago, so that this DELETE is its second one. The caller forgets
-    /// the object after that.
+    /// True if the object was marked as deleted a day ago, so that the next DELETE is its second one. After this
+    /// DELETE, the caller removes the object from the index.
     pub is_again: bool,
 }
 
 /// The request for the state that a commit needs.
 #[derive(Clone, Debug)]
 pub struct CommitQuestion {
-    /// The partitions, ordered by id. Each comes with the offset up to which its producers' rows are known.
+    /// The partitions, ordered by id. For each one, the offset before which the caller already knows the producers'
+    /// rows.
     pub partitions: Vec<(DisklessPartitionId, i64)>,
+    /// The objects to commit. Empty if the caller only reads the state.
     pub objects: Vec<ObjectId>,
 }
 
@@ -384,7 +390,7 @@ pub struct CommitQuestion {
 pub struct CommitFound {
     /// The rows of those partitions that exist.
     pub partitions: Vec<PartitionRow>,
-    /// The producers' rows that begin at or after the offsets in [`CommitQuestion::partitions`], grouped by partition
+    /// The rows of producers that begin at or after the offsets in [`CommitQuestion::partitions`], grouped by partition
     /// and ordered by first offset.
     pub producers: Vec<ProducerRow>,
     /// The states of those objects that exist.
@@ -412,12 +418,12 @@ pub struct PartitionRow {
     pub max_timestamp: i64,
     pub has_forgotten: bool,
     /// The largest number of batches that any broker of the cluster retains of each producer. 0 if no broker has stored
-    /// a number.
+    /// its number.
     pub window: usize,
-    /// The largest id of a producer that was removed because it was idle. -1 if there is none.
+    /// The largest id of a producer that was removed because it was idle, or -1 if none was removed.
     pub expired_to: i64,
-    /// The first offset of the oldest open transaction, or `None` if no transaction is open. The log start may already
-    /// be past this offset.
+    /// The first offset of the oldest open transaction, or `None` if no transaction is open. This offset may be before
+    /// the log start.
     pub first_unstable: Option<i64>,
     /// The offset of the newest marker that aborted a transaction, or -1 if there is none. No record after this marker
     /// is aborted.
@@ -449,8 +455,8 @@ impl PartitionRow {
         }
     }
 
-    /// Copies the row into the state of a partition. The caller must have updated the state's producers and open
-    /// transactions before.
+    /// Copies the row into the state of a partition. Before that, the caller must have updated the producers and open
+    /// transactions of the state.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
@@ -466,8 +472,7 @@ impl PartitionRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub batches: AppendedBatches,
-    /// The time of the commit in ms, by the append clock of the broker. The idle time of the producer counts from then
-    /// on.
+    /// The time of the commit in ms, by the append clock of the broker. The producer's idle time begins then.
     pub written_ms: i64,
 }
 

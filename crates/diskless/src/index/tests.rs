@@ -20,15 +20,15 @@ pub trait BackEnd {
     /// Opens another connection, like a second broker or a restarted process.
     fn store(&self) -> Self::Store;
     fn finder(&self) -> Box<dyn RunSource>;
-    /// Adds the topic to the metadata. Another topic of the same name is replaced.
+    /// Adds the topic to the metadata. Replaces another topic of the same name.
     fn add_topic(&self, name: &str, topic: Uuid);
     /// Makes all objects older by `ms`.
     fn age(&self, ms: i64);
-    /// Returns the time that the test passes as the time of the caller's clock.
+    /// Returns the time that the test uses as the caller's clock, in ms.
     fn now_ms(&self) -> i64;
     /// Returns the number of producer rows of a partition, even of a deleted one.
     fn producer_rows(&self, id: DisklessPartitionId) -> usize;
-    /// Makes every commit fail, or lets commits through again.
+    /// Makes every commit fail. If `refuse` is false, commits succeed again.
     fn refuse_writes(&self, store: &Self::Store, refuse: bool);
 }
 
@@ -231,8 +231,8 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// Batches that were committed before the deletion must count as duplicates. If they were refused, the producer would
-/// write them again, to the next topic of the name.
+/// A batch that was committed before the deletion must count as a duplicate. If it were refused, the producer would
+/// write it again, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {
@@ -388,8 +388,8 @@ fn topic_is_deleted_no_row_of_it_is_left<B: BackEnd>() {
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
-/// The failed DELETE is recorded in the index. After a restart, or at another broker, the object is therefore returned
-/// again.
+/// The index records that the DELETE has failed. It therefore returns the object again, even after a restart or to
+/// another broker.
 fn delete_of_an_object_fails_it_is_returned_again_soon<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];

@@ -35,7 +35,7 @@ fn of_epoch(producer_epoch: i16, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_epoch, ..batch.stamp }, ..batch }
 }
 
-/// Returns a marker of a producer. `version` is the transaction version, 1 or 2.
+/// Returns a marker of a producer. `version` is the transaction version (1 or 2), as KIP-890 defines it.
 fn marker(to: DisklessPartitionId, position: u32, of: (i64, i16), is_commit: bool, version: i8) -> ObjectBatch {
     let (producer_id, producer_epoch) = of;
     let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 4, is_commit };
@@ -49,7 +49,7 @@ fn refused(why: SequenceRefusal) -> CommitVerdict {
 
 const UNVERIFIED: CommitVerdict = CommitVerdict::Refused(Refusal::Unverified);
 
-/// The state on which a commit is decided, but with only the newest batch of each producer.
+/// The part of a partition's state that tests compare, with only the newest batch of each producer.
 type Shown = (PartitionRow, Vec<ProducerState>);
 
 impl<B: BackEnd> Opened<B> {
@@ -115,8 +115,8 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker has not read the marker yet. This broker must not open a transaction that the coordinator has
-    // not confirmed, or has confirmed before the marker was written.
+    // The first broker has not read the marker yet. It must not open a transaction without a confirmation by the
+    // coordinator, nor with a confirmation from before the marker.
     let late = ObjectBatch { confirmation: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -152,8 +152,8 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // The object loses all its extents, and then the commit is requested once more. The last batch is still recognised
-    // as a duplicate. The first batch and the marker are refused, because the producer is in a later epoch.
+    // First the object loses all its extents, then the commit is requested again. The last batch is still recognised as
+    // a duplicate. The first batch and the marker are refused, because the producer has a later epoch.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -209,7 +209,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    // Each answer has two ended transactions, and those that are still open at the end of its range.
+    // Each answer has two transactions that end in its range, and those that are open at the end of its range.
     let (mut from, mut answers) = (0, 0);
     while from < end {
         let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");
@@ -233,7 +233,8 @@ fn aborted_transactions_go_with_the_log_start_and_with_their_partition<B: BackEn
     let lasts =
         |opened: &Opened<B>, id| -> Vec<i64> { opened.aborted(id, 0..100).iter().map(|of| of.last_offset).collect() };
     assert_eq!(lasts(&opened, partition), [10, 21, 32, 43, 54]);
-    // The marker at 21 is before the log start. The marker at 32 is not, although some records of its transaction are.
+    // The log start of 25 is after the marker at 21. The marker at 32 stays, although its transaction begins before the
+    // log start.
     opened.index.store.move_log_start(partition, 25).expect("moved").expect("there");
     opened.tidy();
     assert_eq!(lasts(&opened, partition), [32, 43, 54]);
@@ -274,8 +275,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.answer(vec![verified(batch(partition, 0, 0), 0), by(8, batch(partition, 100, 0))]);
     opened.answer(vec![verified(batch(partition, 0, 10), 0)]);
     let ids = |shown: Shown| shown.1.iter().map(|of| of.producer_id).collect::<Vec<_>>();
-    // With PostgreSQL, idle times are computed by the database's clock, which is earlier than `late` but later than all
-    // writes.
+    // PostgreSQL computes idle times by its own clock. Its time is earlier than `late`, but later than all writes.
     expire(&mut opened, late);
     assert_eq!(ids(shown(&mut opened.index, partition)), [7]);
     opened.again();
@@ -294,8 +294,8 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     assert_eq!(opened.back_end.producer_rows(partition), 1, "that of producers that were forgotten is of now");
 }
 
-/// Some rows must stay although they are far older than the retained batches: the producer's last marker, and the row
-/// that opened its transaction.
+/// Two rows must stay although they are far older than the retained batches: the row with the producer's last marker,
+/// and the row that opened its transaction.
 fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -322,7 +322,8 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
     let object = opened.object();
     let verdicts = opened.commit(object, &[marker(partition, 0, (7, 2), false, 2)]);
     assert_eq!(verdicts, [appended(next)]);
-    // The marker of producer 8 left the epoch unchanged. A confirmation from before that marker must still be refused.
+    // The marker of producer 8 left the epoch unchanged. A confirmation that is older than this marker must still be
+    // refused.
     for known in [31, 41] {
         let batches = vec![verified(by(8, batch(partition, 0, 24_000)), known)];
         let mut anew = opened.another();
@@ -336,7 +337,7 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
 fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    // Producer 7 has an open transaction. The newest row of producers 8 and 9 has only a marker, and the marker of
+    // Producer 7 has an open transaction. The newest rows of producers 8 and 9 contain only a marker. The marker of
     // producer 8 left the epoch unchanged.
     opened.answer(vec![
         verified(batch(partition, 0, 0), 0),

@@ -1,11 +1,11 @@
-//! Removes the producer rows that are older than the retained batches of each producer.
+//! Removes old producer rows, those before the retained batches of each producer.
 //!
-//! The GC goes through the rows of a partition in small steps, so that no commit waits long. For each row that is
-//! added, the GC reads two rows, so it keeps up with the commits.
+//! The GC goes through the rows of a partition in small steps, so that commits do not wait long. For each row that
+//! commits add, the GC reads two rows, so it keeps up with the commits.
 //!
-//! Invariant: a row stays if one of its batches is retained, is its producer's last marker, or began the producer's
-//! open transaction. A row also stays if it was committed after the partition's state was read. The rows of an unknown
-//! producer stay unless that producer may have been forgotten.
+//! Invariant: a row stays if it contains a retained batch, its producer's last marker, or the first batch of its
+//! producer's open transaction. A row also stays if it was committed after the partition's state was read. The rows of
+//! an unknown producer stay, unless this producer may have been forgotten.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 
 use super::store::ProducerRowPlace;
 
-/// How many rows are added to a partition before its next step is due.
+/// Number of added rows after which the next step in a partition is due.
 const ADDED_MAX: usize = 1024;
 /// Maximum number of rows that one step reads.
 pub const PIECE: usize = 2 * ADDED_MAX;
@@ -26,7 +26,7 @@ pub struct Trims {
 
 #[derive(Debug, Default)]
 struct Trim {
-    /// How many rows were added, minus [`ADDED_MAX`] for each step that was done.
+    /// The number of added rows, minus [`ADDED_MAX`] for each finished step.
     added: usize,
     /// The offset at which the next step begins.
     next: i64,
@@ -38,8 +38,8 @@ impl Trims {
         self.of_partition.entry(id).or_default().added += 1;
     }
 
-    /// Returns a partition in which the next step of the GC is due, and the offset at which this step begins. Returns
-    /// `None` if no partition has a step due.
+    /// Returns a partition in which a step of the GC is due, and the offset at which this step begins. Returns `None`
+    /// if no step is due in any partition.
     pub fn due(&self) -> Option<(DisklessPartitionId, i64)> {
         let due = self.of_partition.iter().find(|(_, trim)| trim.added >= ADDED_MAX);
         due.map(|(id, trim)| (*id, trim.next))
@@ -74,7 +74,7 @@ pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> 
     rows.iter().filter(is_removable).map(|row| row.base_offset).collect()
 }
 
-/// Returns the offset at which the step after these rows begins, or 0 if these were the last rows.
+/// Returns the offset at which the next step begins. Returns 0 if `rows` ended at the last row of the partition.
 pub fn next_piece(rows: &[ProducerRowPlace]) -> i64 {
     rows.last().filter(|_| rows.len() >= PIECE).map_or(0, |row| row.base_offset + 1)
 }

@@ -1,10 +1,10 @@
-//! The service that issues credentials to a container, as the environment describes it.
+//! The service from which a process in a container gets its credentials. The environment names this service.
 //!
-//! The `object_store` library uses AWS_CONTAINER_CREDENTIALS_FULL_URI only together with a file that has the token.
-//! Without such a file, the library would request the credentials of the instance. This module therefore names an empty
-//! token file, and the library sends an empty authorization header. The HTTP client replaces that header by the token,
-//! or removes it. Invariant: without a token file, unencrypted requests only go to this host, or to the fixed addresses
-//! of Amazon's services, as in Amazon's own clients.
+//! The `object_store` library uses AWS_CONTAINER_CREDENTIALS_FULL_URI only if the environment also names a file with
+//! the token. Otherwise, the library would request the credentials of the machine. This module therefore names an empty
+//! token file, so that the library sends an empty authorization header. The HTTP client replaces the empty header by
+//! the token, or removes it. Invariant: without a token file, unencrypted requests only go to this host, or to the
+//! fixed addresses of Amazon's services, as in Amazon's own clients.
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use reqwest::Url;
@@ -13,19 +13,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
-/// A token file without a token.
+/// A token file that is empty.
 const EMPTY_FILE: &str = "/dev/null";
-/// The addresses of the services of ECS and EKS.
+/// The addresses at which ECS and EKS issue credentials.
 const SERVICES: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
 ];
 
-/// Returns the token of the environment, or `None` if it is in a file or the service needs none.
+/// Returns the token from the environment. Returns `None` if the token is in a file, or if the service needs no token.
 ///
 /// # Errors
-/// Returns a message if the token cannot be sent.
+/// Returns a message if the token cannot be sent in an HTTP header.
 pub fn token() -> Result<Option<HeaderValue>, String> {
     let Some(token) = std::env::var(TOKEN).ok().filter(|token| !token.trim().is_empty()) else { return Ok(None) };
     let mut header = HeaderValue::from_str(token.trim())
@@ -34,10 +34,10 @@ pub fn token() -> Result<Option<HeaderValue>, String> {
     Ok(Some(header))
 }
 
-/// Sets the options so that the library uses the container's service although no file has the token.
+/// Sets options with which the library uses the container's service even if no file has the token.
 ///
-/// # Errors
-/// Returns a message if the service is reached without encryption and is neither on this host nor Amazon's.
+/// Returns a message if the service would be reached without encryption at an address that is neither on this host nor
+/// Amazon's.
 pub fn without_token_file(builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
     use AmazonS3ConfigKey::{
         ContainerAuthorizationTokenFile as File, ContainerCredentialsFullUri, ContainerCredentialsRelativeUri,

@@ -1,4 +1,4 @@
-//! Counts requests to the object store, and records since when they have been failing.
+//! Counts requests to the object store, and records for how long they have been failing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ObjectError;
 
-/// How long after the last refusal for lack of space the store still counts as full. Producers retry much sooner.
+/// How long the store counts as full after it has last refused a PUT for lack of space. Producers retry much sooner.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
 /// The counts of requests since the broker started.
@@ -20,7 +20,7 @@ pub struct StoreCounts {
     pub put_bytes: AtomicU64,
     /// Number of failed attempts to put an object.
     pub put_failures: AtomicU64,
-    /// Number of PUTs that were sent beside or after the first PUT of an object, because an earlier one took too long.
+    /// Number of PUTs of an object after its first one, which were sent because an earlier PUT took too long.
     pub hedged_puts: AtomicU64,
     /// Number of successful GETs.
     pub gets: AtomicU64,
@@ -31,14 +31,14 @@ pub struct StoreCounts {
     failing: Mutex<FailingSince>,
 }
 
-/// The times of failed attempts. `put` and `get` are the times of the first failure since the last success, or `None`
-/// if there was none.
+/// The times of failed requests. `put` and `get` are the times of the first failure since the last success, or `None`
+/// if there was no failure since then.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
-    /// When the disk first and last refused a PUT because it is full. A successful probe does not clear these times,
-    /// because the small object of a probe may still fit.
+    /// The times at which the disk first and last refused a PUT because it is full. A successful probe does not clear
+    /// them: the small object of a probe may fit even on a disk that counts as full.
     full: Option<(Instant, Instant)>,
 }
 
@@ -57,7 +57,7 @@ pub struct StoreUse {
 }
 
 impl StoreUse {
-    /// Returns the difference to an earlier moment. `uncommitted_bytes` is not a difference but the current value.
+    /// Returns the counts since an earlier moment. `uncommitted_bytes` is the current value, not a difference.
     pub fn since(&self, before: &StoreUse) -> StoreUse {
         StoreUse {
             puts: self.puts - before.puts,
@@ -73,7 +73,7 @@ impl StoreUse {
 }
 
 impl FailingSince {
-    /// Returns when the disk refused the first object, or `None` if it has not refused any for a while.
+    /// Returns when the disk first refused an object, or `None` if it has not refused any for [`FULL_FOR`].
     fn full_since(&self) -> Option<Instant> {
         self.full.filter(|(_, last)| last.elapsed() < FULL_FOR).map(|(first, _)| first)
     }
@@ -103,19 +103,19 @@ impl StoreCounts {
         self.failing.lock().get = None;
     }
 
-    /// Records a failed attempt of a PUT.
+    /// Records that an attempt to put an object, or a probe, has failed.
     pub fn put_failed(&self) {
         self.put_failures.fetch_add(1, Ordering::Relaxed);
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts `count` PUTs as failed, because they have been hanging for a long time.
+    /// Counts `count` PUTs as failed, because they have been hanging for too long.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Records a failed attempt of a GET. If the object is missing or too short, the attempt is only counted. The store
-    /// has answered in these cases, so it does not count as failing.
+    /// Records a failed attempt of a GET. If the object is missing or too short, the attempt is counted, but the store
+    /// does not count as failing, because it has answered.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {
@@ -123,14 +123,15 @@ impl StoreCounts {
         }
     }
 
-    /// Returns the time since the first failed attempt that no later success has cleared, or `None` if there is none.
+    /// Returns how long requests have been failing: the time since the first failure that no later success has cleared.
+    /// Returns `None` if there is no such failure.
     pub fn failing_for(&self) -> Option<Duration> {
         let failing = self.failing.lock();
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
-    /// Returns how long the store has not accepted objects, or `None` if it accepts them. Unlike
-    /// [`StoreCounts::failing_for`], this includes a full disk, whose objects can be read and deleted.
+    /// Returns how long the store has not accepted objects, or `None` if it accepts them. Unlike in
+    /// [`StoreCounts::failing_for`], a full disk counts too, although its objects can be read and deleted.
     pub fn unusable_for(&self) -> Option<Duration> {
         let full = self.failing.lock().full_since().map(|since| since.elapsed());
         full.max(self.failing_for())

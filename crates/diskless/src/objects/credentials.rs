@@ -1,8 +1,8 @@
-//! Keeps the credentials that a service has issued. If the service does not answer, the last credentials stay in use
+//! Keeps the credentials that a service has issued. If the service stops answering, the last credentials stay in use
 //! for a while.
 //!
-//! The `object_store` library requests new credentials five minutes before the current ones expire. The library holds a
-//! lock until it has the new ones, so all requests to the store wait.
+//! The `object_store` library requests new credentials five minutes before the current ones expire. It holds a lock
+//! until it has them, and all requests to the store wait for this lock.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
 
@@ -19,15 +19,15 @@ use tokio::time::{Instant, timeout};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// How long the service may take to answer while the last credentials can still be used.
+/// How long the library waits for the service while the last credentials can still be used.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// How long to wait before the next request to a service that fails.
+/// How long to wait after a failed request for credentials before the next one.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How long the last credentials are used after the service has last answered. The library requests new credentials
-/// this long before the last ones expire.
+/// How long the last credentials stay in use after the service's last answer. The library requests new credentials this
+/// long before the last ones expire.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// The credentials of a service, with a copy of the last ones that it issued.
+/// The credentials of a service, with a copy of those that it has issued last.
 pub struct KeptCredentials {
     service: AwsCredentialProvider,
     last: Mutex<Option<LastCredentials>>,
@@ -38,7 +38,7 @@ pub struct KeptCredentials {
 struct LastCredentials {
     credentials: Arc<AwsCredential>,
     answered: Instant,
-    /// When the next request to the service may be sent after a failure. `None` if the last request succeeded.
+    /// When the next request to the service may be sent, if the last one failed. `None` if the last request succeeded.
     next: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Debug for KeptCredentials {
 }
 
 impl KeptCredentials {
-    /// Creates the credentials of a service that has not issued any yet.
+    /// Creates the credentials of a service to which no request was sent yet.
     pub fn of(service: AwsCredentialProvider) -> KeptCredentials {
         KeptCredentials { service, last: Mutex::default(), failures: LogRateLimit::default() }
     }
@@ -64,8 +64,8 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
-    /// Requests new credentials. With some settings and answers, such as an HTML page, the library panics. Such a panic
-    /// is converted to an error.
+    /// Requests new credentials. With some settings and answers (for example an HTML page), the library panics, and the
+    /// panic is converted to an error.
     async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
         let service = Arc::clone(&self.service);
         // A `JoinSet` aborts its task when the caller drops this future.
@@ -125,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// A service that issues credentials until it hangs or fails. The key id of the credentials is the request's
-    /// number.
+    /// A service that issues credentials until it hangs, fails or panics. The key id of the credentials is the number
+    /// of the request.
     #[derive(Debug, Default)]
     struct Service {
         requests: AtomicUsize,

@@ -22,8 +22,8 @@ pub fn open(directory: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
-/// Removes the files that interrupted PUTs of an object have left. `object_store` writes to a numbered file beside the
-/// object, and finally renames it.
+/// Removes the files that interrupted PUTs of an object have left. `object_store` writes an object to a numbered file
+/// beside it, and finally renames this file.
 pub fn remove_unfinished(object: &Path) {
     let mut number = 1;
     let unfinished = |number: u32| {
@@ -41,7 +41,7 @@ fn make(directory: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(directory)?;
-    // The parent directory has the new entry, so it must be flushed.
+    // The entry of the new directory is in its parent directory, so the parent must be flushed.
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

@@ -1,5 +1,4 @@
-//! Object stores for tests: a bucket of a real server, and a store in memory. The test can make the store in memory
-//! slow, fail or hang.
+//! Object stores for tests: a bucket of a real server, and a store in memory that a test can make slow, fail or hang.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ pub struct StoreDouble {
 }
 
 impl StoreDouble {
-    /// Creates a store in which each request takes `takes`.
+    /// Creates a store in which each request takes the time `takes`.
     pub fn taking(takes: Duration) -> Arc<StoreDouble> {
         Arc::new(StoreDouble {
             inner: InMemory::new(),
@@ -70,7 +69,7 @@ impl StoreDouble {
         self.hanging.store(requests, Ordering::SeqCst);
     }
 
-    /// Makes PUTs replace objects even if they must not, as some S3 servers do.
+    /// Makes PUTs replace objects even if their condition forbids it, as some S3 servers do.
     pub fn ignore_conditions(&self) {
         self.ignores_conditions.store(true, Ordering::SeqCst);
     }

@@ -21,7 +21,7 @@ pub enum ObjectError {
         /// The object has at most this many bytes in the store.
         end: u32,
     },
-    /// The store refuses the request.
+    /// The store refuses the request, and would refuse it again.
     #[error("the object store refuses: {0}")]
     Denied(String),
     /// The store has objects of another cluster.
@@ -32,13 +32,13 @@ pub enum ObjectError {
         /// This cluster.
         cluster_id: String,
     },
-    /// The index knows objects in a different store.
+    /// The objects that the index knows are in a different store.
     #[error(
         "this store does not have this cluster's records; set diskless.storage back to the store that has them, the \
          same for all brokers (nothing was deleted)"
     )]
     OtherStore,
-    /// The store has no ownership marker, although the index knows objects in it.
+    /// The store has no ownership marker, although it should have objects that the index knows.
     #[error(
         "this store does not have this cluster's records; set diskless.storage back to the store that has them, the \
          same for all brokers (nothing was deleted). If the records are there and only the object {key} is gone, put \
@@ -47,7 +47,7 @@ pub enum ObjectError {
     MarkerGone {
         /// The key of the ownership marker.
         key: String,
-        /// The text of the ownership marker.
+        /// The text that the ownership marker should have.
         text: String,
     },
     /// The store has objects that the index does not know.
@@ -57,10 +57,10 @@ pub enum ObjectError {
          diskless.storage to another directory or prefix (nothing was deleted)"
     )]
     UnknownObjects,
-    /// The index has failed, so the store cannot be verified.
+    /// The index has failed, so the broker cannot check that the store belongs to it.
     #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
-    /// The store cannot be verified at the moment.
+    /// The store cannot be verified at the moment, for example because the index does not answer.
     #[error("cannot verify the object store yet: {0}")]
     Unverified(String),
     /// The disk of the directory is full. Objects can still be read and deleted.
@@ -78,8 +78,8 @@ impl ObjectError {
         matches!(self, Unavailable(_) | Unverified(_) | Full(_) | Short { .. })
     }
 
-    /// Converts the error of a PUT. `NotFound` means that the bucket or the directory is missing, which counts as a
-    /// refusal.
+    /// Converts the error of a PUT. `NotFound` means here that the bucket or the directory is missing, and becomes
+    /// [`ObjectError::Denied`].
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
         let words = words(&error);
@@ -111,8 +111,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. The statuses
-/// of temporary failures, such as 429, do not count.
+/// Returns true if an answer shows that the store will always refuse the request, such as a redirect to another region.
+/// Returns false for temporary failures, such as status 429.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -120,22 +120,22 @@ fn is_refusal(text: &str) -> bool {
     is_bare || status(text).is_some_and(is_final)
 }
 
-/// The status of an answer to a request for bytes past the end of an object.
+/// The HTTP status for a request of bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
 /// Part of the message of `object_store` for a read that begins past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// The status of an answer to a request that the store does not support.
+/// The HTTP status for a request that the store does not support.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// Finds the status of an answer in the message of `object_store`, which has no separate error for most statuses.
-/// Returns `None` if the message has no status.
+/// Finds the HTTP status in a message of `object_store`, which has no separate error for most statuses. Returns `None`
+/// if the message has no status.
 fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
 
-/// Returns true if the store does not support the requested operation, or if a setting turns it off.
+/// Returns true if the store does not support the requested operation, or if a setting of the store disables it.
 pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }
@@ -155,7 +155,7 @@ pub(super) fn is_full(error: &object_store::Error) -> bool {
 /// The metadata service of Amazon's machines, which issues credentials if none are set.
 const METADATA_SERVICE: &str = "http://169.254.169.254/";
 
-/// Returns the code and message of an S3 answer. If there are none, returns the message of the library.
+/// Returns the code and message in the body of an S3 error. If the body has none, returns the message of the library.
 pub(super) fn words(error: &object_store::Error) -> String {
     let text = error.to_string();
     if text.contains(METADATA_SERVICE) {

@@ -1,15 +1,15 @@
-//! The HTTP client for a bucket. It extends the client of the `object_store` library by tracking how much of a request
-//! was sent.
+//! The HTTP client for a bucket. Unlike the client of the `object_store` library, it tracks how much of a request was
+//! sent.
 //!
-//! Only HTTP/1.1 is used, because with HTTP/2 all uploads would share one connection. The addresses of the store's name
-//! are rotated each time the name is resolved, so that the connections use all of them.
+//! Only HTTP/1.1 is used, because with HTTP/2 all uploads would share one connection. Each time the store's name is
+//! resolved, its addresses are rotated, so that the connections use all of them.
 //!
-//! Answers set the pace of later requests (see [`Pace`]). A 429 means that there are too many requests, and so does a
-//! 503 with a Retry-After or with a code such as SlowDown. Other failures do not change the pace, so that after an
-//! outage requests are sent at once.
+//! Answers determine the pace of later requests (see [`Pace`]). Two kinds of answers mean that there are too many
+//! requests: a 429, and a 503 with a Retry-After header or with a code such as SlowDown. Other failures do not change
+//! the pace. After an outage, requests are therefore sent at once.
 //!
-//! If a request has a [`BodyProgress`] in its extensions, the progress advances with each piece of up to 64 KiB that
-//! the socket takes. Retries and time limits of requests are elsewhere.
+//! A request may have a [`BodyProgress`] in its extensions. This progress advances each time the socket accepts a chunk
+//! of up to 64 KiB. Retries and time limits of requests are elsewhere.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -38,19 +38,20 @@ use super::progress::BodyProgress;
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of idle connections that are kept for later requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Maximum number of bytes that the socket gets at a time.
+/// Size of the chunks in which a body is passed to the socket, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Maximum number of bytes that are read from the body of an error. The errors of S3 have less than 1 KiB.
+/// Maximum number of bytes that are read of an error's body. The errors of S3 have less than 1 KiB.
 const ERROR_MAX: usize = 64 << 10;
 
-/// Creates HTTP clients, for a bucket and for the services that issue its credentials.
+/// Creates the HTTP clients for a bucket and for the services that issue its credentials.
 #[derive(Debug)]
 pub struct Connector {
     /// Trusted certificate authorities, in addition to those of the system.
     pub authorities: Vec<reqwest::Certificate>,
-    /// The pace of requests, which [`super::Objects`] enforces. The HTTP client updates the pace from the answers.
+    /// The pace of requests. The HTTP client updates it from the answers, and [`super::Objects`] enforces it.
     pub pace: Arc<Pace>,
-    /// The token for the service that issues credentials to the container, if no file has it.
+    /// The token for the service that issues a container's credentials, if the environment has the token itself and not
+    /// only a file with it.
     pub container_token: Option<HeaderValue>,
 }
 
@@ -63,15 +64,15 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
-            // Decompression is off. The bytes of an object must arrive exactly as they were put, with the length that
-            // the header states.
+            // Decompression is off: the bytes of an object must arrive exactly as they were put, with the length in the
+            // header.
             .no_gzip()
             .no_brotli()
             .no_zstd()
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // The proxy in the options is the one that `object_store` has read from the environment (AWS_PROXY_URL).
+        // `object_store` has read this proxy from the environment (AWS_PROXY_URL).
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
@@ -81,8 +82,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolves names, and begins with a different address each time. The system would return the addresses of a store in
-/// the same order for a while.
+/// Resolves names. The system may return the addresses of a store in the same order for a while, so the list is rotated
+/// by one address each time.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,
@@ -92,7 +93,7 @@ impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // Port 0 is later replaced by the port of the URL.
+            // The HTTP library later replaces port 0 by the port of the URL.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
         })
@@ -116,22 +117,23 @@ struct StoreClient {
 /// How an answer affects the pace of later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paced {
-    /// The request succeeded, or was refused for a reason that concerns only this request.
+    /// The request succeeded, or the store refused it for a reason other than the number of requests.
     Answered,
-    /// The store refuses the request because there are too many. The duration is how long the store wants the client to
-    /// wait, if it states that.
+    /// The store refuses the request because there are too many. The duration is the store's Retry-After, if it sends
+    /// one.
     TooMany(Option<Duration>),
-    /// The store, or a proxy in front of it, has failed. This does not show which rate of requests the store can take.
+    /// The store, or a proxy in front of it, has failed. This failure does not show which rate of requests the store
+    /// accepts.
     Failed,
 }
 
-/// Texts in the body of a 503 that mean too many requests. The 503 of a proxy that cannot reach the store has none of
+/// Texts that mean "too many requests" in the body of a 503. A proxy that cannot reach the store sends a 503 without
 /// these texts.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 
-/// Returns true if the status and the headers do not show whether there are too many requests, so that the body
-/// decides.
+/// Returns true if only the body of an answer shows whether there are too many requests, because neither the status nor
+/// the headers do.
 fn body_decides(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER)
 }
@@ -154,7 +156,8 @@ fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     }
 }
 
-/// Returns how long the store wants the client to wait, or `None` if there is no Retry-After with a number of seconds.
+/// Returns how long the store wants the client to wait. Returns `None` if there is no Retry-After header with a number
+/// of seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -196,7 +199,7 @@ impl HttpService for StoreClient {
     }
 }
 
-/// The store returned success before the whole body was sent, so it cannot have the object.
+/// An error: the store returned success before the whole body was sent, so it cannot have the object.
 #[derive(Debug, thiserror::Error)]
 #[error("the store answered before it had received the whole body of the request")]
 struct AnsweredEarly;
@@ -204,7 +207,7 @@ struct AnsweredEarly;
 /// The body of a request, which is sent in chunks.
 struct SentBody {
     body: HttpRequestBody,
-    /// The rest of the part that is being sent.
+    /// The unsent rest of the current part of the body.
     chunk: Bytes,
     progress: Option<BodyProgress>,
 }
@@ -242,7 +245,7 @@ impl Body for SentBody {
     }
 }
 
-/// The body of an answer. If the answer is an error, its body is cut off after [`ERROR_MAX`] bytes.
+/// The body of an answer. The body of an error is cut off after [`ERROR_MAX`] bytes.
 struct ReceivedBody {
     body: reqwest::Body,
     left: usize,

@@ -1,10 +1,10 @@
-//! The objects of this cluster in the object store. Each operation makes one attempt, and errors have the messages that
-//! the store returns.
+//! The objects of this cluster in the object store. Each operation makes one attempt. Errors contain the messages of
+//! the store.
 //!
 //! Retries are in [`super::pipeline::upload`] and [`super::fetch`].
 //!
-//! Invariant: an object that was put stays as it is, even after a power loss. Objects of other clusters are never
-//! touched.
+//! Invariant: an object that was put does not change, even after a power loss. The broker never changes or deletes
+//! objects of other clusters.
 
 mod container;
 pub mod counts;
@@ -47,13 +47,13 @@ use s3::Bucket;
 
 /// Time limit of each check that the store belongs to this cluster.
 const VERIFIED_WITHIN: Duration = Duration::from_secs(10);
-/// How long a starting broker waits for a single answer of a bucket. Some services accept connections but never answer,
-/// and the broker serves nothing until its start ends.
+/// How long a starting broker waits for each answer of a bucket. Some services accept connections but never answer, and
+/// until the start ends, the broker serves no client.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// How long an ownership marker in a bucket counts as present after it was seen. Each check costs a request. After this
-/// time, a PUT or DELETE checks the marker again, and a GET does so only if its object is missing.
+/// How long the ownership marker of a bucket counts as present after a check, because each check costs a request. After
+/// this time, the next PUT or DELETE checks again. A GET checks again only if its object is missing.
 const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The objects of one cluster.
@@ -62,20 +62,20 @@ pub struct Objects {
     store: Arc<dyn ObjectStore>,
     /// The prefix of all keys. No other cluster has objects below it.
     prefix: Path,
-    /// The beginning of this cluster's keys, which is its id below the prefix.
+    /// The path of this cluster's objects: the cluster id below the prefix.
     root: Path,
     ownership: Arc<Ownership>,
-    /// The directory of the store, if the store is one. If its file system is unmounted, an empty directory may appear
-    /// in its place at any time.
+    /// The directory of the store. `None` for a bucket. If the file system is unmounted, an empty directory may appear
+    /// here at any time.
     directory: Option<PathBuf>,
-    /// How long the ownership marker counts as present after it was seen. A later PUT or DELETE checks it again. `None`
-    /// if it is never checked again.
+    /// How long the ownership marker counts as present after a check. The first PUT or DELETE after this time checks
+    /// again. `None` if the marker is checked only once.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::requests_metadata`].
     requests_metadata: bool,
-    /// The delays that are added to each PUT and each GET.
+    /// The delays before each PUT and before each GET.
     delays: (Duration, Duration),
-    /// The pace of requests, which is unlimited for a directory.
+    /// The pace of requests. Requests to a directory are never limited.
     pace: Arc<Pace>,
 }
 
@@ -85,18 +85,18 @@ pub struct Objects {
 pub struct StartObjectsError {
     /// The value of `diskless.storage`, without secrets.
     storage: String,
-    /// The reason, with the message that the store returned.
+    /// The reason, with the message of the store.
     why: String,
 }
 
 impl Objects {
-    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must be the
-    /// store whose objects `index` knows. If this cannot be checked during the start of the broker, each request checks
-    /// it first until a check succeeds.
+    /// Opens the objects of a cluster in a store. The store must allow this broker to put, read and delete objects, and
+    /// must be the store whose objects `index` knows. If this check fails for a temporary reason while the broker
+    /// starts, later requests repeat the check before they do anything else.
     ///
     /// # Errors
-    /// Returns a [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot
-    /// be used.
+    /// Returns a [`StartObjectsError`] if the store refuses a request, does not belong to `index`, or is a directory
+    /// that cannot be used.
     pub async fn open(
         storage: &DisklessStorage,
         cluster_id: &str,
@@ -170,12 +170,13 @@ impl Objects {
         &self.ownership
     }
 
-    /// Verifies or writes the ownership marker during the start of the broker. If a bucket does not answer, gives up; a
-    /// later request then verifies the marker.
+    /// Verifies the ownership marker during the start of the broker, or writes it if there is none. If a bucket does
+    /// not answer, returns an error; a later request then verifies the marker.
     async fn verified_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.directory {
-                // A directory may take the whole `VERIFIED_WITHIN`. If it still hangs then, the broker must not start.
+                // A directory may use the whole time of `VERIFIED_WITHIN`. If it hangs even longer, the broker must not
+                // start.
                 Some(_) => std::future::pending().await,
                 None => self.ownership.store_is_silent(SILENT_MAX).await,
             }
@@ -187,8 +188,8 @@ impl Objects {
         }
     }
 
-    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after
-    /// [`VERIFIED_WITHIN`].
+    /// Verifies the ownership marker, or writes it if there is none. If an earlier call has succeeded, does nothing.
+    /// Gives up after [`VERIFIED_WITHIN`].
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller
@@ -213,8 +214,8 @@ impl Objects {
         ClusterStore { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, ownership: &self.ownership }
     }
 
-    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. If `checks_every` is set, also
-    /// checks that the store still has the marker, unless it was seen within that time.
+    /// Verifies the ownership marker, or writes it if there is none, unless an earlier call has succeeded. Then checks
+    /// that the store still has the marker, unless the last check is less than `checks_every` ago.
     async fn still_verified(&self) -> Result<(), ObjectError> {
         self.verified().await?;
         match self.checks_every {
@@ -223,8 +224,8 @@ impl Objects {
         }
     }
 
-    /// Checks that the store can currently put, read and delete an object of this cluster. The probe of a bucket has a
-    /// time limit. The probe of a directory has none, because its thread would stay blocked anyway.
+    /// Checks that an object of this cluster can currently be put, read and deleted. A probe of a bucket has a time
+    /// limit. A probe of a directory has none, because its thread would hang even after the limit.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the ownership marker is not verified or one of these requests fails.
@@ -240,11 +241,11 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object that consists of `parts` in this order, and reports to `progress` as bytes are sent. Two PUTs of
-    /// the same object may run at the same time.
+    /// Puts an object that consists of `parts`, in this order. Reports to `progress` each time that bytes are sent. Two
+    /// PUTs of the same object may run at the same time.
     ///
     /// # Errors
-    /// Returns an [`ObjectError`] if the PUT fails. The object may still be in the store.
+    /// Returns an [`ObjectError`] if the PUT fails. The store may have the object nevertheless.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_verified().await?;
         self.pace.admit(RequestKind::Write, &progress).await;
@@ -255,8 +256,8 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// Reads a range of an object, and reports to `progress` as bytes arrive. If the object ends within the range,
-    /// returns the bytes up to the end of the object.
+    /// Reads a range of an object. Reports to `progress` each time that bytes arrive. If the object ends within the
+    /// range, returns the bytes up to the end of the object.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
@@ -270,8 +271,8 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // If the directory is no longer mounted, the store has no ownership marker either. In that case, this
-                // check fails, and its error is returned instead of `gone`.
+                // The object may be missing because the directory is not mounted. The ownership marker is missing then
+                // too, and this check returns a retriable error instead of `gone`.
                 self.still_verified().await?;
                 return Err(gone);
             }
@@ -290,8 +291,8 @@ impl Objects {
         Ok(bytes.freeze())
     }
 
-    /// Deletes an object, and any files that interrupted PUTs of it have left. If the object is missing, the call still
-    /// succeeds.
+    /// Deletes an object, and any files that interrupted PUTs of this object have left. Succeeds even if the object is
+    /// missing.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the DELETE fails.
@@ -309,8 +310,8 @@ impl Objects {
         }
     }
 
-    /// Returns the key of an object. The keys of consecutive ids begin differently, because stores distribute load by
-    /// the beginning of a key.
+    /// Returns the key of an object. Consecutive ids get keys that begin differently, because stores distribute their
+    /// load by the beginning of the keys.
     fn key(&self, id: ObjectId) -> Path {
         self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }

@@ -1,16 +1,16 @@
-//! The ownership marker of a store: an object that names the cluster to which the store belongs. A cluster writes its
-//! marker before it uses a store, and never uses a store with the marker of another cluster.
+//! The ownership marker of a store: an object that names the cluster that owns the store. A cluster writes its marker
+//! before it uses a store. It never uses a store with the marker of another cluster.
 //!
-//! The marker also contains a random id of the store, which the index records. If the ids differ, the store does not
-//! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
-//! of the cluster, because they may belong to another index, perhaps a lost one.
+//! The marker also contains a random id of the store, and the index records this id. If the two ids differ, the index
+//! belongs to another store. An index without a recorded id must not use a store that already has objects of the
+//! cluster. These objects may belong to another index, perhaps a lost one.
 //!
-//! The checks before each request are in [`super::Objects`].
+//! [`super::Objects`] decides when the marker is checked.
 //!
-//! Invariants: if two clusters begin to use a store, one of them is refused. A store might have no conditional PUTs or
+//! Invariants: if two clusters begin to use a store, one of them is refused. Some stores have no conditional PUTs or
 //! ignore the condition. With such a store, the refusal is certain only if the requests of both clusters take at most
-//! [`MARKER_SETTLES`]. A cluster puts, reads and deletes nothing before it knows that its index and the store belong
-//! together.
+//! [`MARKER_SETTLES`]. A cluster does not put, read or delete any object before it knows that its index and the store
+//! belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -29,20 +29,21 @@ use fullbore_host::random_id;
 
 /// The key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
-/// Maximum number of bytes of an ownership marker that are read. A marker has a few dozen.
+/// Maximum number of bytes that are read of an ownership marker. A marker has less than 100 bytes.
 const MARKER_LEN_MAX: usize = 1000;
 /// The key of the object that a probe puts, below `ClusterStore::root`.
 const PROBE: &str = "probe";
-/// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
+/// The range of the object that a probe reads. Like the range of most reads, it includes neither the first nor the last
+/// byte.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// How long the broker waits after the PUT of its own marker before it reads which marker is in the store. Only used if
-/// the store has no conditional PUTs or ignores the condition.
+/// How long the broker waits after it has put its marker, before it reads which marker is in the store. It waits only
+/// if the store has no conditional PUTs or ignores the condition.
 const MARKER_SETTLES: Duration = Duration::from_secs(2);
 
-/// The state of a store's ownership marker, which is either verified or not yet.
+/// The state of a store's ownership marker: verified, or not yet.
 pub struct Ownership {
     cluster_id: String,
-    /// The index that knows the objects of the store. `None` if the store needs no marker.
+    /// The index that has the extents of the store's objects. `None` if the store needs no marker.
     index: Option<IndexOwner>,
     verified: OnceCell<()>,
     /// When the marker was last seen in the store. `None` before the first check.
@@ -51,20 +52,20 @@ pub struct Ownership {
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 
-/// The part of a store that belongs to a cluster.
+/// An object store, as one cluster uses it. Other clusters may use the same store with other prefixes.
 pub struct ClusterStore<'a> {
     pub store: &'a dyn ObjectStore,
     /// The prefix of all keys. No other cluster has objects below it.
     pub prefix: &'a Path,
-    /// The beginning of the keys of the cluster's objects.
+    /// The path of the cluster's objects.
     pub root: &'a Path,
     /// The state of the ownership marker.
     pub ownership: &'a Ownership,
 }
 
 impl ClusterStore<'_> {
-    /// Waits for the answer to a request. Until it arrives, `Ownership::requested` has the time at which the request
-    /// was sent.
+    /// Waits for the answer to a request. In the meantime, `Ownership::requested` has the time at which the request was
+    /// sent.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
         *self.ownership.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;
@@ -103,7 +104,7 @@ impl Ownership {
         self.verified.initialized()
     }
 
-    /// Waits until the store has left a request without an answer for `max`.
+    /// Waits until some request to the store has had no answer for the time `max`.
     pub async fn store_is_silent(&self, max: Duration) {
         loop {
             let left = self.requested.lock().map_or(max, |since| max.saturating_sub(since.elapsed()));
@@ -114,7 +115,8 @@ impl Ownership {
         }
     }
 
-    /// Verifies the marker of the store, or writes one if there is none. After the first success, does nothing.
+    /// Verifies the marker of the store, or writes a marker if there is none. Does nothing if an earlier call has
+    /// succeeded.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call
@@ -125,8 +127,8 @@ impl Ownership {
     }
 
     async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
-        // The index is read first. Every committed object that the index knows at that moment is in the store when the
-        // store is read.
+        // The index must be read before the store. Then every committed object that the index knows is already in the
+        // store.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -146,8 +148,8 @@ impl Ownership {
         if known.store_id.as_ref() == Some(&store_id) {
             return Ok(());
         }
-        // After the first query of the index, another broker may have put objects. In that case, the index now knows
-        // the store.
+        // Another broker may have put these objects after the index was read above. If so, a second query shows the
+        // store as in use.
         if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
             return Err(ObjectError::UnknownObjects);
         }
@@ -155,8 +157,8 @@ impl Ownership {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Checks that the store still has a marker, because a store that was emptied or is not mounted has none. Does
-    /// nothing if the marker was seen less than `every` ago.
+    /// Checks that the store still has a marker. A store that was emptied or is not mounted has none. Does nothing if
+    /// the last check is less than `every` ago.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store has no marker or does not answer.
@@ -202,12 +204,12 @@ async fn has_objects(of: &ClusterStore<'_>) -> Result<bool, ObjectError> {
     Ok(false)
 }
 
-/// Writes the marker if there is none. Returns the store id in the marker that the store then has.
+/// Writes the marker if there is none. Returns the store id in the marker that is then in the store.
 async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let text = format!("{cluster_id} {}", random_id());
     let mut put = put_if_absent(of, key, &text).await?;
-    // Some stores accept the condition of a PUT but ignore it. The first PUT may then have replaced another broker's
-    // marker. The store is known to check the condition only if it refuses a second PUT.
+    // Some stores accept a PUT with a condition but ignore the condition. The first PUT may then have replaced another
+    // broker's marker. Only if the store refuses a second PUT is it known to check conditions.
     if put == ConditionalPut::Written && put_if_absent(of, key, &text).await? == ConditionalPut::Refused {
         return store_of(&text, cluster_id);
     }
@@ -215,8 +217,8 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
         of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
         put = ConditionalPut::Written;
     }
-    // Without conditional PUTs, a later marker replaces an earlier one. After a pause no more markers arrive, and the
-    // one that is left is read.
+    // Without conditional PUTs, a later marker replaces an earlier one. After a pause, all brokers have written their
+    // markers, and the last one is read.
     if put == ConditionalPut::Written {
         tokio::time::sleep(MARKER_SETTLES).await;
     }
@@ -227,7 +229,7 @@ async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Re
 #[derive(PartialEq, Eq)]
 enum ConditionalPut {
     Written,
-    /// There is an object already.
+    /// The store already has an object with this key.
     Refused,
     /// The store has no conditional PUTs.
     Unsupported,
@@ -246,7 +248,7 @@ async fn put_if_absent(of: &ClusterStore<'_>, key: &Path, text: &str) -> Result<
     }
 }
 
-/// Returns the text of the marker, or `None` if there is none. At most [`MARKER_LEN_MAX`] bytes are read.
+/// Returns the first [`MARKER_LEN_MAX`] bytes of the marker as text, or `None` if there is no marker.
 async fn owner(of: &ClusterStore<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
@@ -264,7 +266,7 @@ async fn owner(of: &ClusterStore<'_>, key: &Path) -> Result<Option<String>, Obje
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// Returns the store id in a marker, which must be of this cluster.
+/// Returns the store id in the text of a marker. Fails if the marker names another cluster.
 fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = text.split_once(' ').unwrap_or((text, ""));
     match owner == cluster_id {
@@ -276,8 +278,8 @@ fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
     }
 }
 
-/// Checks that an object can be put, read and deleted. If a directory's disk is full, the check succeeds, because its
-/// objects can still be read and deleted.
+/// Checks that an object can be put, read and deleted. Succeeds if the disk of a directory is full, because its objects
+/// can still be read and deleted.
 async fn probe(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}
@@ -296,7 +298,7 @@ async fn probe_range(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectErro
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
         Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
-        // Another broker that probes at the same time may already have deleted the object.
+        // Another broker that probes at the same time may have deleted the object.
         Err(object_store::Error::NotFound { .. }) => return Ok(()),
         Err(error) => {
             return Err(match words(&error) {
@@ -309,7 +311,7 @@ async fn probe_range(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectErro
     if found == part { Ok(()) } else { Err(no_ranges("the store returned other bytes than those requested")) }
 }
 
-/// The message of `object_store` if a server returns the whole object although a part was requested.
+/// Part of the message of `object_store` if a server returns the whole object instead of the requested part.
 const WHOLE_ANSWER: &str = "non-partial response";
 
 fn no_ranges(why: &str) -> ObjectError {

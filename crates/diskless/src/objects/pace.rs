@@ -1,13 +1,13 @@
-//! Limits the pace of requests to a store that refuses many of them (503 SlowDown, 429).
+//! Limits the rate of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store keeps refusing a client that retries at once. If most requests of a second are refused, requests are
-//! therefore sent one by one, at a lower rate than that of the successful ones. While no request is refused, the rate
-//! grows faster each second, until it is unlimited again.
+//! A store keeps refusing a client that retries at once. If the store refuses most requests of a second, requests are
+//! therefore sent one by one, at a lower rate than the store has accepted. While no request is refused, the rate grows
+//! faster each second, until it is unlimited again.
 //!
 //! Pauses and attempts of a single request are elsewhere.
 //!
-//! Invariants: a few refusals delay no other request. The rate is at least [`RATE_MIN`]. If writes and other requests
-//! are waiting, three out of four permits go to writes.
+//! Invariants: while refusals are few, they delay no other request. The rate is at least [`RATE_MIN`]. If writes and
+//! other requests are waiting, three out of four permits are for writes.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -22,10 +22,10 @@ use super::BodyProgress;
 
 /// Minimum rate, in requests per second.
 const RATE_MIN: f64 = 1.0;
-/// When the rate becomes limited, the store is assumed to accept at least this rate. A broker that has sent few
-/// requests cannot know how many the store accepts.
+/// Minimum estimate of the rate that the store accepts, at the moment when the rate becomes limited, in requests per
+/// second. The estimate is based on past requests, and a broker may have sent only a few of them.
 const RATE_BEGINS_MIN: f64 = 10.0;
-/// If the rate exceeds this value, in requests per second, it becomes unlimited again.
+/// Rate in requests per second above which the rate becomes unlimited again.
 const RATE_MAX: f64 = 500.0;
 /// The rate is multiplied by this factor after a refusal.
 const CUT: f64 = 0.8;
@@ -34,20 +34,19 @@ const CUT: f64 = 0.8;
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many refusals in one interval are needed to limit the rate. The refusals must also outnumber the accepted
-/// requests.
+/// Minimum number of refusals in an interval to limit the rate. The refusals must also outnumber the accepted requests.
 const REFUSALS_MIN: u32 = 5;
-/// How many earlier intervals are kept. The largest number of accepted requests in one of them is the estimate of the
-/// rate that the store accepts.
+/// Number of earlier intervals that are kept. The estimate of the rate that the store accepts is the largest number of
+/// accepted requests in any of them.
 const INTERVALS_MAX: usize = 60;
-/// Maximum Retry-After that is respected. A longer one is cut to this time.
+/// Maximum wait after a refusal. A longer Retry-After is cut to this time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// How many writes are admitted for each other request, while both are waiting.
+/// How many writes get a permit for each other request, while both are waiting.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// Interval at which the progress of a waiting request is reset, so that the request does not count as silent.
+/// How often a request that waits for a permit is marked as just begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
-/// A lock that is granted in the order of the requests for it.
+/// A lock that callers get in the order in which they request it.
 type Turn = tokio::sync::Mutex<()>;
 
 /// The kinds of requests. Each kind has its own queue, so that a burst of one kind does not block the others.
@@ -64,7 +63,7 @@ pub enum RequestKind {
 pub struct Pace {
     /// The queue of each kind. If the caller gives up, its request leaves the queue at once.
     turns: [Turn; 3],
-    /// Notified when a request stops waiting.
+    /// Notified when a request gets its permit or gives up.
     admitted: Notify,
     state: Mutex<PaceState>,
 }
@@ -73,9 +72,9 @@ pub struct Pace {
 struct PaceState {
     bounded: Option<Bounded>,
     answers: Answers,
-    /// How many writes are waiting, and how many other requests.
+    /// The number of waiting writes, and the number of other waiting requests.
     waiting: [usize; 2],
-    /// How many writes were admitted since the last request of another kind.
+    /// How many writes got a permit since the last permit for another kind.
     writes_in_a_row: u32,
 }
 
@@ -89,14 +88,14 @@ struct Bounded {
     changed: Instant,
     /// True if a request was refused after the rate last changed.
     is_refused: bool,
-    /// How many intervals in a row had no refusal.
+    /// The number of intervals in a row without a refusal.
     clean: u32,
 }
 
 impl Bounded {
-    /// Changes the rate once an interval has passed since the last change. If the store has refused a request since
-    /// then, the rate falls, and otherwise it grows. While the store refuses most requests, the caller passes the rate
-    /// of the accepted ones as `taken`. The new rate is then below `taken`.
+    /// Changes the rate, at most once per interval. The rate falls if the store has refused a request since the last
+    /// change, and otherwise grows. `taken` is the rate of accepted requests, and is passed while the store refuses
+    /// most requests. The new rate is then below `taken`.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -118,7 +117,7 @@ struct Answers {
     began: Option<Instant>,
     answered: u32,
     refused: u32,
-    /// How many requests were accepted in each earlier interval, oldest first.
+    /// The number of accepted requests in each earlier interval, oldest first.
     before: VecDeque<u32>,
 }
 
@@ -140,8 +139,8 @@ impl Answers {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the largest number of accepted requests in a single interval, among the current one and the `count`
-    /// before it.
+    /// Returns the largest number of requests that were accepted in one interval. Compares the current interval and the
+    /// `count` intervals before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }
@@ -161,7 +160,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pace {
-    /// Waits until a request may be sent. In the meantime, `progress` shows the request as just begun.
+    /// Waits until a request may be sent. While it waits, `progress` shows the request as just begun.
     pub async fn admit(&self, kind: RequestKind, progress: &BodyProgress) {
         if self.state.lock().bounded.is_none() {
             return;
@@ -194,7 +193,7 @@ impl Pace {
         }
     }
 
-    /// Records that the store has answered a request without a refusal for its rate. Callers do not report failures,
+    /// Records that the store has answered a request without refusing it for its rate. Not called after other failures,
     /// which leave the rate unchanged.
     pub fn succeeded(&self) {
         let now = Instant::now();
@@ -210,7 +209,8 @@ impl Pace {
         }
     }
 
-    /// Records that a request was refused, and how long the store wants the client to wait.
+    /// Records that the store has refused a request for its rate. `retry_after` is how long the store wants the client
+    /// to wait.
     pub fn refused(&self, retry_after: Option<Duration>) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -238,8 +238,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If none is due yet, fails with the time at which one will be due. Fails with `None` if a
-    /// permit is due but belongs to another kind of request.
+    /// Takes the next permit. If no permit is due yet, fails with the time at which one will be due. If the permit that
+    /// is due belongs to another kind of request, fails with `None`.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();
@@ -253,7 +253,7 @@ impl PaceState {
             return Err(None);
         }
         self.writes_in_a_row = if is_write { self.writes_in_a_row + 1 } else { 0 };
-        // The interval is random, so that the brokers that share a store do not send in step.
+        // The interval is random, so that several brokers do not send to the same store at the same moments.
         bounded.next = now + Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
         Ok(())
     }
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Runs 40 loops for `time`. Each of them sends one request after another, with the same pauses as a fetch.
+    /// Runs 40 loops for `time`. Each loop sends one request after another, and pauses after a refusal as a fetch does.
     async fn send(pace: &Arc<Pace>, store: &Arc<Narrow>, time: Duration) {
         let until = Instant::now() + time;
         let each = (0..40).map(|_| {
@@ -370,8 +370,8 @@ mod tests {
         let store = Narrow::taking(20.0);
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
-        // The pauses are random. In trials, at least 61 requests were accepted. If the rate grew by only 5 % and 0.5
-        // requests per second each second, only 30 requests would be accepted.
+        // The pauses are random. In trials, the store accepted at least 61 requests. If the rate grew by only 5 % and
+        // 0.5 requests per second each second, the store would accept only 30.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());

@@ -1,7 +1,7 @@
 //! Reads the credentials file that Amazon's tools share. It has named sections with lines of the form `name = value`.
 //!
-//! After a change, the file is read again, because rotation tools replace it. Invariant: if the file cannot be read or
-//! lacks a complete pair of keys, the last credentials stay in use.
+//! After a change, the file is read again, because tools that rotate keys replace the file. Invariant: if the file
+//! cannot be read or lacks one of the two keys, the last credentials stay in use.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -34,7 +34,8 @@ struct ReadCredentials {
     checked_at: Instant,
 }
 
-/// Identifies the contents of a file: inode, size in bytes, seconds and nanoseconds of the last write.
+/// Identifies the contents of a file by its inode, its size in bytes, and the seconds and nanoseconds of its last
+/// write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileVersion(u64, u64, i64, i64);
 
@@ -57,7 +58,8 @@ impl ProfileCredentials {
     /// # Errors
     /// Returns an [`io::Error`] if the file cannot be read or is larger than 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
-        // The version is read before the contents. If the file changes in between, the next check notices.
+        // The version is read before the contents. If the file changes in between, the next check finds another
+        // version.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
@@ -77,7 +79,7 @@ impl ProfileCredentials {
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // If the file is missing, it is probably being replaced. A later check reads the new one.
+        // If the file is missing, a tool is probably replacing it. A later check reads the new file.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -106,8 +108,8 @@ impl ProfileCredentials {
     }
 }
 
-/// Reads a regular file of at most [`FILE_MAX`] bytes. If the path is something else, such as a pipe, the call fails
-/// instead of waiting for another process.
+/// Reads a regular file of at most [`FILE_MAX`] bytes. Fails at once for anything else, such as a pipe, from which a
+/// read could hang.
 fn read_to_string(path: &Path) -> io::Result<String> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
@@ -129,7 +131,8 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Returns the credentials in the section `profile`, or `None` if it lacks a key or a value has control characters.
+/// Returns the credentials in the section `profile`. Returns `None` if one of the two keys is missing, or if a value
+/// has control characters.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);

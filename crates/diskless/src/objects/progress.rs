@@ -1,7 +1,7 @@
-//! Tracks how much of a request's body has moved. The bytes of a PUT count when the socket takes them, those of a GET
-//! when they arrive. Bytes that the socket took may still be in a buffer of the system.
+//! Tracks how many bytes of a request's body have moved. The bytes of a PUT count when the socket accepts them, those
+//! of a GET when they arrive. A byte that the socket has accepted may still be in the system's send buffer.
 //!
-//! The time after which a request is too slow is in [`crate::tries`].
+//! [`crate::tries`] decides when a request is too slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// In this time after the start of a request, moved bytes do not prove that the store takes them. The bytes may only
-/// fill a buffer of the system.
+/// Time after the start of a request in which moved bytes do not count as progress of the store. The bytes may only
+/// have filled the system's send buffer.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// How many bytes must move to count as progress. A request whose bytes only trickle counts as silent until it has
-/// moved this many.
+/// Number of bytes that must move to count as progress. If bytes move only slowly, the request counts as silent until
+/// it has moved this many.
 const STEP: u64 = 32 << 10;
 
-/// The progress of one request, which the request shares with its watcher.
+/// The progress of one request. The request updates it, and a watcher reads it.
 #[derive(Clone, Debug)]
 pub struct BodyProgress(Arc<BodyMoved>);
 
@@ -29,16 +29,17 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// When the request began. While the request waits for a permit of the pace, this time is set again and again.
+    /// When the request began. While the request waits for a permit of the pace, this is repeatedly set to the current
+    /// time.
     began: Instant,
-    /// When the last step of [`STEP`] bytes was complete. Equal to `began` before the first one.
+    /// When the last step of [`STEP`] bytes was complete. Equal to `began` until the first step is complete.
     at: Instant,
-    /// How many bytes have moved since the start. `stepped` is the value at the last complete step.
+    /// How many bytes have moved since the start. `stepped` is this number at the end of the last complete step.
     bytes: u64,
     stepped: u64,
 }
 
-/// When one of several requests last made progress or succeeded.
+/// The last time at which any of several requests made progress or succeeded.
 #[derive(Clone, Debug)]
 pub struct AnyProgress(Arc<Mutex<Instant>>);
 
@@ -49,12 +50,12 @@ impl Default for AnyProgress {
 }
 
 impl AnyProgress {
-    /// Records that bytes have moved or a request has succeeded.
+    /// Records that a request has made progress or has succeeded.
     pub fn moved(&self) {
         *self.0.lock() = Instant::now();
     }
 
-    /// Returns the last time that was recorded.
+    /// Returns the last recorded time.
     pub fn last(&self) -> Instant {
         *self.0.lock()
     }
@@ -68,8 +69,8 @@ impl Default for BodyProgress {
 }
 
 impl BodyProgress {
-    /// Creates the progress of a request that begins now. Its progress is also recorded in `any`, for several requests
-    /// together.
+    /// Creates the progress of a request that begins now. Also records its progress in `any`, which several requests
+    /// share.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
@@ -97,16 +98,16 @@ impl BodyProgress {
         self.0.last.lock().began
     }
 
-    /// Sets the start of the request to now. The caller does this while the request waits for a permit and when it gets
-    /// the permit, so that the wait does not count as a lack of progress.
+    /// Sets the start of the request to now. The pace calls this while the request waits for a permit and when it gets
+    /// one, so that the wait does not count as a lack of progress.
     pub fn begins(&self) {
         let mut last = self.0.last.lock();
         last.began = Instant::now();
         last.at = last.began;
     }
 
-    /// Returns the time at which the last step of [`STEP`] bytes was complete, or the start of the request before the
-    /// first one. Also returns how many bytes have moved in total.
+    /// Returns the time at which the last step of [`STEP`] bytes was complete, or the start of the request if no step
+    /// is complete. Also returns how many bytes have moved in total.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

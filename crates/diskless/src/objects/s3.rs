@@ -26,7 +26,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Makes a bucket of any store, with an unlimited pace.
+    /// Creates a bucket from any store, with an unlimited pace.
     pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
         Bucket { store, pace: Arc::default(), requests_metadata: false }
     }
@@ -39,7 +39,7 @@ impl Bucket {
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // There is no time limit here. To give a request up, the caller drops it, which closes the connection.
+        // Requests have no time limit here. A caller that gives up drops the request, which closes its connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?
@@ -93,7 +93,8 @@ fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String>
     }
 }
 
-/// Trims the values from the environment. A secret that was copied from a file often ends with a line break.
+/// Removes white space around values from the environment. A secret that was copied from a file often ends with a line
+/// break.
 fn trimmed(mut builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
     use AmazonS3ConfigKey::{AccessKeyId, DefaultRegion, Region, SecretAccessKey, Token};
     for key in [AccessKeyId, SecretAccessKey, Token, Region, DefaultRegion] {
@@ -145,11 +146,11 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     !is_set(&AccessKeyId) && services.iter().any(is_set)
 }
 
-/// Reads the credentials of the profile AWS_PROFILE, or of the default profile if AWS_PROFILE is not set. The file is
-/// AWS_SHARED_CREDENTIALS_FILE, or else ~/.aws/credentials.
+/// Reads the credentials of the profile AWS_PROFILE, or of the profile `default` if AWS_PROFILE is not set. They are in
+/// the file AWS_SHARED_CREDENTIALS_FILE, or in ~/.aws/credentials if this is not set.
 ///
-/// Returns `None` if the environment names neither a file nor a home directory. If AWS_PROFILE is not set, `None` is
-/// also returned if the file or its default profile does not exist.
+/// Returns `None` if neither AWS_SHARED_CREDENTIALS_FILE nor HOME is set. Also returns `None` if AWS_PROFILE is not set
+/// and the file or its default profile does not exist.
 fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));

@@ -244,7 +244,7 @@ async fn two_clusters_use_a_store_at_once_one_is_refused() {
         };
         let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
         let (one, other, again) = tokio::join!(one.verified(), other.verified(), again.verified());
-        // The threads of the indexes decide which of the two clusters gets the store.
+        // Either cluster may get the store, depending on how the threads of the indexes run.
         let is_refused = |verified| matches!(verified, Err(ObjectError::OtherCluster { .. }));
         assert_eq!(one, again);
         assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
@@ -415,7 +415,7 @@ async fn store_is_silent_without_credentials_the_error_names_that() {
     assert!(!late(false).await.contains("credentials"));
 }
 
-/// Regression test: as long as the store answers at all, a starting broker waits for it.
+/// Regression test: a starting broker waits for a slow store, as long as the store answers each request in time.
 #[tokio::test(start_paused = true)]
 async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answer() {
     let is_silent = async |store: Arc<double::StoreDouble>| {
@@ -440,8 +440,8 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// On Amazon's machines, a service at this address issues credentials. On other machines, a proxy may answer instead,
-/// and its refusal must not hide that no credentials are set.
+/// On Amazon's machines, a service at this address issues credentials. On other machines, a proxy may answer at this
+/// address. Even if the proxy refuses the request, the error must show that no credentials are set.
 #[test]
 fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
@@ -458,7 +458,8 @@ async fn store_is_away_at_the_start_requests_verify_it_later() {
     assert!(refused.is_retriable() && refused.to_string().contains("SlowDown"), "{refused}");
     s3.heal();
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
-    // Later, the store turns out to belong to another cluster, or nothing listens at its address.
+    // Other brokers start while their stores do not answer. Later, one store turns out to belong to another cluster,
+    // and at the address of the other one nothing listens.
     s3.every("GET", S3Fault::Reset);
     let late = open(storage(&s3), "other", &two).await.expect("it starts");
     s3.heal();
@@ -474,7 +475,7 @@ async fn store_is_away_at_the_start_requests_verify_it_later() {
 async fn outage_of_a_store_is_over_requests_leave_at_once() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // The requests that succeeded in the last second give the pace a lower bound.
+    // Wait for the next interval of the pace, so that the requests that have just succeeded do not count there.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     s3.every("PUT", S3Fault::Status(503, "ServiceUnavailable"));
     let put = || objects.put(1, parts(), BodyProgress::default());
@@ -529,7 +530,7 @@ async fn one_request_fails_its_error_is_retriable() {
         }
     };
     timeout(Duration::from_secs(30), has_come).await.expect("it comes");
-    // If the request did not hang, it would end within this time, except on an overloaded machine.
+    // A request that does not hang ends within this time, except on an overloaded machine.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
@@ -553,7 +554,7 @@ async fn answers_without_end_are_not_read_whole() {
             _ => objects.delete(2).await,
         };
         assert_eq!(done.is_ok(), status == 200, "{method} {status}: {done:?}");
-        // The number includes bytes that only fill the buffers of the sockets.
+        // The server counts all bytes that it has sent, even those that are still in the buffers of the sockets.
         let now = s3.flooded();
         assert!(now > flooded && now - flooded < READ_MAX, "{method} {status}: {} bytes", now - flooded);
         flooded = now;
@@ -565,7 +566,7 @@ async fn answers_without_end_are_not_read_whole() {
 async fn put_is_answered_before_it_was_sent_it_has_failed() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // The sockets cannot buffer the whole body, so the answer comes before all of it is sent.
+    // The body is larger than the buffers of the sockets. The answer therefore arrives before the whole body is sent.
     let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];
     s3.next("PUT", S3Fault::Early);
     let refused = objects.put(1, large(), BodyProgress::default()).await.expect_err("not all of it was sent");

@@ -1,4 +1,4 @@
-//! Admits a batch to the queue, after checking its memory, its sequence and its transaction.
+//! Admits a batch to the queue, after checks of its memory, its sequence and its transaction.
 //!
 //! Batches out of order are in [`super::out_of_order`]. Invariant: a batch is copied only when nothing blocks it, and
 //! without holding the lock.
@@ -38,35 +38,36 @@ pub struct IndexedPartition<'a> {
     pub number: DisklessPartitionId,
 }
 
-/// The memory for a batch, and what its admission depends on.
+/// The memory for a batch, and the conditions for its admission.
 pub struct AdmissionTerms<'a> {
-    /// The producer whose share of an object the batch uses.
+    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
     pub producer: ProducerKey,
-    /// Shows whether this broker's state of the producer is current or may be stale.
+    /// Shows whether this broker's state of the producer is current or possibly stale.
     pub freshness: Freshness,
     /// The memory for the batch.
     pub room: MemoryPermit,
     /// The flag that is set while the metadata lists this broker as one that does not serve diskless topics.
     pub left_out: &'a LeftOut,
-    /// The coordinator's confirmation, which must arrive before the batch is committed. `None` if the batch does not
-    /// wait for one.
+    /// The coordinator's confirmation of the transaction, without which the batch must not be committed. `None` if the
+    /// batch need not wait for a confirmation.
     pub awaited: Option<AwaitedConfirmation>,
 }
 
-/// The properties of a batch that decide on its admission.
+/// The properties of a batch that its admission depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     /// The producer, epoch and sequences of the batch.
     pub stamp: Stamp,
     /// True if the batch belongs to a transaction.
     pub is_transactional: bool,
-    /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
+    /// The coordinator's confirmation of the transaction that this batch would open. `None` if the coordinator has not
+    /// confirmed it.
     pub confirmation: Option<Confirmation>,
-    /// The log end in the partition's view, which the change feed updates. If it is past the state that the pipeline
-    /// knows, that state may be stale. 0 if the producer uses a new epoch for each transaction, because the epoch then
-    /// shows whether the transaction is new.
+    /// The log end of the partition, as the change feed has reported it. If it is larger than the next offset in the
+    /// pipeline's known state, this state may be stale. If the producer uses a new epoch for each transaction, the
+    /// epoch shows whether a transaction is new. No comparison is needed then, and this is 0.
     pub known_to: i64,
-    /// True if the producer announces that this is its last batch of the transaction in this partition.
+    /// True if this is the last batch of the transaction in this partition, as the producer has announced.
     pub ends_transaction: bool,
 }
 
@@ -83,7 +84,7 @@ impl Candidate {
         Candidate { confirmation, known_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
-    /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
+    /// Returns the properties of a batch that was parked. Its transaction is not confirmed by the coordinator.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
@@ -99,13 +100,13 @@ impl Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unverified;
 
-/// A batch in the form in which it will be stored, with everything that its admission depends on.
+/// A batch in the form in which it will be stored, with the properties that its admission depends on.
 pub struct Offered {
     /// The partition of the batch.
     pub partition: Arc<PartitionView>,
     /// The internal id of the partition.
     pub number: DisklessPartitionId,
-    /// The producer whose share of an object the batch uses.
+    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
     pub producer: ProducerKey,
     /// The sequence and transaction of the batch.
     pub candidate: Candidate,
@@ -113,7 +114,7 @@ pub struct Offered {
     pub bytes: Bytes,
     /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// The time of the append in ms, by the append clock. -1 if the timestamps of the producer are used.
+    /// The time of the append in ms, by the append clock. -1 if the topic uses the timestamps of the producer.
     pub log_append_time_ms: i64,
 }
 
@@ -144,8 +145,8 @@ impl Offered {
 }
 
 impl Pipeline {
-    /// Admits or parks a batch whose memory is reserved. The bytes are copied only when nothing blocks the batch, and
-    /// without holding the lock.
+    /// Admits or parks a batch whose memory is reserved. Copies the bytes only if nothing blocks the batch, and without
+    /// holding the lock.
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
@@ -171,8 +172,8 @@ impl Pipeline {
         self.admit(offered, admission_terms)
     }
 
-    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
-    /// `Continue` with `admission_terms` if it can be admitted or refused now.
+    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked. Returns
+    /// `Continue` with `admission_terms` if the batch can be admitted or refused now.
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the batch is refused. No record of a refused batch is or will be in the partition.
@@ -201,8 +202,8 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, admission_terms)) };
-        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
-        // this broker over another connection. A refresh would not find it.
+        // If the producer sends out of order and already has a pending batch of this epoch here, the missing batch will
+        // arrive at this broker over another connection. A refresh would not find it.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -231,8 +232,8 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // A later batch may already be in flight. That batch must be refused as well, so the refusal is
-                // recorded.
+                // Later batches of this producer may already be in flight. Record the refusal, so that they are refused
+                // as well.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -240,8 +241,8 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(batch_number)) => match state.unanswered.get_mut(&batch_number) {
-                // If too many copies of one batch are waiting, the oldest copy gets REQUEST_TIMED_OUT. A sequence error
-                // would be wrong, because the batch may be the next one of its producer, and some clients treat
+                // If too many copies of one batch wait for its outcome, the oldest copy gets REQUEST_TIMED_OUT. A
+                // sequence error would be wrong: the batch may be the next one of its producer, and some clients treat
                 // sequence errors as fatal.
                 Some(UnansweredBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
@@ -253,8 +254,8 @@ impl Pipeline {
         Ok(AppendStep::Pending(AppendTicket::committing(answer, admission_terms.left_out.clone())))
     }
 
-    /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if the producer must wait for
-    /// memory.
+    /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if there is no memory now, so
+    /// that the producer must wait.
     ///
     /// # Errors
     /// Returns [`AppendError::Gone`] if the broker is stopping.
@@ -262,21 +263,21 @@ impl Pipeline {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for the memory that [`Pipeline::try_reserve`] would reserve. In the meantime, nothing is read from the
-    /// connection. Returns `None` if the broker stops.
+    /// Waits until the memory for a batch can be reserved; see [`Pipeline::try_reserve`]. Meanwhile, the broker reads
+    /// nothing from the connection. Returns `None` if the broker stops.
     pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// Records that a batch was refused with `code` before its check. Later batches of its producer that are in flight
-    /// are then refused as well.
+    /// Records that a batch was refused with `code` before its sequence was checked. Later batches of its producer that
+    /// are in flight are then refused too.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
 }
 
 impl Shared {
-    /// Queues a batch and the batches that are parked behind it. Returns the receiver for the answer to the batch.
+    /// Queues a batch, and the batches that are parked behind it. Returns the receiver of the answer to the batch.
     fn take(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -334,7 +335,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch that is in order continue to its admission, or returns what blocks it.
+    /// Returns `Continue` if a batch that is in order can be admitted, or `Break` with the reason that blocks it.
     fn pass<'a>(
         &self,
         number: DisklessPartitionId,
@@ -345,7 +346,7 @@ impl PipelineState {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
             // The batch would be in the same object as the marker of its producer's previous transaction. That object
-            // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
+            // cannot wait for the confirmation, because the coordinator confirms only after this marker is committed.
             Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &admission_terms) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(admission_terms),
         }))
@@ -361,7 +362,7 @@ impl PipelineState {
         is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
     }
 
-    /// Decides on a batch by its sequence and its transaction.
+    /// Decides whether a batch is admitted, by its sequence and its transaction.
     ///
     /// # Errors
     /// Returns [`Unverified`] if the coordinator must confirm the transaction first.
@@ -376,16 +377,16 @@ impl PipelineState {
             return Ok(admission);
         }
         match self.opening(number, &candidate.stamp) {
-            // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
-            // next transaction, so the state must be refreshed first.
+            // The known state has an open transaction, but another broker may have ended it. In that case the batch
+            // would begin the next transaction, so the state must be refreshed first.
             Opening::Open { confirmation: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.confirmation.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
 
-    /// Returns true if a batch would open a transaction. This is the case if neither the known committed state nor a
-    /// pending batch has one open.
+    /// Returns true if a batch would open a transaction, because its producer has no open transaction in the known
+    /// committed state or among the pending batches.
     fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
@@ -402,8 +403,8 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.known_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction, if there is any. The confirmation came with this batch or
-    /// with an earlier pending one.
+    /// Returns the confirmation of a batch's transaction, or `None` if there is none. The confirmation belongs to this
+    /// batch or to an earlier pending one.
     fn confirmation_of(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Confirmation> {
         if !candidate.is_transactional {
             return None;
@@ -414,7 +415,8 @@ impl PipelineState {
         })
     }
 
-    /// Decides on a batch by its sequence. If no other broker commits, the known state is always current.
+    /// Decides whether a batch is admitted, by its sequence alone. If no other broker commits, the known state is
+    /// always current.
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]

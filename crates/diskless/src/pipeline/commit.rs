@@ -1,10 +1,10 @@
-//! Commits the finished objects at the head of the queue, one commit at a time. Applies each answer of the index, and
+//! Commits the uploaded objects at the head of the queue, one commit at a time. Applies each answer of the index, and
 //! then answers the batches and markers.
 //!
-//! The decision on a commit is in [`fullbore_rules::commit`]; the index makes it.
+//! The index decides on a commit; the rules are in [`fullbore_rules::commit`].
 //!
-//! Invariant: a batch is answered when the outcome of its commit is known, after its records can be read, and without
-//! holding the lock.
+//! Invariant: a batch is answered after the outcome of its commit is known and its records can be read. Answers are
+//! sent without holding the lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,11 +28,12 @@ use fullbore_log::partition::terms::AwaitedConfirmation;
 
 /// How long to wait before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
-/// The coordinator confirms once the marker in an earlier object is committed, which normally takes less time.
+/// The grace period: how long an uploaded object, and with it all objects behind it, waits for a coordinator's
+/// confirmation. The coordinator confirms once the marker in an earlier object is committed, which normally takes less
+/// time.
 const CONFIRMATION_GRACE: Duration = Duration::from_millis(50);
 
-/// An admitted batch or marker that was not answered yet.
+/// An admitted batch or marker that is not answered yet.
 pub(super) struct UnansweredBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,
@@ -43,15 +44,15 @@ pub(super) struct UnansweredBatch {
 
 /// The sender of an answer.
 pub(super) enum PendingAnswer {
-    /// Answers the requests that have sent the batch.
+    /// The answer to the requests with this batch.
     Batch(AppendAnswer),
-    /// Answers the coordinators that wait for the marker.
+    /// The answer to the coordinators that wait for the marker.
     Marker(MarkerAnswer),
 }
 
 impl Shared {
     /// Starts the next commit if none is under way, and answers the batches of failed uploads. If the first object
-    /// waits for confirmations, its grace period starts.
+    /// waits for confirmations, starts its grace period.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (objects, failed) = state.queue.next_commit(self.now());
@@ -67,7 +68,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Releases the lock, then answers failed batches and refuses those that are parked behind them.
+    /// Releases the lock. Then answers failed batches, and refuses the batches that are parked behind them.
     fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(BatchNumber, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
@@ -77,8 +78,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Waits for the coordinator's answer about a batch that was admitted without its confirmation, and then continues
-    /// the queue.
+    /// Waits for the coordinator's answer about a batch that was admitted before its confirmation. Then continues the
+    /// queue.
     pub(super) async fn take_confirmation(
         self: Arc<Self>,
         batch: UnconfirmedBatch,
@@ -91,8 +92,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
-    /// refused.
+    /// Waits until the grace period ends. If object `number` still waits for confirmations then, refuses its
+    /// unconfirmed batches.
     async fn give_up_confirmations(self: Arc<Self>, number: u64) {
         tokio::time::sleep(CONFIRMATION_GRACE).await;
         let mut state = self.state.lock();
@@ -104,7 +105,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Commits objects. After a failure, the queue repeats the commit after a pause.
+    /// Commits objects. After a failure, pauses, and then lets the queue repeat the commit.
     async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
         match self.index.commit(objects).await {
             Ok(answer) => self.committed(answer),
@@ -120,7 +121,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Applies a commit. First its records become readable, then its batches are answered.
+    /// Applies the answer to a commit. First makes the records readable, then answers the batches.
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
@@ -131,9 +132,9 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // If another broker has already committed a batch, the batch is a duplicate and has no row in the answer.
-            // Batches that are parked behind the duplicate must also be released, because the duplicate has left the
-            // queue.
+            // A batch that another broker has already committed is a duplicate, and the answer has no row for it. It
+            // has now left the queue. The batches that are parked behind it must be released here, because no row
+            // releases them.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(unanswered, _)| (unanswered.number, unanswered.producer_id));
             released.extend(self.release(&mut state, of));
@@ -148,8 +149,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows and releases the parked batches that were waiting for them. Queues the released batches,
-    /// but returns those that already have an outcome.
+    /// Applies committed rows, and releases the parked batches that waited for these commits. Queues the released
+    /// batches, or returns them if they already have an outcome.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -171,7 +172,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Removes the pending batches that have an outcome. Returns each of them with its answer.
+    /// Removes the pending batches that have an outcome, and returns them with their answers.
     pub(super) fn answers(
         &mut self,
         outcomes: Vec<(BatchNumber, CommitResult)>,
@@ -207,12 +208,12 @@ impl PipelineState {
         drop(self.take_committed());
     }
 
-    /// Applies committed rows to the states of partitions. The second value of each pair in `partitions` is the offset
-    /// from which `producers` is complete.
+    /// Applies committed rows to the known states of partitions. The second value of each pair in `partitions` is an
+    /// offset: `producers` has all batches of the partition from this offset on.
     ///
-    /// If a state ends before that offset, the rows in between are missing, so nothing is applied to the state. If
-    /// other brokers commit, the state stays outdated until its next refresh. If no other broker commits, there are no
-    /// later refreshes. The state is therefore dropped, and read again when it is needed.
+    /// If a known state ends before this offset, the rows in between are missing, and nothing is applied to the state.
+    /// If other brokers commit, the state stays outdated until its next refresh. Otherwise there is no later refresh,
+    /// so the state is dropped. It is read again when it is needed.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
@@ -231,8 +232,8 @@ impl PipelineState {
             }
         }
         if !self.others_commit {
-            // If answers arrive in a different order than their queries were sent, states can lack rows. Such a state
-            // is read again when it is needed.
+            // A state lacks rows if the answers arrived in another order than the queries were sent. It is read again
+            // when it is needed.
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }
@@ -253,8 +254,8 @@ impl UnansweredBatch {
         }
     }
 
-    /// Returns true for a batch of records and false for a marker. If a batch is refused, the later batches of its
-    /// producer fail. If a marker is refused, they do not.
+    /// Returns true for a batch of records and false for a marker. If a batch is refused, later batches of its producer
+    /// fail too. If a marker is refused, they do not fail.
     pub fn is_batch(&self) -> bool {
         matches!(self.answer, PendingAnswer::Batch(_))
     }

@@ -1,10 +1,10 @@
-//! Writes the markers of transactions. A marker goes into the next object, behind those batches of its producer that
-//! this broker has admitted. The commit of that object decides on the marker.
+//! Writes the markers of transactions. A marker becomes part of the next object, behind those batches of its producer
+//! that this broker has admitted. The index decides on the marker when it commits this object.
 //!
-//! A marker uses no memory of the budget. Producers may have used up the budget while they wait for the end of their
-//! transactions.
+//! A marker uses no memory of the budget, because producers may have used up the budget while they wait for the end of
+//! their transactions.
 //!
-//! The effect of a marker is decided by the index. Retries are made by the coordinator.
+//! If a marker fails, the coordinator retries.
 //!
 //! Invariants: at most [`MARKERS_MAX`] markers are queued, and each of them only once.
 
@@ -28,10 +28,10 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a slot.
+/// Maximum number of queued markers: as many as one object can have. Further markers wait for a slot.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
-/// Maximum number of requests that wait for the same marker. A coordinator sends the request again if it has lost the
-/// answer.
+/// Maximum number of requests that wait for the same marker. A coordinator that has lost the answer sends the request
+/// again.
 const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
@@ -46,13 +46,13 @@ impl Default for MarkerSlots {
 }
 
 impl MarkerSlots {
-    /// Stops giving out slots.
+    /// Makes all current and later waits for a slot fail.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// Answers the requests that wait for a marker.
+/// The answer to the requests that wait for a marker.
 pub(super) struct MarkerAnswer {
     waiting: Vec<oneshot::Sender<MarkerOutcome>>,
     _slot: OwnedSemaphorePermit,
@@ -71,7 +71,7 @@ impl MarkerAnswer {
 
     pub fn send(self, outcome: MarkerOutcome) {
         for waiting in self.waiting {
-            // Sending fails if the coordinator has given up. The coordinator then writes the marker again.
+            // Sending fails if the coordinator has given up. It then writes the marker again.
             let _ = waiting.send(outcome);
         }
     }
@@ -82,7 +82,7 @@ impl MarkerAnswer {
 pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, BatchNumber)>>);
 
 impl QueuedMarkers {
-    /// Returns the number of a queued marker that equals this one, if there is any.
+    /// Returns the number of a queued marker that is equal to `marker`, or `None` if there is none.
     fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<BatchNumber> {
         let queued = self.0.get(&(number, marker.producer_id))?;
         queued.iter().find(|(of, _)| of == marker).map(|(_, batch_number)| *batch_number)
@@ -104,14 +104,14 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns when it has an outcome. If there is a slot, the first poll of the future queues the
-    /// marker. If an equal marker is already queued, this call only waits for its outcome. Once a marker is queued, it
-    /// is written even if the future is dropped.
+    /// Writes a marker, and returns when its outcome is known. If a slot is free, the first poll of the future queues
+    /// the marker. If an equal marker is already queued, only waits for its outcome. A queued marker is written even if
+    /// the future is dropped.
     ///
     /// # Errors
     /// Returns [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, or
-    /// [`AppendError::Deleted`] if the partition is deleted. After any other error the marker may still be written, and
-    /// the caller must repeat the request.
+    /// [`AppendError::Deleted`] if the partition is deleted. After any other error, the marker may be written
+    /// nevertheless, and the caller must repeat the request.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,
@@ -125,8 +125,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a marker if no equal one is queued, and returns the receiver of its outcome. Parked batches of older
-    /// epochs are refused. Parked batches of the marker's epoch stay parked, and wait for the batch with sequence 0.
+    /// Queues a marker, unless an equal one is queued. Returns the receiver of its outcome. Refuses parked batches of
+    /// older epochs. Parked batches of the marker's epoch stay parked until the batch with sequence 0 arrives.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -161,7 +161,7 @@ impl Shared {
         };
         state.unanswered.insert(batch_number, unanswered);
         state.markers.push(number, marker, batch_number);
-        // After `i32::MAX` comes sequence 0, which is the first one of the marker's epoch. This call therefore releases
+        // The sequence after `i32::MAX` is 0, the first one of the marker's epoch. With this stamp, the call releases
         // the parked batches from sequence 0 on.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
@@ -172,7 +172,7 @@ impl Shared {
     }
 }
 
-/// Returns the marker as a control batch for the next object, with the time `now_ms`.
+/// Returns the marker as a control batch for the next object. Its time is `now_ms`.
 fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Result<NewBatch, AppendError> {
     let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
     let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);

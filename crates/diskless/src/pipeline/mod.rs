@@ -1,13 +1,13 @@
 //! The path of a batch from its admission to its answer.
 //!
 //! The task of a connection admits a batch ([`admit`]) under a lock for the whole queue. The driver task closes objects
-//! when they are due. A separate task uploads each object ([`upload`]). One task at a time commits the objects at the
-//! head of the queue ([`commit`]).
+//! when they are due. Each object is uploaded by its own task ([`upload`]). The objects at the head of the queue are
+//! then committed, one commit at a time ([`commit`]).
 //!
-//! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], and the markers of
-//! transactions in [`markers`]. The verdicts on batches come from [`crate::index`].
+//! [`out_of_order`] handles batches that arrive out of order, [`refresh`] refreshes stale state, and [`markers`] writes
+//! the markers of transactions. The verdicts on batches come from [`crate::index`].
 //!
-//! Invariant: an answer is sent when the outcome of its commit is known and its records can be read.
+//! Invariant: an answer is sent after the outcome of its commit is known and its records can be read.
 
 mod admit;
 mod commit;
@@ -50,7 +50,7 @@ use queue::CommitQueue;
 use refresh::RefreshLimit;
 use upload::Uploader;
 
-/// A batch that has left the reorder buffer and was not queued, because it already has an outcome.
+/// A batch that has left the reorder buffer without being queued, because it already has an outcome.
 type Released = (OutOfOrderBatch, Result<Appended, AppendError>);
 
 /// A handle of the pipeline.
@@ -70,7 +70,7 @@ struct Shared {
     object_ids: ObjectIds,
     uploader: Uploader,
     reader: Reader,
-    /// The start of the queue's clock.
+    /// The moment at which the queue's clock was 0.
     started: Instant,
     metrics: Metrics,
     commit_failures: CauseRateLimit,
@@ -79,10 +79,9 @@ struct Shared {
 
 struct PipelineState {
     queue: CommitQueue,
-    /// The start of the queue's clock.
+    /// The moment at which the queue's clock was 0.
     started: Instant,
-    /// The committed state of partitions, as far as this broker knows it. A refresh adds a partition, and later commits
-    /// update its state.
+    /// The known states of partitions. A refresh adds the state of a partition, and later commits update it.
     known: HashMap<DisklessPartitionId, PartitionState>,
     unanswered: HashMap<BatchNumber, UnansweredBatch>,
     /// The bytes of objects that are in the store but not committed yet, ordered by object number.
@@ -90,7 +89,7 @@ struct PipelineState {
     /// The batches that arrived out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     markers: QueuedMarkers,
-    /// The number of the last object whose commit waited for a confirmation. `None` before the first one.
+    /// The number of the last object whose commit had to wait for a confirmation. `None` before the first one.
     held: Option<u64>,
     /// True if other brokers also commit to the index.
     others_commit: bool,
@@ -144,7 +143,7 @@ impl Pipeline {
         Pipeline { shared }
     }
 
-    /// Builds mistakes into the pipeline, before its first batch.
+    /// Plants faults in the pipeline. Must be called before the first batch.
     #[cfg(test)]
     pub fn plant(&self, faults: queue::PlantedFaults) {
         self.shared.state.lock().queue.faults = faults;
@@ -161,10 +160,10 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers that have not written for `expiration_ms`, and also batches that were refused long ago.
+    /// Forgets producers that have not written for `expiration_ms`, and batches that were refused long ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // The lock is released after each partition, so that batches wait for at most one partition.
+        // Lock the state once for each partition, so that batches wait for at most one of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
@@ -191,7 +190,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns how many bytes are admitted but not answered yet.
+    /// Returns the number of bytes that are admitted but not answered yet.
     pub fn bytes(&self) -> usize {
         self.shared.state.lock().queue.bytes()
     }
@@ -206,15 +205,15 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// Stops admission and refuses the pending and parked batches. A pending batch may still be committed. If an
-    /// idempotent producer sends it again, the index recognises it.
+    /// Stops admission, and refuses the pending and parked batches. A pending batch may still be committed. If its
+    /// producer is idempotent and sends it again, the index recognises the duplicate.
     pub fn close(&self) {
         self.shared.close();
     }
 }
 
 impl Shared {
-    /// Closes the pipeline if the index's thread panics. Its batches could otherwise wait until the broker stops.
+    /// Closes the pipeline if the thread of the index panics. Otherwise, batches could wait until the broker stops.
     async fn close_without_index(self: Arc<Self>) {
         if self.index.ended().await {
             self.close();

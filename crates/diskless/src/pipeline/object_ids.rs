@@ -1,8 +1,8 @@
-//! A pool of registered object ids. Ids are registered in advance, so that no upload waits for the index.
+//! A pool of registered object ids. Ids are registered in advance, so that uploads do not wait for the index.
 //!
 //! The registration itself is in [`crate::index`].
 //!
-//! Invariant: each id is handed out only once, and only while it is too young for the GC to delete its registration.
+//! Invariant: each id is used only once, and only while it is so young that the GC does not delete its registration.
 
 use fullbore_host::task;
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use fullbore_db::CommitError;
 
 /// How many ids are registered at a time.
 const BLOCK: usize = 64;
-/// If fewer ids than this are left, the pool registers more.
+/// Number of ids in the pool below which the pool registers more.
 const LOW: usize = 32;
-/// How old an id may become in the pool. The GC deletes registrations only at a higher age.
+/// Maximum age of an id in the pool. The GC deletes a registration only when it is older than this.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// A handle of the pool.
@@ -33,7 +33,7 @@ pub struct ObjectIds {
 struct IdPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// The only permit to register more ids.
+    /// A single permit: only one task at a time registers ids.
     fetching: Semaphore,
 }
 
@@ -44,8 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool, because the GC has deleted the registration of one of them. This happens if a clock
-    /// was set or the machine slept.
+    /// Drops all ids in the pool. The caller has found that the GC has deleted the registration of an id. This happens
+    /// if a clock was set or the machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }
@@ -62,8 +62,8 @@ impl ObjectIds {
         }
         if left < LOW && self.shared.fetching.available_permits() > 0 {
             let shared = Arc::clone(&self.shared);
-            // If this registration fails, a later call that finds the pool empty registers ids itself, and returns any
-            // error.
+            // If this fails, a later call that finds the pool empty registers ids itself, and returns its error if that
+            // fails too.
             task::spawn(async move { drop(shared.fetch().await) });
         }
         taken.ok_or_else(|| CommitError::Unknown("the index assigned no id to a new object".into()))
@@ -71,7 +71,8 @@ impl ObjectIds {
 }
 
 impl IdPool {
-    /// Takes the next id, or `None` if the pool is empty. Also returns how many ids are left.
+    /// Takes the next id from the pool, or returns `None` if the pool is empty. Also returns the number of remaining
+    /// ids.
     fn take(&self) -> (Option<ObjectId>, usize) {
         let mut registered = self.registered.lock();
         while registered.front().is_some_and(|(at, _)| at.elapsed() > FRESH) {
@@ -80,7 +81,7 @@ impl IdPool {
         (registered.pop_front().map(|(_, id)| id), registered.len())
     }
 
-    /// Registers more ids, unless another task has done so while this one waited for the permit.
+    /// Registers more ids. Does nothing if another task has registered enough while this one waited for the permit.
     async fn fetch(&self) -> Result<(), CommitError> {
         let Ok(_turn) = self.fetching.acquire().await else { return Ok(()) };
         if self.registered.lock().len() >= LOW {

@@ -1,12 +1,13 @@
-//! Handles batches that arrive out of order. Their producer sends over several connections, or it has moved to this
-//! broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides which batches
-//! wait.
+//! Handles batches that arrive out of order. This happens if a producer sends over several connections, or if it has
+//! moved to this broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides
+//! which batches wait.
 //!
-//! A waiting batch is parked in the reorder buffer. The batch stays there until the missing batches are admitted here,
-//! or are known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
+//! A waiting batch is parked in the reorder buffer. It stays there until this broker has admitted the missing batches,
+//! or learns that another broker has committed them. The buffer and its limits are in
+//! `log/partition/reorder_buffer.rs`.
 //!
-//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. The same happens
-//! when a queued batch of the producer turns out to be committed already.
+//! Invariant: a parked batch is checked again after each commit of its producer's batches, by this broker or another
+//! one. It is also checked again when a queued batch of its producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -32,18 +33,18 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// How long a partition with parked batches may go without a refresh. A commit in the change feed causes an earlier
-/// refresh. The interval is also the time limit of each refresh, because the task that waits for the refresh must also
-/// refuse expired batches in time.
+/// Maximum time between two refreshes of a partition with parked batches. A commit in the change feed causes an earlier
+/// refresh. This is also the time limit of a refresh: the task that waits for it must also refuse expired batches in
+/// time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks a batch whose predecessors have not arrived yet, together with its memory.
+    /// Parks a batch together with its memory, because earlier batches of its producer are missing.
     ///
     /// # Errors
-    /// Fails with an out-of-order error if the batch cannot wait, or if a copy of it has waited too long. If such a
-    /// copy exists and its producer is forgotten, fails with `UnknownProducer` instead. Fails with `Gone` if the broker
-    /// stops.
+    /// Fails with an out-of-order error if the batch cannot wait, or if an earlier copy of it has waited too long. In
+    /// the second case, fails with `UnknownProducer` instead if the producer is forgotten. Fails with `Gone` if the
+    /// broker stops.
     pub(super) fn park_early(
         &self,
         state: &mut PipelineState,
@@ -87,7 +88,7 @@ impl Pipeline {
     }
 }
 
-/// A partition whose parked batches are watched by a task.
+/// A partition with parked batches, which a task watches.
 struct Watch {
     number: DisklessPartitionId,
     partition: Arc<PartitionView>,
@@ -95,7 +96,7 @@ struct Watch {
 }
 
 impl Shared {
-    /// Queues the batches that are parked behind the admitted batch with `stamp`.
+    /// Queues the parked batches that follow the admitted batch with `stamp`.
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -109,9 +110,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // The batch cannot be queued, either because its transaction has ended, or because a copy was admitted
-                // over another connection. The client sends the batch again. If there is a copy, the client then gets
-                // its outcome.
+                // The batch cannot be queued: its transaction has ended, or a copy of it was admitted over another
+                // connection. The client sends the batch again, and then gets the outcome of the copy, if there is one.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -134,8 +134,8 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again after other batches of the same producers were committed.
-    /// Queues those that are ready, and returns those that already have an outcome.
+    /// Checks the parked batches of these producers again, because other batches of the same producers were committed.
+    /// Queues the parked batches that are ready, and returns those that already have an outcome.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -146,7 +146,7 @@ impl Shared {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(view) = self.reader.partition(number) {
                 let partition = IndexedPartition { view: &view, number };
-                // When a batch is queued, the next one may become ready.
+                // A queued batch may make the next parked one ready.
                 while self.release_ready(state, partition, producer_id, &mut released) {}
             }
         }
@@ -188,7 +188,8 @@ impl Shared {
 
     /// Answers released batches. The caller must not hold the lock.
     pub(super) fn answer_released(&self, released: Vec<Released>) {
-        // Wake the driver. The released batches are in an object, which the driver must close when it is due.
+        // Wake the driver. Other released batches may have been added to an object, which the driver must close when it
+        // is due.
         self.changed.notify_one();
         for (early, outcome) in released {
             match outcome {
@@ -198,8 +199,8 @@ impl Shared {
         }
     }
 
-    /// Refuses the batches that have waited too long. Returns the time at which the next wait expires, or `None` if no
-    /// batch is parked.
+    /// Refuses the batches that have waited too long. Returns when the next batch will have waited too long, or `None`
+    /// if no batch is parked.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
@@ -218,14 +219,14 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Returns true if the state of a producer is forgotten, so that an out-of-order batch would be accepted as its
-    /// first one. The batch must not be accepted, because another broker may still commit earlier batches. The producer
-    /// must therefore begin a new epoch.
+    /// Returns true if a producer is forgotten, so that an out-of-order batch would be accepted as its first batch.
+    /// This would be wrong, because another broker may still commit earlier batches. The producer must begin a new
+    /// epoch instead.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
 
-    /// Removes and returns the batches that are parked behind failed ones. Their producer sends all of them again.
+    /// Removes and returns the batches that are parked behind failed ones. Their producer will send all of them again.
     pub(super) fn give_up_parked(
         &mut self,
         answers: &[(UnansweredBatch, Result<Appended, AppendError>)],
@@ -241,21 +242,21 @@ fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
     Candidate::unverified(early.batch(), early.ends_transaction())
 }
 
-/// Refuses batches that have waited too long. Ends when no batch of the partition is parked.
+/// Refuses batches that have waited too long. Returns when no batch of the partition is parked.
 async fn expire(shared: Weak<Shared>, watch: Watch) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
         sleep_until(due).await;
     }
 }
 
-/// Watches the parked batches of a partition to which other brokers commit as well. The partition is refreshed until no
-/// batch is parked.
+/// Watches the parked batches of a partition to which other brokers commit as well. Refreshes the partition again and
+/// again, until no batch is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let received = Arc::new(Notify::new());
     let _registration = watch.partition.register(&received);
     loop {
-        // The interval is also the time limit of a refresh. The next refresh follows after a commit in the change feed,
-        // when the wait of a parked batch ends, or after the interval.
+        // The interval limits the time of a refresh. The next refresh begins after a commit in the change feed, when a
+        // parked batch has waited too long, or after the interval.
         let refresh = async {
             let _slot = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

@@ -1,10 +1,10 @@
-//! The queue of admitted batches that have no answer yet, from those that are gathered for the next object to those
-//! that are being committed. It has no clock, does no I/O, and decides neither on commits nor when an object is due.
-//! Batches without a confirmation are held back in [`confirmations`].
+//! The queue of admitted batches that have no answer yet. It begins with the batches that are gathered for the next
+//! object, and ends with those that are being committed. It has no clock and does no I/O. It decides neither on commits
+//! nor when an object is due. Batches without a confirmation are held back in [`confirmations`].
 //!
 //! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
-//! outcome of its commit is known. If a batch fails, the later batches of its producer in the partition are dead. A
-//! dead batch is never committed, unless its commit was already attempted.
+//! outcome of its commit is known. If a batch fails, later batches of its producer in the partition become dead. A dead
+//! batch is never committed, unless the queue has already tried to commit it.
 
 mod confirmations;
 
@@ -29,12 +29,12 @@ use fullbore_log::partition::reorder_buffer::BATCH_COST;
 
 pub use confirmations::UnconfirmedBatch;
 
-/// Maximum number of batches in a commit, which is twice that of an object. Batches queue up while the index is down.
-/// Without this limit, their commit could exceed its time limit at each attempt.
+/// Maximum number of batches in a commit: twice the maximum of an object. While the index is down, many batches queue
+/// up. Without this limit, their commit could exceed its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
 /// The outcome of an admitted batch. [`AppendError::Again`] means that the batch was not written, usually because an
-/// earlier batch of its producer has failed. The client must then send it again, in order.
+/// earlier batch of its producer has failed. The client must then send the batch again, in order.
 pub type CommitResult = Result<Committed, AppendError>;
 
 /// The offset of a committed batch.
@@ -42,28 +42,28 @@ pub type CommitResult = Result<Committed, AppendError>;
 pub struct Committed {
     /// The offset of the first record.
     pub base_offset: i64,
-    /// The timestamp of the original append in ms, if the batch is a duplicate.
+    /// The timestamp of the original append in ms, if this batch is a duplicate.
     pub timestamp: Option<i64>,
 }
 
-/// A batch that is admitted, whole and checked.
+/// An admitted batch. Its bytes are complete and were checked.
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// The producer of the batch. All producers get a fair share of an object's bytes.
+    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
     pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,
     /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// The role of the batch in a transaction.
+    /// The kind of the batch: a plain one, a part of a transaction, or a marker.
     pub kind: BatchKind,
     /// The confirmation of the transaction; see [`ObjectBatch`].
     pub confirmation: Option<Confirmation>,
-    /// True if the producer waits for the end of a transaction. This is so for the marker of a transaction and for the
-    /// batch with its last records.
+    /// True if a producer waits for the end of a transaction: for a marker, and for the batch with the transaction's
+    /// last records.
     pub ends_transaction: bool,
-    /// The batch's memory; it is released together with the object.
+    /// The memory of the batch. It is released together with the memory of the object.
     pub room: Option<MemoryPermit>,
 }
 
@@ -71,14 +71,14 @@ pub struct NewBatch {
 #[derive(Clone, Debug)]
 pub struct ClosedObject {
     pub number: u64,
-    /// The bytes of the object, in one part per batch.
+    /// The bytes of the object, with one part for each batch.
     pub parts: Vec<Bytes>,
 }
 
 #[derive(Debug)]
 struct QueuedObject {
     number: u64,
-    /// The batches in the order in which the object has them.
+    /// The batches in their order within the object.
     batches: Vec<(BatchNumber, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
@@ -91,15 +91,15 @@ enum Upload {
     UnderWay,
     Failed,
     Done(ObjectId),
-    /// The object is in the store, and its commit was attempted or is under way.
+    /// The object is in the store. Its commit is under way, or was attempted with an unknown outcome.
     Tried(ObjectId),
 }
 
 /// The batches that are admitted but not answered yet, and the objects that contain them.
 ///
-/// An object is closed when it is due and an upload slot is idle. Several objects are uploaded at a time. The uploaded
-/// objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
-/// unknown, its objects are committed again with the same batches until it is known.
+/// An object is closed when it is due and an upload slot is idle. Several objects are uploaded at the same time. The
+/// uploaded objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit
+/// is unknown, the same objects and batches are committed again, until the outcome is known.
 #[derive(Debug)]
 pub struct CommitQueue {
     gathering: Gathering,
@@ -110,25 +110,25 @@ pub struct CommitQueue {
     bytes: usize,
     next_batch_number: BatchNumber,
     next_object_number: u64,
-    /// How many objects the current commit has.
+    /// Number of objects in the current commit.
     in_commit: usize,
     unconfirmed: UnconfirmedBatches,
-    /// True if every object is closed at once, because the broker stops.
+    /// True if the broker stops, so that every object is closed at once.
     hurries: bool,
-    /// The mistakes that a test has built into this queue.
+    /// The faults that a test has planted in this queue.
     #[cfg(test)]
     pub(super) faults: PlantedFaults,
 }
 
-/// Mistakes that tests build into a pipeline, to show that the tests find such mistakes. None by default.
+/// Planted faults, with which tests show that they find such mistakes. None by default.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlantedFaults {
-    /// Batches that must fail because an earlier one has failed stay in their objects.
+    /// Dead batches stay in their objects.
     pub keeps_the_dead: bool,
     /// Batches are committed before their confirmation.
     pub commits_unconfirmed: bool,
-    /// The known state of producers is treated as current.
+    /// The known state of producers always counts as current.
     pub skips_refresh: bool,
 }
 
@@ -151,7 +151,7 @@ impl CommitQueue {
         }
     }
 
-    /// From now on, closes every object at once.
+    /// Makes the queue close every object at once from now on.
     pub fn hurry(&mut self) {
         self.hurries = true;
     }
@@ -182,7 +182,7 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Returns the error for a batch that is known to be out of order.
+    /// Returns the error for a batch that is out of order.
     pub fn of_early(&self, partition: DisklessPartitionId, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         let admission = self.admission.get(&partition);
         admission.map_or(SequenceRefusal::OutOfOrderSequence, |admission| admission.of_early(stamp, now))
@@ -193,13 +193,13 @@ impl CommitQueue {
         self.bytes
     }
 
-    /// Returns the number of the first object in the queue. If there is none, returns the number that the next closed
-    /// object will have.
+    /// Returns the number of the first closed object in the queue. If there is none, returns the number of the next
+    /// object to be closed.
     pub fn first_number(&self) -> u64 {
         self.objects.front().map_or(self.next_object_number, |object| object.number)
     }
 
-    /// Decides on a batch by the known committed state of its partition; see [`PartitionAdmission::check`].
+    /// Decides whether a batch is admitted, by the known state of its partition; see [`PartitionAdmission::check`].
     pub fn check(
         &self,
         partition: DisklessPartitionId,
@@ -212,7 +212,8 @@ impl CommitQueue {
         self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, freshness, now)
     }
 
-    /// Returns how many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
+    /// Returns how many sequences are missing before a batch, or 0 if it is in order; see
+    /// [`PartitionAdmission::ahead`].
     pub fn ahead(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> i32 {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
@@ -264,8 +265,8 @@ impl CommitQueue {
         self.gathering.is_empty()
     }
 
-    /// Returns the time at which the object that is being filled must be closed. Returns `None` if the object is empty,
-    /// or if no upload slot is idle. While the broker stops, objects are due at once, even without an idle slot.
+    /// Returns the time at which the next object must be closed. Returns `None` if no batch is waiting, or if no upload
+    /// slot is idle. While the broker stops, an object is due at once, even without an idle slot.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -279,11 +280,11 @@ impl CommitQueue {
         self.rotation.set_slots(slots);
     }
 
-    /// Closes the object that is being filled.
+    /// Closes the next object: puts gathered batches into it, and queues it.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(self.gathering.active().ends_transaction, now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
-        // The sort is stable, so the batches of a producer stay in the order of their admission.
+        // The sort is stable, so batches of one producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
         let number = self.next_object_number;
         self.next_object_number += 1;
@@ -310,7 +311,8 @@ impl CommitQueue {
         ClosedObject { number, parts }
     }
 
-    /// Records the end of an upload. Either the object `number` is now in the store, or its upload has failed.
+    /// Records the end of an upload. `upload` has the id of the object `number` in the store, or is an error if the
+    /// upload has failed.
     pub fn uploaded(&mut self, number: u64, upload: Result<ObjectId, ()>) {
         let object = self.objects.iter_mut().find(|object| object.number == number);
         if let Some(object) = object.filter(|object| object.upload == Upload::UnderWay) {
@@ -318,10 +320,10 @@ impl CommitQueue {
         }
     }
 
-    /// Begins the next commit and returns its objects, or none if a commit is already under way.
+    /// Begins the next commit and returns its objects. Returns no objects if a commit is already under way.
     ///
     /// Removes the objects at the head of the queue whose uploads have failed. Also returns the outcomes of their
-    /// batches, and of the later batches that are dead as a consequence.
+    /// batches, and of later batches that become dead with them.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(BatchNumber, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -392,8 +394,7 @@ impl CommitQueue {
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
         if !dead.is_empty() {
-            // Dead batches that were in the same commit already have an outcome, because each of them has its own
-            // verdict.
+            // Each batch of this commit has its own verdict, so dead batches of this commit already have an outcome.
             let own: HashSet<_> = outcomes.iter().map(|(batch_number, _)| *batch_number).collect();
             dead.retain(|dead| !own.contains(dead));
         }
@@ -407,7 +408,7 @@ impl CommitQueue {
         self.in_commit = 0;
     }
 
-    /// Fails the batches of the first object, because its upload has failed, and also the later batches of their
+    /// Removes the first object, because its upload has failed. Fails its batches and the later batches of their
     /// producers.
     fn fail_first(&mut self, outcomes: &mut Vec<(BatchNumber, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
@@ -430,7 +431,8 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Adds the outcomes of dead batches to `outcomes`, and removes these batches from the object that is being filled.
+    /// Adds the outcomes of dead batches to `outcomes`. Removes these batches if they are still gathered for the next
+    /// object.
     fn drop_dead(&mut self, dead: &[BatchNumber], outcomes: &mut Vec<(BatchNumber, CommitResult)>) {
         if dead.is_empty() {
             return;
@@ -439,7 +441,7 @@ impl CommitQueue {
         self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
-    /// Removes the dead batches from an object, unless its commit was already attempted.
+    /// Removes the dead batches from the object at `at`. Not called after an attempt to commit the object.
     fn forget_dead(&mut self, at: usize) {
         #[cfg(test)]
         if self.faults.keeps_the_dead {
@@ -458,8 +460,8 @@ impl CommitQueue {
 struct GatheredBatch {
     batch_number: BatchNumber,
     batch: NewBatch,
-    /// The sort key for a fair order of all producers: the virtual start time and the number of bytes that the clock of
-    /// [`Gathering`] has assigned to the batch.
+    /// The sort key for a fair order of all producers. It consists of a virtual start time from the clock of
+    /// [`Gathering`], and of the number of bytes that the batch costs.
     order: (u64, usize),
     at: Duration,
 }
@@ -471,13 +473,13 @@ impl GatheredBatch {
 }
 
 /// The batches that wait for the next objects. If they do not fit into one object, each producer gets an equal share of
-/// the object's bytes. A producer with few batches then waits for a single object, no matter how much other producers
-/// send. The batches of a producer are taken in the order of their admission.
+/// its bytes. A producer with few batches therefore waits for only one object, however much other producers send. The
+/// batches of one producer are taken in the order of their admission.
 #[derive(Debug, Default)]
 struct Gathering {
     batches: Vec<GatheredBatch>,
     bytes: usize,
-    /// How many of the batches end a transaction.
+    /// Number of these batches that end a transaction.
     ends: usize,
     first_at: Duration,
     last_at: Duration,
@@ -503,14 +505,16 @@ impl Gathering {
         self.batches.push(GatheredBatch { batch_number, batch, order, at: now });
     }
 
-    /// Returns the size of an object with all gathered batches, and when the first and the last batch were added.
+    /// Describes an object with all gathered batches: its size, when its first and last batches were added, and whether
+    /// a batch ends a transaction.
     fn active(&self) -> ActiveObject {
         let Gathering { bytes, ends, first_at, last_at, .. } = *self;
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes and returns the batches of the next object. Takes all batches if they fit. Otherwise takes them in
-    /// order, up to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes. Only the last batch may exceed `bytes_max`.
+    /// Removes and returns the batches of the next object. Takes all gathered batches if they fit. Otherwise takes them
+    /// in the fair order, up to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes. Only the last batch may exceed
+    /// `bytes_max`.
     fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
@@ -536,7 +540,7 @@ impl Gathering {
         taken
     }
 
-    /// Removes the batches in `dead`. Returns how many bytes they had.
+    /// Removes the batches in `dead`. Returns the number of their bytes.
     fn drop_dead(&mut self, dead: &HashSet<BatchNumber>) -> usize {
         let before = self.bytes;
         self.batches.retain(|gathered| !dead.contains(&gathered.batch_number));
@@ -557,7 +561,7 @@ fn error_of(refusal: Refusal) -> AppendError {
     match refusal {
         Refusal::Sequence(why) => AppendError::Sequence(why),
         Refusal::PartitionGone => AppendError::Deleted,
-        // In these cases, the client sends the batch again, in order.
+        // In these cases the client must send the batch again, in order.
         Refusal::ObjectGone | Refusal::Behind | Refusal::Unverified | Refusal::Earlier => AppendError::Again,
     }
 }

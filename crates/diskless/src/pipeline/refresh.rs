@@ -1,10 +1,10 @@
-//! Refreshes the state of producers from the index. One query covers several partitions of a request, so that the first
-//! request to many partitions takes only a few round trips.
+//! Refreshes the state of producers from the index. One query covers several partitions of a request. A producer's
+//! first request with many partitions therefore takes only a few round trips.
 //!
-//! The decision that a batch needs a refresh is made elsewhere.
+//! The callers decide which batches need a refresh.
 //!
-//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. At most [`REFRESHES_MAX`] queries are queued at the
-//! index, so that a commit need not wait for many of them.
+//! Invariants: a query covers at most [`UNKNOWN_AT_ONCE`] partitions. At most [`REFRESHES_MAX`] queries are queued at
+//! the index, so that commits do not wait for many of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const REFRESHES_MAX: usize = 2;
 /// Limits how many refreshes are queued at the index.
 pub struct RefreshLimit {
     slots: Arc<Semaphore>,
-    /// A single slot for all periodic refreshes of parked batches.
+    /// The only slot for the periodic refreshes of partitions with parked batches.
     watches: Semaphore,
 }
 
@@ -36,7 +36,8 @@ impl Default for RefreshLimit {
 }
 
 impl RefreshLimit {
-    /// Waits for a slot. The request holds the slot until the index has answered, even if the caller gives up.
+    /// Waits for a slot, which becomes free again when the index has answered the query, even if the caller gives up
+    /// earlier.
     async fn acquire(&self) -> QueueSlot {
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }
@@ -48,8 +49,8 @@ impl RefreshLimit {
 }
 
 impl Pipeline {
-    /// Refreshes the state of partitions and adds the outcomes to `refreshed`. If the caller gives up, the outcomes of
-    /// the queries that were already answered remain there.
+    /// Refreshes the state of partitions, and adds the outcomes to `refreshed`. If the caller gives up, `refreshed`
+    /// keeps the outcomes of the queries that were already answered.
     pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
         for chunk in numbers.chunks(UNKNOWN_AT_ONCE) {
@@ -73,7 +74,7 @@ impl Pipeline {
                 }
                 self.shared.answer_released(released);
             }
-            // The query may have failed only because many partitions exceed its time limit.
+            // The query may have failed only because this number of partitions takes longer than its time limit.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
                 self.shared.log_commit_failure(&error);
@@ -82,8 +83,8 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes each partition with its own query. After the first failure, the remaining partitions fail without a
-    /// query.
+    /// Refreshes each partition with its own query. After the first failure, sends no more queries, and all remaining
+    /// partitions fail.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
             self.refresh_chunk(std::slice::from_ref(number), refreshed).await;
@@ -103,8 +104,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Applies the state of a partition, which was read from offset `from` on. `found` is `None` if the partition is
-    /// deleted. Parked batches that now have an outcome are added to `released`.
+    /// Applies the answer to a refresh of a partition. The answer has the batches from offset `from` on, and is `None`
+    /// if the partition is deleted. Adds parked batches that now have an outcome to `released`.
     fn learn(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -115,7 +116,7 @@ impl Shared {
         let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // The partition is deleted. If it were added to `known`, it would never be removed.
+            // The partition is deleted. Its state must not be added to `known`, because nothing would remove it.
             return Err(AppendError::Deleted);
         }
         let is_new = !state.known.contains_key(&number);

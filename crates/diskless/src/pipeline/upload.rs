@@ -1,9 +1,9 @@
-//! Closes the objects that are due, marks their batches with the object's id, and uploads them to the store. The upload
-//! window limits the number of concurrent uploads, and a setting limits the attempts of each.
+//! Closes the objects that are due, marks their batches with the object's id, and uploads the objects to the store. The
+//! upload window limits the number of concurrent uploads. A setting limits the number of attempts of each upload.
 //!
-//! The size of the window is in [`UploadWindow`], and hedged PUTs are in [`crate::tries`].
+//! [`UploadWindow`] computes the size of the window, and [`crate::tries`] hedges PUTs.
 //!
-//! Invariants: after a successful upload, the object is in the store. An upload is never given up while its bytes move.
+//! Invariants: after a successful upload, the object is in the store. An upload continues as long as its bytes move.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::objects::counts::StoreCounts;
 use crate::objects::{ObjectError, Objects};
 use crate::tries::{BUFFERED_MAX, Tries};
 
-/// Maximum pause between two attempts, unless the configured first pause is longer.
+/// Maximum pause between two attempts. The configured first pause may be longer.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// The settings of uploads.
@@ -48,8 +48,8 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// The permits for concurrent uploads. There are as many as the upload window allows. After the window has shrunk, each
-/// successful upload removes one permit.
+/// The permits for concurrent uploads, as many as the upload window allows. After the window has shrunk, each
+/// successful upload removes one permit, until the numbers are equal.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -60,7 +60,7 @@ struct Slots {
 #[derive(Debug)]
 struct SlotWindow {
     window: UploadWindow,
-    /// The total number of permits, including those in use.
+    /// The total number of permits, both free and in use.
     permits: usize,
 }
 
@@ -75,8 +75,8 @@ impl Slots {
         }
     }
 
-    /// Records a successful upload and adjusts the number of permits to the window. If the window has grown, all
-    /// missing permits are added. If it has shrunk, only one permit is removed.
+    /// Records a successful upload, and adjusts the number of permits to the window. If the window has grown, adds all
+    /// missing permits. If the window has shrunk, removes one permit.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
         let mut state = self.window.lock();
         state.window.note(self.began.elapsed(), took, bytes);
@@ -103,13 +103,12 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the [`Tries`] of all PUTs, which send a second PUT if the first one is slow.
+    /// Returns the [`Tries`] of all PUTs, which sends a second PUT if the first one is slow.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }
 
-    /// Waits for a permit, and then puts an object into the store, with retries. If the future is dropped, the upload
-    /// is given up.
+    /// Waits for a permit, and then puts an object into the store, with retries. Dropping the future ends the upload.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last attempt.
@@ -143,7 +142,7 @@ impl Uploader {
         unreachable!("it is tried until there is an outcome")
     }
 
-    /// Puts an object. If this takes too long, a second PUT is sent beside the first, and the first success counts.
+    /// Puts an object. If the PUT takes too long, sends a second one beside it. The first success counts.
     async fn attempt(&self, id: ObjectId, parts: &[Bytes], bytes: u64) -> Result<(), ObjectError> {
         let put = |progress| {
             let (objects, parts) = (self.objects.clone(), parts.to_vec());
@@ -177,8 +176,8 @@ impl Shared {
         }
     }
 
-    /// Closes the objects that are due and starts their uploads. Returns the time until the next one is due, or `None`
-    /// if no batch is waiting or no upload slot is idle.
+    /// Closes the objects that are due, and starts their uploads. Returns the time until the next object is due.
+    /// Returns `None` if no batch is waiting or no upload slot is idle.
     pub(super) fn close_due(self: &Arc<Self>, state: &mut PipelineState) -> Option<Duration> {
         loop {
             let now = self.now();
@@ -223,8 +222,8 @@ impl Shared {
     }
 }
 
-/// Puts the object's id into a batch, which makes it ready to be stored. The batch is copied only if other owners share
-/// its bytes.
+/// Puts the object's id into a batch, as required in a stored batch. Copies the batch only if other owners share its
+/// bytes.
 pub(crate) fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     if let Some(mark) = batch.get_mut(MARK) {
@@ -283,7 +282,7 @@ mod tests {
         assert_eq!(uploader.upload(8, object()).await, Ok(()));
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
-        // The second PUT hangs as well, so a third one follows.
+        // The second PUT hangs as well, so a third PUT is sent.
         let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));

@@ -1,7 +1,7 @@
-//! Finds the aborted transactions in a range of offsets, for consumers that read only committed records. One query of
-//! the index serves many fetches.
+//! Finds the aborted transactions in a range of offsets, for consumers that read only committed records. Keeps the
+//! answers of the index in memory, so that one query serves many fetches.
 //!
-//! All transactions before the last stable offset are decided, so the answer for a range never changes. Offsets after
+//! All transactions before the last stable offset have ended, so the answer for a range never changes. Offsets after
 //! the partition's newest abort marker (`aborted_to`) need no query.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, unless the newest range alone has
@@ -20,13 +20,13 @@ use crate::index::AbortedTransactions;
 use crate::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Maximum number of transactions that one query finds by their markers. The number is small because a fetch waits for
-/// the answer. The query adds the transactions that are open at the end of its range, at most
+/// Maximum number of transactions whose markers one query finds. It is small because a fetch waits for the answer. In
+/// addition, the answer has the transactions that are open at the end of its range, at most
 /// [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
 /// Maximum number of transactions in all ranges together. Each of them takes 32 bytes.
 const TRANSACTIONS_MAX: usize = 1 << 18;
-/// The bookkeeping of a range counts as this many transactions.
+/// The cost of a range in addition to its transactions. The unit is the cost of one transaction.
 const RANGE_COST: usize = 8;
 /// Maximum number of queries of a partition that are waiting or under way.
 const ASKED_MAX: usize = 16;
@@ -40,7 +40,7 @@ pub struct AbortedRange {
 }
 
 impl AbortedRange {
-    /// Returns the range that a query from `start` on has covered.
+    /// Returns the range that was covered by a query from `start` on.
     fn found(start: i64, found: AbortedTransactions) -> AbortedRange {
         AbortedRange { offsets: start..found.end, transactions: found.transactions }
     }
@@ -50,7 +50,8 @@ impl AbortedRange {
         self.offsets.end
     }
 
-    /// Returns the transactions with records in `offsets`, ordered by their markers. `offsets` must lie in the range.
+    /// Returns the transactions with records in `offsets`, ordered by their markers. `offsets` must be within the
+    /// range.
     pub fn of(&self, offsets: Range<i64>) -> Vec<AbortedTransaction> {
         let begun = self.transactions.partition_point(|aborted| aborted.first_offset < offsets.end);
         let overlaps = |aborted: &&AbortedTransaction| aborted.last_offset >= offsets.start;
@@ -68,7 +69,7 @@ impl AbortedRange {
 #[derive(Debug, Default)]
 pub struct AbortedRanges {
     of_partition: HashMap<DisklessPartitionId, Vec<(u64, Arc<AbortedRange>)>>,
-    /// The partition of each range, in the order of the ranges' last use.
+    /// The partition of each range, ordered by the last use of the range.
     order: BTreeMap<u64, DisklessPartitionId>,
     cost: usize,
     clock: u64,
@@ -87,7 +88,7 @@ impl AbortedRanges {
         Some(Arc::clone(range))
     }
 
-    /// Adds a range. Ranges that lie completely within it are removed.
+    /// Adds a range. Removes the ranges that lie completely within it.
     fn insert(&mut self, partition: DisklessPartitionId, range: AbortedRange) {
         self.clock += 1;
         let of = range.offsets.clone();
@@ -117,8 +118,8 @@ impl AbortedRanges {
         }
     }
 
-    /// Registers a query. Returns false if the same query is already under way, or if the partition has `ASKED_MAX`
-    /// queries.
+    /// Registers a query. Returns false if the same query is already under way, or if `ASKED_MAX` queries of the
+    /// partition are.
     fn request(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
         let requested = self.requested.entry(partition).or_default();
         let is_new = requested.len() < ASKED_MAX && !requested.contains(&offset);
@@ -138,16 +139,16 @@ impl AbortedRanges {
 }
 
 impl Reader {
-    /// Returns the range that contains `offset`, or `None` if it is not in memory.
+    /// Returns the range in memory that contains `offset`, or `None` if there is none.
     pub fn aborted(&self, partition: &PartitionView, offset: i64) -> Option<Arc<AbortedRange>> {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests the aborted transactions from `offset` on, and returns at once. When the answer arrives, the
-    /// partition's waiters are woken.
+    /// Requests the aborted transactions from `offset` on, and returns at once. The partition's waiters are woken when
+    /// the answer arrives.
     ///
-    /// If `ASKED_MAX` queries of the partition are already under way, the request is dropped. The waiter is woken when
-    /// one of those queries ends, and then repeats its own.
+    /// If `ASKED_MAX` queries of the partition are already under way, this request is dropped. When one of them ends,
+    /// the waiter is woken and makes its request again.
     pub fn request_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().request(number, offset) {

@@ -1,10 +1,10 @@
 //! Answers ListOffsets by time for a diskless partition: the first record that is not older than a given time, and the
 //! record with the largest timestamp.
 //!
-//! The row of each extent has the largest timestamp of the partition up to the end of the extent. A binary search
-//! therefore finds the first extent that may have the record. However, a record dated in the future raises this value
-//! for all later extents, even after it is deleted. For this reason, each batch from there on is checked by its own
-//! largest timestamp.
+//! The row of each extent has the largest timestamp of all records from the start of the partition to the end of the
+//! extent. A binary search therefore finds the first extent that may have the record. However, a record dated in the
+//! future raises this value for all later extents, even after its deletion. From the found extent on, each batch is
+//! therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is never a record before the log start.
 
@@ -30,13 +30,13 @@ struct Runs<'a> {
     /// The first offset of the next page.
     from: i64,
     log_start: i64,
-    /// The end of the records that a consumer with the isolation level of the request may read.
+    /// The offset after the last record that a consumer may read, at the isolation level of the request.
     end: i64,
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the pages that begin with the first extent that may have a record of `timestamp_ms` or later. Returns
-    /// `None` if there is no such extent.
+    /// Returns the pages of extents, from the first extent on that may have a record of `timestamp_ms` or later.
+    /// Returns `None` if there is no such extent.
     async fn since(
         shared: &'a ReaderShared,
         partition: &PartitionView,
@@ -51,7 +51,7 @@ impl<'a> Runs<'a> {
         Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, end }))
     }
 
-    /// Returns the next page, which is empty at the end.
+    /// Returns the next page. After the last page, returns an empty one.
     async fn next(&mut self) -> Result<Vec<BatchRun>, ReadError> {
         if self.from >= self.end {
             return Ok(Vec::new());
@@ -63,7 +63,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Returns the batches of `run` with records in `offsets`, each with its position.
+/// Returns the batches of `run` with records in `offsets`, and the position of each batch.
 fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, PackedBatch)> {
     let placed = run.placed().map(move |(position, base_offset, batch)| {
         let end_offset = base_offset + i64::from(batch.record_count);
@@ -73,8 +73,8 @@ fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, Pac
 }
 
 impl Reader {
-    /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
-    /// all records are older. Batches are opened one at a time, with a permit for `long` work.
+    /// Returns the first record at or after the log start whose timestamp is at least `timestamp_ms`. Returns `None` if
+    /// all records are older. Decompresses one batch at a time, with a permit for `long` work.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the index or the store cannot be read.
@@ -106,9 +106,9 @@ impl Reader {
         }
     }
 
-    /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
-    /// records. If the record with the largest timestamp ever appended is deleted, or may belong to an open
-    /// transaction, all extents are read.
+    /// Returns the first record at or after the log start that has the largest timestamp. Returns `None` if there are
+    /// no records. All extents must be read if the record with the largest timestamp ever is deleted, or may belong to
+    /// an open transaction.
     ///
     /// # Errors
     /// Returns a [`ReadError`] if the index or the store cannot be read.
@@ -118,11 +118,11 @@ impl Reader {
         isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        // The timestamp is read before the bounds. The record with this timestamp is then before the log end, unless it
-        // was deleted.
+        // Read the timestamp before the bounds. The record with this timestamp is then before the log end, or was
+        // deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // With an open transaction, the consumer might not see this record yet, so all extents must be read.
+        // While a transaction is open, the consumer may not be allowed to see this record, so all extents must be read.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

@@ -1,8 +1,8 @@
-//! Turns failures of the index and of the store into the errors that readers get.
+//! Converts failures of the index and of the store to the errors that readers get.
 //!
-//! A failure is logged here, at a limited rate. Batches whose bytes are missing or stay wrong are reported as lost,
-//! together with the next offset. A consumer cannot get past lost batches unless it skips them, as `fullbore consume`
-//! does with `--skip-bad-batches`.
+//! Failures are logged here, at a limited rate. Batches whose bytes are missing or stay wrong are reported as lost. The
+//! error contains the offset after them, at which a reader can continue. A consumer can only skip lost batches, as
+//! `fullbore consume` does with `--skip-bad-batches`.
 
 use fullbore_rules::commit::{BatchRun, PackedBatch};
 
@@ -12,8 +12,8 @@ use crate::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
 impl ReaderShared {
-    /// Drops wrong bytes so that they are fetched again, and returns the error for the reader. From the `WRONG_MAX`th
-    /// GET with wrong bytes on, the batch is reported as lost. Before that, the error is a storage error.
+    /// Drops wrong bytes of a batch from the cache, so that they are fetched again. Returns the error for the reader: a
+    /// storage error, or, from the `WRONG_MAX`th GET with wrong bytes on, the loss of the batch.
     pub(super) fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {
@@ -24,8 +24,8 @@ impl ReaderShared {
         ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns the error for a reader whose extent could not be read. If the object is missing or too short, the
-    /// batches from the first missing one on are lost, which is logged.
+    /// Returns the error for a reader of an extent whose fetch has failed. If the object is missing or too short,
+    /// reports the batches from the first missing one on as lost, and logs this.
     pub(super) fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,

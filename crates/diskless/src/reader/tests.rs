@@ -32,8 +32,8 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     two_batches_as(value, |batches, _| batches.into()).await
 }
 
-/// Creates the partition and its reader. `stored` gets the two batches and the id of their object, and returns the
-/// bytes that the store then has.
+/// Creates the partition and its reader. `stored` receives the two batches and the id of their object. It returns the
+/// bytes that the store will have.
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let bytes = Batch::at(7, &[value]).bytes();
     let size = bytes.len() as u32;
@@ -79,8 +79,8 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
     }
 }
 
-/// Regression test: consumers read from 1,000 partitions with records in the same object. When a search had to wait,
-/// the cache evicted the object in the meantime. The object was then fetched once more for each such partition.
+/// Regression test: consumers read from 1,000 partitions with records in the same object. While a search for one
+/// partition waited, the cache evicted the object, so it was fetched again for each of these partitions.
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
@@ -231,8 +231,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &view, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// Regression test: a life-cycle rule had deleted all objects of a day. A reader then sent three GETs with pauses for
-/// each of these objects, one object after the other.
+/// Regression test: a life-cycle rule of the store had deleted all objects of a day. For each of these objects, one
+/// after another, a reader sent three GETs with pauses.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -260,7 +260,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         at = match read(&reader, &view, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
-                // The loss may have been found by a read-ahead from an earlier offset.
+                // A read-ahead from an earlier offset may have found the loss.
                 assert!(from >= 2 && (from..next).contains(&at), "{from} to {next} at {at}");
                 losses += 1;
                 next
@@ -351,8 +351,8 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     }
 }
 
-/// Returns adjacent extents of a partition, each in its own object. Each pair has the position of an extent and the
-/// sizes of its batches. A batch has 10 records.
+/// Returns adjacent extents of a partition, each in its own object. For each extent, `runs` has the position and the
+/// sizes of the batches. Each batch has 10 records.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {

@@ -1,4 +1,4 @@
-//! The checks of a schedule. Some run when a batch is answered, the others at the end, when there are no more faults.
+//! The checks of a schedule. Some run when a batch is answered, others at the end, after the last fault.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use super::{CLUSTER, Life};
 use crate::DisklessPartition;
 use crate::index::SqliteIndex;
 
-/// How far the wall clock jumps so that the grace period of uncommitted objects is over, in ms.
+/// Jump of the wall clock, in ms, after which the grace period of uncommitted objects is over.
 const HOUR_MS: i64 = 5_000_000;
-/// How far the wall clock jumps so that the broker deletes objects for the second time, in ms.
+/// Jump of the wall clock, in ms, after which the broker deletes objects for the second time.
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks a batch that is about to be acknowledged at `offset`. Its extent must be in the index, and its object in
-    /// the store.
+    /// Checks a batch that is about to be acknowledged at `offset`: the index must have its extent, and the store its
+    /// object.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.view.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // If the record was deleted, its extent and its object need not exist.
+        // If the record was deleted, its extent and its object may be missing.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.view.index())).copied();
         let log_start = partition.view.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -58,8 +58,8 @@ pub fn acknowledged(world: &World) -> usize {
     world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
-/// Checks the log, the index and the store at the end of a schedule, when there are no more faults. The brokers start
-/// again without any state in memory.
+/// Checks the log, the index and the store at the end of a schedule, after the last fault. The brokers are started
+/// again for this, with nothing in memory.
 pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;
@@ -80,8 +80,7 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // In half of the schedules, the late PUTs arrive before the GC deletes orphans. In the other half, they arrive
-    // afterwards.
+    // In half of the schedules, late PUTs arrive before the GC deletes orphans. In the others, they arrive afterwards.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -96,7 +95,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch in the log. Its records contain the number of its producer and its own number.
+/// A batch that was found in the log. Its records contain the number of its producer and the number of the batch.
 struct Found<'a> {
     producer: usize,
     number: usize,
@@ -111,7 +110,8 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     Some(Found { producer: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
-/// Checks the records of a partition from the log start to the end. Returns the batches that belong to transactions.
+/// Checks the records of a partition from the log start to the log end. Returns the batches that belong to
+/// transactions.
 fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();
@@ -120,11 +120,11 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // `written` lacks the first bytes of the batch, which the broker rewrites. `whole` adds such bytes so that the
-        // batch can be parsed, but these bytes are not compared.
+        // `written` lacks the first bytes of the batch, which the broker rewrites. `whole` adds such bytes, with which
+        // the batch can be parsed. They are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
-            // The batches in the gap were deleted before they were read, so their sequences are unknown.
+            // The batches in the gap were deleted before the consumer read them, so their sequences are unknown.
             sequences.clear();
         }
         if base > begin && next.is_some_and(|next| next != base) {
@@ -152,7 +152,8 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // If a batch without a sequence was given up, a later batch may have overtaken it over another connection.
+        // The order of a given-up batch without a sequence is not checked, because a later batch may have overtaken it
+        // over another connection.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             producers.entry(producer).or_default().push(number);
         }
@@ -226,8 +227,8 @@ fn check_acknowledged(
     }
 }
 
-/// Returns the objects in the index. The first value is true if the object was deleted from the store, the second is
-/// the position of its last extent.
+/// Returns the objects in the index, each with two values. The first is true if the object was deleted from the store.
+/// The second is the position of its last extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.directory).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
@@ -244,8 +245,8 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Checks that every object in the store has an extent. If `may_be_late` is true, an object whose second deletion is
-/// still to come is accepted as well.
+/// Checks that every object in the store has an extent. If `may_be_late` is true, also accepts objects that will be
+/// deleted a second time.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

@@ -1,4 +1,4 @@
-//! The clients that consume. They check that records which were read do not disappear, and that no offset is skipped.
+//! The clients that consume. They check that a record, once read, does not disappear, and that reads skip no offset.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::Isolation::ReadUncommitted;
 use fullbore_log::partition::read::Read;
 
-/// The batches that were read, by topic and partition and then by first offset.
+/// The batches that were read: for each topic and partition, by their first offsets.
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
-/// The position of the first byte of a batch that its producer has written. The broker writes the bytes before it.
+/// The position in a batch of the first byte that its producer has written. The broker writes all bytes before it.
 pub const WRITTEN: usize = 16;
 /// How long reads may take to succeed after the last fault.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
-/// Maximum number of reads at one moment of virtual time.
+/// Maximum number of reads without progress of the virtual time.
 const ROUNDS_MAX: usize = 5_000;
 
-/// Reads a partition of the topic from its beginning until it is deleted. Continues with the same partition of the next
-/// topic of that name, forever.
+/// Reads a partition of the topic from its beginning until the topic is deleted. Continues with the same partition of
+/// the next topic of this name, forever.
 pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     let world = &brokers[0].world;
     loop {
@@ -45,8 +45,8 @@ pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     }
 }
 
-/// Reads until the partition is deleted, from one broker after the other. If `to_end` is true, stops at the end of the
-/// partition. Returns the offset at which the first read began.
+/// Reads until the partition is deleted, and changes the broker from time to time. If `to_end` is true, stops at the
+/// end of the partition. Returns the offset at which the first read began.
 pub async fn read_on(
     world: &World,
     replicas: &[Arc<DisklessPartition>],
@@ -57,7 +57,7 @@ pub async fn read_on(
     let mut at_broker = 0;
     let index = replicas[0].view.index();
     let begin = replicas[0].view.offsets().log_start;
-    // The first batch is always returned whole, so its base offset may be before the log start.
+    // The broker returns the first batch as a whole, so its base offset may be before the log start.
     let (mut offset, mut end) = (begin, 0);
     let (mut since, mut began) = (std::time::Instant::now(), world.now());
     let mut rounds = (world.now(), 0);
@@ -137,7 +137,7 @@ fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
         };
         let base = batch.base_offset();
         let end = end_of(&batch);
-        // The consumer does not always learn of deleted records. Gaps before `deleted_to` are therefore allowed.
+        // The consumer does not always learn that records were deleted, so gaps before `deleted_to` are allowed.
         let may_be_deleted = base <= world.deleted_to.lock().get(&key).copied().unwrap_or(0);
         let is_next = if next == offset { base <= offset && offset < end } else { base == next } || may_be_deleted;
         if !is_next || end > read.high_watermark {

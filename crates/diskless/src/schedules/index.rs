@@ -1,4 +1,4 @@
-//! An index with faults, and the driver that answers the requests to it.
+//! An index with faults, and the driver that answers the requests to this index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,29 +26,29 @@ enum StoreFault {
     Away,
     /// The transaction is not committed.
     Refused,
-    /// The transaction is not committed, but the caller does not learn its outcome.
+    /// The transaction is not committed, and the caller does not learn this.
     UnknownNotMade,
-    /// The transaction is committed, but the caller does not learn its outcome.
+    /// The transaction is committed, but the caller does not learn this.
     UnknownMade,
 }
 
-/// How the driver will treat the next transaction.
+/// The driver's plan for the next transaction.
 #[derive(Default)]
 struct Plan {
     fault: StoreFault,
-    /// True if a commit is kept in `postponed` but answered as if it had been made.
+    /// True if a commit is answered as if it had been made, but only stored in `postponed`.
     postpones: bool,
     postponed: Option<CommitWrite>,
 }
 
-/// A SQLite index with the faults of the plan.
+/// A SQLite index whose transactions have the faults of the plan.
 pub struct TroubledIndex {
     inner: SqliteIndex,
     plan: Arc<Mutex<Plan>>,
     world: Arc<World>,
 }
 
-/// A change feed that finds changes by comparing all rows with those of the previous poll.
+/// A change feed that compares all rows with those of the previous poll to find changes.
 pub struct PolledChanges {
     world: Arc<World>,
     index: SqliteIndex,
@@ -139,13 +139,13 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
-        // Like PostgreSQL, this index knows which topics exist. A broker that has not learned of a deletion yet may
-        // still request the creation of the topic. The request then creates nothing.
+        // Like the index in PostgreSQL, this index knows which topics exist. A broker that has not learned of a
+        // deletion may still request the creation of the topic. The index then creates nothing.
         if self.world.topic.lock().current != Some(topic_id) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(name, topic_id, count)?;
-        // Simulates producers that were forgotten because there were too many.
+        // Simulates that producers were forgotten because there were too many.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -228,7 +228,7 @@ impl Driver {
     /// Opens the index in the schedule's directory. Returns its handle and its driver.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life of the process has its own object numbers, which are the same each time the schedule runs.
+        // Each life of the process has its own object numbers. They are the same in each run of the schedule.
         let inner = SqliteIndex::open(&world.directory).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::index::Index::new(store, world.setup.window);
@@ -267,7 +267,7 @@ impl Driver {
         self.plan.lock().fault = fault;
     }
 
-    /// Waits before a transaction, sometimes for seconds, and draws the fault of the transaction.
+    /// Waits before a transaction, sometimes for seconds, and then draws a random fault for it.
     async fn take_time(&mut self) {
         let is_slow = self.world.strikes(&mut self.by, self.world.setup.index_trouble * 2);
         let _trouble = is_slow.then(|| self.world.lasting_trouble());
@@ -301,7 +301,7 @@ impl Driver {
             self.commit_at_last(&write);
             return;
         }
-        // The process may end during this pause. The commit is then not answered.
+        // If the process ends during this pause, the commit is not answered.
         tokio::time::sleep(after).await;
         let _ = answer.send(committed);
     }

@@ -1,23 +1,25 @@
-//! Tests the write path by seed, in virtual time. A schedule runs the pipeline, the index, the reader and the GC of the
-//! product. The clients, the store and the storage back end of the index have faults. The process of the brokers may
-//! end at any moment and start again.
+//! Tests the write path by seed, in virtual time. A schedule runs the real pipeline, index, reader and GC. The clients,
+//! the store and the storage back end of the index have faults. The brokers' process may end at any moment and start
+//! again.
 //!
-//! A schedule has one thread and depends only on its seed, so every run of a seed is the same. `FULLBORE_SCHEDULES=20`
+//! A schedule has one thread and depends only on its seed, so it runs the same way each time. `FULLBORE_SCHEDULES=20`
 //! runs twenty times as many schedules. `FULLBORE_SEED=7` runs only the schedule of seed 7 and prints its events.
 //!
-//! The following properties are checked, in [`check`] unless another module is named:
+//! The following properties are checked. The checks are in [`check`], unless another module is named:
 //!
-//! - An acknowledged batch is at its offset, once, with its bytes. Its extent and its object existed before the answer.
+//! - An acknowledged batch is at its offset, once, with its bytes. Before the answer, its extent was in the index and
+//!   its object in the store.
 //! - The sequences of a producer have no gap in a partition and epoch. No batch exists twice, and batches are in the
 //!   order in which they were sent.
-//! - A batch that certainly was not written does not exist. Offsets have no gap.
+//! - A batch that certainly was not written is not in the log. Offsets have no gap.
 //! - A record that was read does not disappear ([`consumer`]).
 //! - Every extent has its object. After its grace period, every object has an extent.
-//! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
-//!   refused, unless the topic was recreated and batches before it stay in the deleted one ([`partition_producer`]).
+//! - Every request is answered within ten seconds of the last fault ([`producer`]). A producer's oldest unresolved
+//!   batch is not refused. One exception: the topic was recreated, and an earlier batch is only in the deleted topic
+//!   ([`partition_producer`]).
 //!
-//! The checks themselves are tested as well. With each [`Fault`] planted in the product, they must find schedules that
-//! break one of these promises.
+//! The checks themselves are tested as well. Each [`Fault`] is planted in the product, and the checks must then find a
+//! schedule that breaks one of these promises.
 
 mod check;
 mod consumer;
@@ -47,16 +49,16 @@ use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 
-/// Mutations of the product, which the checks must find.
+/// The faults that are planted in the product, and that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The objects of a commit are committed in reverse order.
     CommitsOutOfOrder,
     /// A batch is answered before it is committed.
     AnswersBeforeCommit,
-    /// Batches that were admitted behind a failed batch are committed.
+    /// Batches that were admitted behind a failed batch are committed nevertheless.
     CommitsTheDead,
-    /// A broker treats its state of producers as current and does not refresh it.
+    /// A broker treats its known state of producers as current, and does not refresh it.
     SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
@@ -68,13 +70,13 @@ pub enum Fault {
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// How long a schedule may take before it counts as hanging.
+/// Maximum duration of a schedule, in virtual time. A longer one counts as hanging.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
 /// The brokers of a process, which start and end together.
 pub type Brokers = Arc<[Arc<Life>]>;
 
-/// A broker during one life of the process.
+/// A broker, from a start of the process to its end.
 pub struct Life {
     world: Arc<World>,
     diskless: Diskless,
@@ -121,7 +123,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // A restarted broker repeats the deletions that were decided earlier.
+        // A restarted broker repeats the deletions of topics that were decided before.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
@@ -169,7 +171,7 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     }
 }
 
-/// Applies a change of the metadata to one broker after the other.
+/// Applies a change of the metadata to one broker after another.
 async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     for (at, broker) in brokers.iter().enumerate() {
         if at > 0 {
@@ -179,7 +181,7 @@ async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     }
 }
 
-/// Keeps deleting and creating topics, and deleting records.
+/// Repeatedly deletes and creates topics, and deletes records.
 async fn administer(world: Arc<World>, brokers: Brokers) {
     let world = &world;
     let mut by = random(world.setup.seed, 6 + world.now().as_millis() as u64);
@@ -219,14 +221,14 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
     }
 }
 
-/// Sleeps for the shorter of two durations. Returns true if this was `first`.
+/// Sleeps for the shorter of two durations. Returns true if `first` was not longer than `other`.
 async fn sleep_less(first: Duration, other: Duration) -> bool {
     sleep(first.min(other)).await;
     first <= other
 }
 
-/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. When the runtime ends, each task ends
-/// at the await that it has reached.
+/// Runs `body` in its own runtime. Whenever all tasks wait, the clock jumps ahead. When the runtime ends, each task
+/// ends at the await that it has reached, as if the process were killed.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -330,8 +332,8 @@ fn a_seed_repeats_itself() {
     same_seed_same_outcome(0..10, |seed| run(seed, None, false));
 }
 
-/// A batch was acknowledged in a topic that was then deleted. An earlier batch of its producer, whose answer was lost,
-/// is in the next topic.
+/// The seeds in which a batch was acknowledged in a topic that was then deleted. An earlier batch of its producer,
+/// whose answer was lost, is in the next topic.
 #[test]
 fn refusal_of_a_batch_behind_a_hole_of_a_recreated_topic_is_no_fault() {
     for seed in [7862, 9857] {
@@ -341,7 +343,8 @@ fn refusal_of_a_batch_behind_a_hole_of_a_recreated_topic_is_no_fault() {
 
 #[test]
 fn each_planted_fault_is_found() {
-    // Only one schedule in several hundred shows that dead batches are committed. The first such seed is near 520.
+    // Only one schedule in several hundred shows that dead batches are committed. The first such seed is just above
+    // 520.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
     let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::SkipsRefresh];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));

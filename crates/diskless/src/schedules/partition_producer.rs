@@ -1,11 +1,12 @@
-//! The producer of a client for one partition. It has the batches to be sent and repeated, and their outcomes as far as
-//! the client knows them.
+//! The producer of a client for one partition. It has the batches to be sent or sent again, and the outcomes that the
+//! client knows.
 //!
-//! A producer follows Kafka's rules. It sends batches in the order of their sequences, within a window that begins at
-//! the oldest unresolved batch. A failed batch is sent again before the batches behind it, with the same sequence.
+//! A producer follows Kafka's rules. It sends batches in the order of their sequences. They are within a window that
+//! begins at the oldest unresolved batch. A failed batch is sent again, with the same sequence, before the batches
+//! behind it.
 //!
-//! If a new epoch is needed, it begins as soon as no batch is in flight. A batch that may have been written is then
-//! given up, because a copy with another sequence would be a duplicate.
+//! If a new epoch is needed, it begins as soon as no batch is in flight. Batches that may have been written are given
+//! up then, because a copy with another sequence would be a duplicate.
 //!
 //! This module knows neither connections nor time.
 
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Number of connections of a producer that uses several of them.
+/// Number of connections to each broker, for a producer that uses several of them.
 const STRIPES: usize = 3;
 
 /// The outcome of a request.
@@ -39,7 +40,7 @@ pub enum Response {
 pub enum BatchFate {
     /// The outcome is not known yet.
     Open,
-    /// The batch is at this offset, or -1 if the offset is unknown.
+    /// The batch is in this topic, at this offset. The offset is -1 if it is unknown.
     Acknowledged {
         topic: Uuid,
         offset: i64,
@@ -51,7 +52,7 @@ pub enum BatchFate {
 #[derive(Debug)]
 pub struct ProducerBatch {
     pub fate: BatchFate,
-    /// True if the outcome of some request with this batch is unknown.
+    /// True if this batch was in a request whose outcome is unknown.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
@@ -72,12 +73,12 @@ struct Attempt {
 /// The next step of a producer.
 pub enum Step {
     Send(Sent),
-    /// Wait until this time, or until an answer arrives.
+    /// Wait until this time, or until an answer arrives. `None` means that only an answer ends the wait.
     Wait(Option<Duration>),
     Done,
 }
 
-/// A request of a producer.
+/// A request that a producer sends.
 pub struct Sent {
     pub attempt: u64,
     pub topic: Uuid,
@@ -118,8 +119,8 @@ impl PartitionProducer {
             PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Two producers with the same id must not write to the same partition, so each idempotent producer has
-                // its own id.
+                // Each idempotent producer has its own id, because two producers with the same id must not write to the
+                // same partition.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -150,8 +151,8 @@ impl PartitionProducer {
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if the producer now moves to another broker, as a client does after a change of its metadata. A
-    /// producer without sequences moves only if at most one request is under way, so that no batch is overtaken.
+    /// Returns true if the producer moves to another broker now, as a client does after a change of the metadata. A
+    /// producer without sequences moves only if at most one request is under way. Otherwise a batch might be overtaken.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -179,8 +180,8 @@ impl PartitionProducer {
         let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // With several connections, only one batch is sent until the partition knows the producer. Otherwise a batch
-        // that overtakes the first one would be accepted as the first.
+        // With several connections, only one batch is sent until the partition knows the producer. Otherwise, a batch
+        // that overtakes the first one would be accepted as the first one.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {
@@ -220,7 +221,7 @@ impl PartitionProducer {
         self.write(self.batches.len() - 1);
     }
 
-    /// Writes the bytes of a batch. Each record has the numbers of the producer, the batch and the record in its value.
+    /// Writes the bytes of a batch. The value of each record has the numbers of the producer, the batch and the record.
     fn write(&mut self, at: usize) {
         let batch = &mut self.batches[at];
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
@@ -246,10 +247,10 @@ impl PartitionProducer {
         Sent { attempt, topic, bytes: batch.bytes.clone(), may_reorder: self.stripes > 1 && self.is_known, connection }
     }
 
-    /// Sends the same batch once more over any connection. Returns `None` if the producer has no sequences.
+    /// Sends the same batch once more, over any connection. Returns `None` if the producer is not idempotent.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // Without sequences, the broker would append the copy as another batch.
+        // Without sequences, the broker would append the copy a second time.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 
@@ -298,8 +299,8 @@ impl PartitionProducer {
                 }
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // If the topic was deleted, this refusal can be correct. The broker may have requested the commit
-                // before the deletion and repeated it afterwards, when the batch counted as a duplicate.
+                // If the topic was deleted, this refusal can be correct. The broker may have repeated a commit after
+                // the deletion, and the batch then counted as a duplicate.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
@@ -309,8 +310,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // A copy of this batch in a deleted topic is no reason for the refusal. The refusal is right only
-                    // if a batch before this one is in a deleted topic.
+                    // This refusal is correct only if a batch before this one is in a deleted topic. A copy of this
+                    // batch in a deleted topic is no reason for it.
                     if !is_behind_hole {
                         world.wrong(|| format!("{} is next, and is out of order", name()));
                     }
@@ -332,8 +333,8 @@ impl PartitionProducer {
     }
 
     /// Returns true if the partition of `topic` lacks the batch before batch `at`. That batch was acknowledged in a
-    /// deleted topic, but an earlier one was acknowledged in `topic`. This happens if the first answer to the earlier
-    /// batch is lost, so that the producer sends it again, to the new topic.
+    /// deleted topic, but an even earlier one was acknowledged in `topic`. This happens if the first answer to the
+    /// earlier batch was lost, so that the producer sent it again, to the new topic.
     fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
         let epoch = self.batches[at].epoch;
         let is_in_topic = |batch: &ProducerBatch| match batch.fate {
@@ -344,7 +345,7 @@ impl PartitionProducer {
         before.next() == Some(Some(false)) && before.any(|is_in_topic| is_in_topic == Some(true))
     }
 
-    /// Begins a new epoch. The caller has made sure that no batch is in flight.
+    /// Begins a new epoch. No batch may be in flight.
     fn begin_epoch(&mut self) {
         (self.epoch, self.next_sequence) = (self.epoch + 1, 0);
         (self.wants_epoch, self.is_known) = (false, false);
@@ -363,7 +364,7 @@ impl PartitionProducer {
         }
     }
 
-    /// Ends the client. Another client continues as the same producer, with the next epoch.
+    /// Ends the client. Another client with the same producer id continues, in the next epoch.
     pub fn die(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| batch.fate == BatchFate::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();

@@ -1,5 +1,5 @@
-//! The clients that produce, and their connections. The requests on a connection arrive in order. If a request is lost,
-//! so are all later requests on its connection.
+//! The clients that produce, and their connections. The requests of a connection arrive in order. If a request is lost,
+//! all later requests of its connection are lost too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reply to the client. If it is dropped without an outcome, the client learns that the connection is lost.
+/// The reply to the client. If it is dropped without an outcome, the client treats the connection as lost.
 struct Reply {
     attempt: u64,
     to: UnboundedSender<(u64, Response)>,
@@ -68,18 +68,18 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
                 };
                 let copy = if is_twice { producer.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // The producer may now move to another broker, although earlier requests to the previous one are
-                    // still under way.
+                    // The producer may move to another broker here, although the previous broker still has requests
+                    // under way.
                     if brokers.len() > 1 && producer.lock().moves(world) {
                         broker = producer.lock().by.below(brokers.len());
                     }
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // A batch on a new connection could overtake an earlier one. Without sequences, brokers would not
-                // notice that, so a client without sequences keeps its connections.
+                // After a reconnect, a batch could overtake an earlier one. Without sequences, brokers would not notice
+                // that, so only idempotent clients lose their connections.
                 if (is_lost || dies) && producer.lock().is_idempotent() {
-                    // The brokers still carry out the requests that are under way, but the answers are lost.
+                    // Brokers still carry out the requests that are under way, but their answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);
                     if dies { producer.lock().die() } else { producer.lock().lose_all(world) }
                 }
@@ -90,7 +90,7 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
         if let Ok(Some((attempt, response))) = timeout(wait, from.recv()).await {
             producer.lock().answered(attempt, response, world);
-            // If a connection is lost, all its requests are lost with it.
+            // A lost connection drops the replies of all its requests.
             while let Ok((attempt, response)) = from.try_recv() {
                 producer.lock().answered(attempt, response, world);
             }
@@ -118,17 +118,17 @@ fn send(
     });
     let reply = Reply { attempt: sent.attempt, to: to.clone(), response: Response::Nothing };
     let request = Request { sent, partition, at: life.world.now(), reply };
-    // If the connection is closed, the request is dropped here, and the client learns of the loss.
+    // If the connection is closed, this drops the request, and the client treats the connection as lost.
     let _ = connection.send(request);
 }
 
-/// The outcome of a request at its admission.
+/// The state of a request after its admission.
 enum Answer {
     Known(Result<Appended, AppendError>),
     Later(AppendTicket, Instant),
 }
 
-/// Serves a connection at a broker. Requests are admitted and answered in order.
+/// Serves a connection at a broker. Admits and answers its requests in order.
 async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client: String, mut by: Random) {
     let (answers, to_answer) = unbounded_channel();
     let answering = tokio::spawn(answer(Arc::clone(&life), to_answer));

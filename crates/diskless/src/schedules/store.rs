@@ -1,5 +1,5 @@
-//! An object store with faults. Requests are slow, hang or are refused. PUTs arrive late or are not answered, and GETs
-//! return wrong bytes or none.
+//! An object store with faults. Requests may be slow, hang or be refused. PUTs may arrive late or get no answer. GETs
+//! may return wrong bytes or none.
 
 use std::fmt;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub struct Troubled {
 struct State {
     puts: Random,
     gets: Random,
-    /// PUTs that were given up but will still arrive. Each has the time of its arrival, the key and the bytes.
+    /// PUTs that were given up but will still arrive, each with the time of its arrival, its key and its bytes.
     late: Vec<(Duration, Path, PutPayload)>,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Troubled {
     }
 }
 
-/// A PUT that is under way. It may arrive even after the request was given up.
+/// A PUT that is under way. If the request is given up, the PUT may still arrive later.
 struct OnItsWay<'a> {
     store: &'a Troubled,
     world: &'a World,
@@ -141,7 +141,7 @@ impl Troubled {
         }
     }
 
-    /// Waits as long as the request takes, which may be forever.
+    /// Waits as long as the request takes. A request that hangs waits forever.
     async fn wait(&self, world: &Arc<World>, fault: RequestFault, takes: Duration) -> Result<()> {
         match fault {
             RequestFault::None => tokio::time::sleep(takes).await,
@@ -254,7 +254,7 @@ impl Troubled {
             let bit = self.state.lock().gets.below(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // The wrong bytes are put into a second store at the same position, and read from there.
+        // Put the wrong bytes into a second store, at the same position, and read them from there.
         let (other, mut whole) = (InMemory::new(), vec![0; range.start as usize]);
         whole.extend(bytes);
         other.put(location, PutPayload::from_bytes(Bytes::from(whole))).await?;

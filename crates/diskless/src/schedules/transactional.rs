@@ -1,12 +1,12 @@
-//! The clients that write transactions. Each has a coordinator that survives all processes. The coordinator records its
-//! decision, and then writes the marker through any of the brokers, until the marker is in the log or its partition is
-//! gone.
+//! The clients that write transactions. Each of them has a coordinator, which survives all processes. The coordinator
+//! first records its decision. Then it writes the marker through any of the brokers, until the marker is in the log or
+//! its partition is deleted.
 //!
-//! The clients use transaction version 2, in which a transaction begins with sequence 0 of the next epoch. If a process
-//! ends before a transaction is decided, the transaction is aborted.
+//! The clients use transaction version 2, in which each transaction has its own epoch and begins with sequence 0. If a
+//! process ends before a transaction is decided, the transaction is aborted.
 //!
-//! At the end, the following is checked. No transaction is open. The batches of committed transactions exist and are
-//! not aborted. All other batches that exist are aborted.
+//! At the end, no transaction may be open. The batches of committed transactions must exist and not be aborted. All
+//! other batches that exist must be aborted.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ pub struct Transactional {
     partition: i32,
     left: usize,
     transactions: Vec<Transaction>,
-    /// True if the marker of the last transaction is not written yet.
+    /// True until the marker of the last transaction is written.
     is_under_way: bool,
     by: Random,
 }
@@ -66,7 +66,7 @@ pub struct Transactional {
 /// The outcome of a batch.
 enum Written {
     Acknowledged,
-    /// The batch was not acknowledged, but may be in the log. The transaction must be aborted.
+    /// The batch was not acknowledged, but it may be in the log. The client must abort the transaction.
     No,
 }
 
@@ -100,7 +100,7 @@ impl Transactional {
         begun
     }
 
-    /// Decides on the last transaction. If it is already decided, does nothing.
+    /// Decides on the last transaction, unless it is already decided.
     fn decide(&mut self, is_commit: bool) {
         if let Some(last) = self.transactions.last_mut() {
             last.decision.get_or_insert(is_commit);
@@ -121,10 +121,11 @@ impl Transactional {
     }
 }
 
-/// Writes transactions while the process lives. Returns when all of them have ended.
+/// Writes the transactions of a client. Returns when all of them have ended. If the process ends first, the next
+/// process continues.
 pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     let world = &brokers[0].world;
-    // The previous process may have left an undecided transaction, which is aborted now.
+    // The previous process may have ended before a transaction was decided. Abort it now.
     client.lock().decide(false);
     loop {
         if client.lock().is_under_way {
@@ -172,7 +173,7 @@ async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -
     Some(partition)
 }
 
-/// Sends a batch, with retries, until it is acknowledged or refused for good. Sometimes the client gives up earlier.
+/// Sends a batch, with retries, until it is acknowledged or refused for good. Sometimes gives up earlier.
 async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
     let world = &brokers[0].world;
     let bytes = client.lock().batch(of.epoch, number);
@@ -196,7 +197,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
             Ok(Ok(())) => return Written::Acknowledged,
             Ok(Err(AppendError::Deleted)) => return Written::No,
             Ok(Err(AppendError::Sequence(why))) if why.code() != ErrorCode::KAFKA_STORAGE_ERROR => {
-                // If the topic was deleted, the earlier batches of the transaction are missing, and the refusal is
+                // If the topic was deleted, the earlier batches of the transaction are missing, so the refusal is
                 // correct.
                 if world.topic.lock().current == Some(of.topic) {
                     world.wrong(|| format!("batch {number} of transaction {} is refused: {why:?}", of.epoch));
@@ -217,8 +218,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
 struct PlannedConfirmation {
-    /// The time from the offer of the batch to the answer. `None` if the coordinator has already confirmed the
-    /// transaction.
+    /// How long the coordinator takes to answer. `None` if it has already confirmed the transaction.
     after: Option<Duration>,
     is_given: bool,
 }
@@ -230,7 +230,7 @@ impl PlannedConfirmation {
     }
 }
 
-/// Offers a batch, whose transaction the coordinator knows, and waits until the batch is committed.
+/// Appends a batch of a transaction that the coordinator knows, and waits until the batch is committed.
 async fn offer(
     life: &Life,
     partition: &Arc<DisklessPartition>,
@@ -255,7 +255,7 @@ async fn offer(
                 }
                 return written;
             }
-            // The marker of the previous transaction is still waiting for the next object.
+            // The marker of the previous transaction is still gathered for the next object.
             AppendStep::Blocked(Blocker::Verification) if awaited.is_some() => sleep(ms(2)).await,
             AppendStep::Blocked(Blocker::Verification) => {
                 verification = Verification::Added;
@@ -266,7 +266,7 @@ async fn offer(
     }
 }
 
-/// Sends a confirmation or a refusal after the time `after`. If it is a confirmation, sets `given`.
+/// Sends a confirmation or a refusal after the time `after`. `given` becomes true if it was a confirmation.
 fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedConfirmation {
     let (sender, awaited) = AwaitedConfirmation::new();
     task::spawn(async move {
@@ -293,8 +293,7 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // Sometimes the coordinator gives up soon and writes the marker again. In that case, the log may get both
-            // markers.
+            // Sometimes the coordinator gives up soon and writes the marker again. The log may then have both markers.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.report(|| format!("{marker:?}: {written:?}"));
@@ -317,7 +316,7 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     client.lock().is_under_way = false;
 }
 
-/// The batches in a log that belong to transactions, with their offsets.
+/// The batches of transactions that were found in a log, with their offsets.
 #[derive(Default)]
 pub struct Logged {
     batches: Vec<(i64, (usize, i16, i32))>,
@@ -325,7 +324,7 @@ pub struct Logged {
 
 impl Logged {
     /// Records a batch at offset `base` if it belongs to a transaction and is not before `begin`. Returns true if the
-    /// batch belongs to a transaction or is a marker.
+    /// batch is transactional or a marker.
     pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
         if base >= begin
             && view.is_transactional()
@@ -366,7 +365,8 @@ impl Logged {
     }
 }
 
-/// Returns the client, the epoch and the number of a batch, or `None` if its records do not have them.
+/// Returns the numbers in the first record of a batch: the client, the epoch, and the batch. Returns `None` if the
+/// record does not have them.
 fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
     let first = RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let mut numbers = std::str::from_utf8(first.value?).ok()?.strip_prefix('T')?.split(['.', ' ']);
@@ -374,8 +374,8 @@ fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
 }
 
 impl Life {
-    /// Checks that every transaction in a partition has ended. Also checks the batches that were read from the log of
-    /// the partition.
+    /// Checks that every transaction in a partition has ended. Also checks the batches of transactions that were read
+    /// from its log.
     pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
         let Some(number) = partition.view.number() else { return };
         let row = self.finder.partitions(vec![number]).await.expect("found").pop();

@@ -1,7 +1,7 @@
-//! The state that survives a process: the clock, the store, the topic, the state of the clients, and the first broken
+//! The state of a schedule that survives a process: the clock, the store, the topic, the clients, and the first broken
 //! promise.
 //!
-//! Each part has its own random generator, so that a schedule is the same each time it runs.
+//! Each part of a schedule has its own random generator, so that a schedule runs the same way each time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -40,24 +40,25 @@ pub struct Setup {
     pub partitions: i32,
     /// Number of brokers in the cluster. All of them are in one process.
     pub brokers: usize,
-    /// After how many requests, on average, a client moves to another broker.
+    /// Average number of requests after which a client moves to another broker.
     pub moves: usize,
-    /// How many requests to the store, on average, there are for each faulty one. 0 if there are no faults. The next
-    /// two fields have the same meaning for the index and for the clients.
+    /// Average number of requests to the store for each faulty one. 0 if there are no faults. The next two fields are
+    /// the same for the index and for the clients.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
     /// Minimum duration of a PUT.
     pub put_ms: usize,
-    /// From this time on there are no faults.
+    /// The time from which on there are no faults.
     pub calm_from: Duration,
-    /// When the process ends. The second value is true if it is stopped cleanly.
+    /// When the process ends. The second value is true if it ends cleanly.
     pub ends: Vec<(Duration, bool)>,
-    /// The outages with their begin and end. The third value is true if the index is down, and false if the store is.
+    /// The outages, each with its begin and end. The third value is true for an outage of the index, and false for one
+    /// of the store.
     pub outages: Vec<(Duration, Duration, bool)>,
-    /// When the topic is deleted, and how long after that it is created again.
+    /// When the topic is deleted, and how long it stays deleted.
     pub deletions: Vec<(Duration, Duration)>,
-    /// True if some producers of the partitions were forgotten because there were too many.
+    /// True if the partitions have forgotten some producers because there were too many.
     pub has_forgotten: bool,
     pub window: usize,
     pub commit_interval_ms: u64,
@@ -122,14 +123,14 @@ impl Setup {
 /// The virtual time of a schedule. It continues when a new process starts.
 #[derive(Debug)]
 struct Clock {
-    /// When the current process started.
+    /// The virtual time at which the current process started.
     base: Duration,
     began: Option<Instant>,
-    /// The sum of all changes of the wall clock.
+    /// The sum of all jumps of the wall clock, in ms.
     skew_ms: i64,
 }
 
-/// How many faults are under way, and when the last one ended.
+/// The number of faults that are under way, and the time at which the last one ended.
 #[derive(Debug, Default)]
 struct Troubles {
     under_way: usize,
@@ -155,10 +156,10 @@ pub struct World {
     pub producers: Vec<Arc<Mutex<PartitionProducer>>>,
     pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
-    /// The offset before which records of a partition may be deleted, according to the requests so far.
+    /// The largest offset before which the schedule has requested to delete records, for each partition.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
-    /// True if events are printed; a digest of all events; the number of events.
+    /// Three values: true if events are printed, a digest of all events, and the number of events.
     reported: Mutex<(bool, u64, u64)>,
 }
 
@@ -187,7 +188,7 @@ impl World {
         (clock.base, clock.began) = (base, Some(Instant::now()));
     }
 
-    /// Stops the clock for a process whose runtime is about to end.
+    /// Stops the clock for a process that is about to end.
     pub fn end_life(&self) {
         let base = self.now();
         let mut clock = self.clock.lock();
@@ -219,7 +220,8 @@ impl World {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
 
-    /// If the store or the index has an outage, returns the end of the outage.
+    /// Returns the end of the current outage of the store, or of the index if `of_index` is true. Returns `None` if
+    /// there is no outage.
     pub fn out_until(&self, of_index: bool) -> Option<Duration> {
         let now = self.now();
         let of = |(from, until, is_index): &(Duration, Duration, bool)| {
@@ -233,13 +235,13 @@ impl World {
         self.troubles.lock().last_end = self.now();
     }
 
-    /// Records a fault that lasts until the result is dropped.
+    /// Records a fault that lasts until the returned guard is dropped.
     pub fn lasting_trouble(self: &Arc<Self>) -> Trouble {
         self.troubles.lock().under_way += 1;
         Trouble(Arc::clone(self))
     }
 
-    /// Returns the end of the last fault, or `None` during a fault.
+    /// Returns the time at which the last fault ended, or `None` during a fault.
     pub fn untroubled_since(&self) -> Option<Duration> {
         let now = self.now();
         let troubles = self.troubles.lock();
@@ -248,10 +250,10 @@ impl World {
         (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
     }
 
-    /// Returns true if a request that began at `begun` is overdue. The time limit must have passed since then and since
-    /// the last fault. During a fault, no request is overdue.
+    /// Returns true if a request that began at `begun` is overdue: the time limit has passed since then and since the
+    /// last fault. While a fault lasts, no request is overdue.
     pub fn is_late(&self, begun: Duration) -> bool {
-        // If the memory hardly suffices for one batch, each batch waits for all earlier ones. The time limit is then
+        // If the memory is hardly enough for one batch, each batch waits for all earlier ones, so the time limit is
         // longer.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
         let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
@@ -275,7 +277,7 @@ impl World {
         Some(id)
     }
 
-    /// Records a broken promise. Only the first one counts.
+    /// Records a broken promise, unless one is already recorded.
     pub fn wrong(&self, what: impl FnOnce() -> String) {
         let now = self.now();
         let mut wrong = self.wrong.lock();

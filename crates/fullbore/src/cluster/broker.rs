@@ -57,13 +57,14 @@ impl BrokerFile {
         }
     }
 
-    /// Returns the broker's address for clients as `host:port`. It is that of the first listener, if there is one.
+    /// Returns the broker's address for clients as `host:port`. Uses the first listener. Returns `None` if there is
+    /// none.
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Checks that the file has an address for clients. This command writes no file without such an address.
+    /// Checks that the file has an address for clients. The address can only be missing if a user has changed the file.
     ///
     /// # Errors
     /// Returns a sentence about the file and the key, with the remedy.
@@ -106,7 +107,7 @@ impl BrokerFile {
 pub fn write(directory: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(directory, id), directory.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {
-        // A file that a killed command has left is removed, because it would keep its permissions.
+        // If a killed command has left this file, it is removed, because its permissions may be wrong.
         if new.exists() {
             fs::remove_file(&new)?;
         }

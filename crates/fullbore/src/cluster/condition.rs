@@ -1,7 +1,7 @@
-//! Finds out whether the processes of a cluster respond. A frozen process still runs, and so does a broker without its
-//! database.
+//! Checks that the processes of a cluster respond. It is not enough that they run: a process may be frozen, and a
+//! broker may have lost its database.
 //!
-//! Invariant: this takes at most [`LOOKED_WITHIN`], whatever the processes do.
+//! Invariant: the check ends within [`LOOKED_WITHIN`], whatever the processes do.
 
 use super::broker::{self, BrokerFile};
 use super::postgres::OwnPostgres;
@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to answer one request.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How long all processes together may take. Each gets at most three requests.
+/// How long the check of all processes may take. Each process gets at most three requests, and all are checked in
+/// parallel.
 const LOOKED_WITHIN: Duration = ANSWER_WITHIN.saturating_mul(4);
-/// A name that no topic may have. A request to create it changes nothing.
+/// A name that no topic may have, so that a broker refuses to create this topic.
 const NO_TOPIC: &str = ".";
 /// The newest version of CreateTopics whose fields this module sets.
 const CREATE_TOPICS: i16 = 7;
@@ -40,7 +41,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Returns the words for this condition.
+    /// Returns the condition as words for the user.
     pub fn words(self) -> &'static str {
         match self {
             Condition::Running => "running",
@@ -61,7 +62,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Looks at all processes at the same time, each on a thread of its own.
+    /// Checks all processes in parallel, each on its own thread.
     pub fn of(directory: &Path, brokers: &[BrokerFile]) -> Conditions {
         let postgres = OwnPostgres::of(directory);
         let until = Instant::now() + LOOKED_WITHIN;
@@ -80,7 +81,7 @@ impl Conditions {
             awaited += usize::from(look(&sender, None, ask));
         }
         for _ in 0..awaited {
-            // A process whose thread sends no result in time stays `Silent`.
+            // If a thread sends no result in time, the condition of its process remains `Silent`.
             let Ok((whom, condition)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
                 break;
             };
@@ -93,8 +94,8 @@ impl Conditions {
     }
 }
 
-/// Starts a thread that calls `request` and sends the condition that it returns. `whom` is the position of a broker, or
-/// `None` for PostgreSQL. Returns false if the system refuses the thread.
+/// Starts a thread that calls `request` and sends the returned condition to `sender`. `whom` is the position of a
+/// broker, or `None` for PostgreSQL. Returns false if the system refuses the thread.
 fn look(
     sender: &Sender<(Option<usize>, Condition)>,
     whom: Option<usize>,
@@ -102,13 +103,14 @@ fn look(
 ) -> bool {
     let sender = sender.clone();
     let look = move || {
-        // The send fails if the receiver is gone, because `request` took too long.
+        // The send fails if `request` took too long and the check has ended without its result.
         let _ = sender.send((whom, request()));
     };
     std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()
 }
 
-/// Requests a broker's metadata, and then a change that it can only refuse after it has read its database.
+/// Requests a broker's metadata, and then an invalid change. The broker must read its database before it can refuse the
+/// change.
 fn of_broker(address: &str) -> Condition {
     let connected = || -> Result<Connection, ClientError> {
         let security = Security::default();

@@ -1,4 +1,4 @@
-//! The directory of a cluster on this machine, with its layout and the lock that admits one command at a time.
+//! The directory of a cluster on this machine, and its lock, so that only one command at a time uses the directory.
 
 use super::broker::BrokerFile;
 use super::postgres::OwnPostgres;
@@ -21,7 +21,7 @@ pub struct DirectoryArg {
     pub data_dir: PathBuf,
 }
 
-/// Time limit of the cluster's processes.
+/// Maximum time that `cluster up` waits for the brokers to become ready, and `cluster down` for the processes to end.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ClusterPatience {
     /// Milliseconds to wait for the brokers.
@@ -38,7 +38,7 @@ impl ClusterPatience {
 
 /// A locked directory of a cluster. Until this is dropped, other commands that use the directory fail.
 pub struct ClusterDirectory {
-    /// The path without symbolic links. It is a part of every broker's command line, by which later commands recognise
+    /// The path without symbolic links. Every broker has it in its command line, and later commands use it to recognise
     /// the broker's process.
     pub path: PathBuf,
     /// True if this command made the directory.
@@ -61,7 +61,7 @@ impl ClusterDirectory {
         };
         fs::create_dir_all(path).map_err(of_it)?;
         if is_new {
-            // Other users may enter, because PostgreSQL may run as another user in a subdirectory.
+            // Other users may enter the directory, because PostgreSQL may run in a subdirectory as another user.
             fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(of_it)?;
         }
         Self::locked(path, is_new)
@@ -84,7 +84,7 @@ impl ClusterDirectory {
         }
         let directory = Self::locked(path, false)?;
         let brokers = BrokerFile::all(&directory.path)?;
-        // A command that was killed may have left only the cluster's PostgreSQL.
+        // If there is a PostgreSQL but no broker, a command was killed while it created the cluster.
         let is_none = brokers.is_empty() && !OwnPostgres::of(&directory.path).is_there();
         if is_none { Err(none()) } else { Ok((directory, brokers)) }
     }
@@ -106,7 +106,7 @@ impl ClusterDirectory {
     /// Removes the directory again if this command created it and it is empty.
     pub fn leave(&self) {
         if self.is_new {
-            // If the directory has contents, the removal fails and they stay.
+            // This fails if the directory is not empty, as intended.
             let _ = fs::remove_dir(&self.path);
         }
     }

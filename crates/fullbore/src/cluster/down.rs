@@ -1,4 +1,5 @@
-//! `cluster down` stops the brokers, and then the PostgreSQL that they need to hand over their partitions.
+//! `cluster down` stops the brokers, and then PostgreSQL. Brokers need PostgreSQL to hand over their partitions while
+//! they stop.
 
 use super::broker;
 use super::directory::{ClusterDirectory, ClusterPatience, DirectoryArg};

@@ -1,12 +1,13 @@
-//! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL they share.
+//! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL that they
+//! share.
 //!
 //! - `directory`: the layout and the lock of the cluster's directory.
 //! - `process`: processes that outlive the command.
 //! - `broker`: a broker's file and its process.
 //! - `postgres/`: the cluster's own PostgreSQL.
 //! - `plan`: the contents of each broker's file.
-//! - `startup`: starts processes, and undoes this if necessary.
-//! - `condition`: finds out whether the processes respond.
+//! - `startup`: starts the processes, and stops them again if one does not become ready.
+//! - `condition`: checks that the processes respond.
 //! - `up`, `down`, `status`: the commands.
 
 mod broker;

@@ -1,7 +1,7 @@
 //! Plans a cluster: the contents of each broker's file, from the existing brokers and the user's flags. There is no I/O
 //! here.
 //!
-//! Invariant: the file of a running broker does not change, so that the file shows the settings with which the broker
+//! Invariant: the file of a running broker is not changed, so that it always has the settings with which the broker
 //! runs.
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
@@ -12,33 +12,34 @@ use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The key of the database that brokers share.
+/// The setting that names the database that the brokers share.
 pub const CONTROL_PLANE: &str = "control.plane";
 /// The default port of the first broker.
 const PORT_DEFAULT: u16 = 9092;
 /// The default number of brokers in a new directory.
 const BROKERS_DEFAULT: u32 = 3;
-/// The key of the number of replicas that new topics have.
+/// The setting for the number of replicas of new topics.
 const REPLICAS: &str = "default.replication.factor";
-/// Maximum number of replicas that a new cluster sets. A smaller cluster has as many as it has brokers.
+/// The number of replicas of topics in a new cluster. In a cluster with fewer brokers, topics have one replica per
+/// broker.
 const REPLICAS_MAX: u32 = 3;
-/// The key of the number of in-sync replicas that a topic needs.
+/// The setting for the number of in-sync replicas that a topic needs to accept records.
 const MIN_IN_SYNC: &str = "min.insync.replicas";
-/// The number of in-sync replicas if there are three replicas. With this number, the death of one broker loses no
-/// record and stops no topic.
+/// The value of [`MIN_IN_SYNC`] if topics have three replicas. If one broker dies, no record is lost, and all topics
+/// still accept records.
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
-/// The beginning of messages about a mistake in a `--set`.
+/// The prefix of error messages about a `--set`.
 const SET: &str = "--set ";
-/// The key of the number of replicas that the offsets of groups have.
+/// The setting for the number of replicas of the topic with the committed offsets of groups.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 /// The default of [`OFFSETS_REPLICAS`]. A cluster with fewer brokers sets a smaller value.
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
-/// The setting of the store of diskless topics, which all brokers share.
+/// The setting that names the object store of diskless topics, which all brokers share.
 const STORAGE: &str = "diskless.storage";
 /// The name of the object store's directory in the cluster's directory.
 const STORE: &str = "diskless";
-/// By default, the port of the admin page is this much above the port for clients.
+/// The default difference between the port of the admin page and the port for clients.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
 /// The keys that `--set` refuses, and the flag that sets each of them.
 const OWN: [(&str, &str); 6] = [
@@ -50,7 +51,7 @@ const OWN: [(&str, &str); 6] = [
     (CONTROL_PLANE, "--control-plane"),
 ];
 
-/// The cluster that the flags describe.
+/// The cluster that the user wants, from the flags.
 #[derive(Clone, Debug, Default)]
 pub struct WantedCluster {
     pub brokers: Option<u32>,
@@ -65,7 +66,7 @@ pub struct WantedCluster {
 pub struct Present<'a> {
     pub directory: &'a Path,
     pub brokers: &'a [BrokerFile],
-    /// The ids of the brokers that run.
+    /// The ids of the brokers that are running.
     pub running: BTreeSet<u32>,
     /// True if the directory has its own PostgreSQL.
     pub has_postgres: bool,
@@ -98,7 +99,7 @@ impl Plan {
     /// Plans the wanted cluster.
     ///
     /// # Errors
-    /// Fails if the existing cluster cannot be changed as the flags demand.
+    /// Fails if the flags contradict the existing cluster, for example with a smaller number of brokers.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         present.brokers.iter().try_for_each(|broker| broker.check_address(present.directory))?;
         let count = count(present, wanted.brokers)?;
@@ -123,7 +124,7 @@ impl Plan {
                 listen(properties, id, port)?;
             }
             if !runs {
-                // The URL is written again, because the directory may have been moved.
+                // The URL contains the path of the directory, which the user may have moved, so it is set again.
                 if present.running.is_empty() && !has_other_store(properties) {
                     properties.set(STORAGE, present.directory.join(STORE).display().to_string());
                 }
@@ -155,9 +156,9 @@ impl Plan {
     }
 }
 
-/// Sets the defaults of a new cluster that depend on the number of brokers.
+/// Sets those settings of a new cluster whose defaults depend on the number of brokers.
 fn set_for_size(properties: &mut Properties, brokers: u32) {
-    // The default of min.insync.replicas is set only if the number of replicas gets its default as well.
+    // If the user has set the number of replicas, min.insync.replicas is not set here either.
     let says_replicas = properties.get(REPLICAS).is_some();
     let mut set = |key, value: u32| {
         if properties.get(key).is_none() {
@@ -173,13 +174,13 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
             set(MIN_IN_SYNC, MIN_IN_SYNC_OF_THREE);
         }
     }
-    // The brokers share one machine, so the threads of each broker are limited. Needless wake-ups of one broker's
-    // threads would delay another broker.
+    // The brokers share one machine, so each gets only its share of the cores as threads. More threads would only delay
+    // other brokers.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
-/// Returns true if a broker's settings name another object store than the one in the cluster's directory.
+/// Returns true if a broker's settings name an object store other than the one in the cluster's directory.
 fn has_other_store(properties: &Properties) -> bool {
     let beside = properties.get("log.dirs").and_then(|directory| Some(Path::new(directory).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))
@@ -208,7 +209,7 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
             None => Ok((present.postgres_url.clone(), true)),
         };
     }
-    // The message contains neither URL, because a URL may have a password.
+    // The message contains neither of the two URLs, because a URL may contain a password.
     let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
     match (wanted, there) {
         (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
@@ -243,8 +244,8 @@ fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns the address of the first broker's admin page. The settings take precedence over the existing address. If
-/// both are missing, returns the default for `port`, which is the port for clients.
+/// Returns the address of the first broker's admin page. An address in the user's settings takes precedence over the
+/// existing one. If both are missing, returns the default, which is derived from `port`, the port for clients.
 fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) -> String {
     let set = settings.iter().find(|(key, _)| key == ADMIN_LISTENER).map(|(_, value)| value.clone());
     let there = present.brokers.first().and_then(|broker| {
@@ -257,8 +258,9 @@ fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) 
     set.or(there).unwrap_or_else(default)
 }
 
-/// Returns the address of a broker's admin page. It has the host of the first broker's page, and each broker has the
-/// next port. Port 0 stays 0, so that a free port is used. An empty address stays empty, so that the page is off.
+/// Returns the address of a broker's admin page. All brokers use the host of the first broker's page, and each broker
+/// uses the next port. If the first broker has port 0 (any free port) or an empty address (no page), the others have
+/// the same.
 fn admin_address(first: &str, id: u32) -> String {
     match split_host_port(first) {
         Some((host, 0)) => host_port(host, 0),
@@ -343,7 +345,8 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// Topics get one replica per broker, up to three. Such topics accept records while one broker is dead.
+    /// Topics get one replica per broker, up to three. Topics with three replicas accept records while one broker is
+    /// dead.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {
@@ -391,7 +394,7 @@ mod tests {
         assert_eq!(value(&more, 3, ADMIN_LISTENER), "127.0.0.1:1555");
         assert_eq!((value(&more, 3, "num.partitions"), value(&more, 3, "node.id")), ("6".into(), "4".into()));
         assert_eq!(value(&more, 3, CONTROL_PLANE), "postgres://ann@db/x");
-        // If the file of a broker is missing, the plan creates the broker again.
+        // If the file of a broker is missing, the plan creates it again.
         let gap: Vec<BrokerFile> = there.iter().filter(|broker| broker.id != 1).cloned().collect();
         let filled = plan(&present(&gap), |_| {}).expect("possible");
         assert_eq!(
@@ -460,8 +463,8 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// The cluster was created by an older version, so its running brokers have no object store. A broker that is added
-    /// to them must not have an object store either.
+    /// An older version created the cluster, so its brokers have no object store. A broker that is added while they run
+    /// must not have one either.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
@@ -490,7 +493,7 @@ mod tests {
             let pair = pair.to_owned();
             Box::new(move |wanted| wanted.settings = vec![pair])
         };
-        // If there are no brokers, the directory's own PostgreSQL may be replaced by another control plane.
+        // As long as there are no brokers, another control plane may replace the directory's own PostgreSQL.
         plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
         let cases: Vec<(Present<'_>, Change, &str)> = vec![
             (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which have replicas"),

@@ -1,4 +1,5 @@
-//! A process that outlives the command. It has a log, a pid file, and its own session, so that no terminal ends it.
+//! A process that outlives the command. It has a log, a pid file, and its own session, so that it survives the
+//! terminal.
 //!
 //! Invariant: a signal is sent only to a process with the expected command line, since pids are reused.
 
@@ -28,7 +29,7 @@ pub struct Daemon {
     pub name: String,
     /// The file whose first line is the pid.
     pub pid_file: PathBuf,
-    /// Successive words of the command line that no other process has.
+    /// Successive words of the command line by which this process is recognised.
     pub words: Vec<OsString>,
     /// The file that gets standard output and standard error.
     pub log: PathBuf,
@@ -36,7 +37,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Returns the pid of the process, or `None` if it does not run. A process that is ending counts as running,
-    /// because it still holds files, ports and locks.
+    /// because its files, ports and locks are not free yet.
     pub fn pid(&self) -> Option<Pid> {
         let text = fs::read_to_string(&self.pid_file).ok()?;
         let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
@@ -62,8 +63,8 @@ impl Daemon {
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
-    /// Returns true if the pid belongs to a process of this kind whose file is in another directory. The directory was
-    /// then copied, or was moved while the process ran.
+    /// Returns true if the pid file names a process of this kind that runs with a file in another directory. The user
+    /// has then copied the directory, or has moved it while the process was running.
     pub fn may_run_elsewhere(&self) -> bool {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
@@ -78,9 +79,9 @@ impl Daemon {
         self.pid().and_then(state).is_some_and(|state| state == "T")
     }
 
-    /// Sends a signal to the process. Returns true if the process runs.
+    /// Sends a signal to the process. Returns true if the process was running.
     pub fn signal(&self, signal: Signal) -> bool {
-        // The signal fails if the process has just ended.
+        // `kill_process` fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 }
@@ -92,10 +93,11 @@ fn state(pid: Pid) -> Option<String> {
     stat.rsplit(')').next()?.split_whitespace().next().map(str::to_owned)
 }
 
-/// Returns true if a process without a command line is ending. It has then freed its memory, but not yet its files.
-/// Returns false for a zombie and for a kernel thread, which have no command line either.
+/// Returns true if a process without a command line is ending: the kernel has freed its memory, but not yet its files.
+/// Zombies and kernel threads have no command line either. For them, returns false.
 fn is_ending(pid: Pid) -> bool {
-    // The pidfd is opened before `stat` is read. Both then belong to the same process, even if the pid is reused.
+    // The pidfd is opened before `stat` is read, and polled after that. If the pid was reused in between, the poll
+    // reports that the old process has ended.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
     // The program's name is skipped. It is in parentheses and may contain spaces.
@@ -104,7 +106,7 @@ fn is_ending(pid: Pid) -> bool {
     flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
-/// Waits until none of these processes runs, and reports a long wait. Returns those that still run after `patience`.
+/// Waits until all these processes have ended, and reports a long wait. Returns those that still run after `patience`.
 pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: Duration) -> Vec<&'a Daemon> {
     let until = Instant::now() + patience;
     let mut wait = Wait::begin();
@@ -126,12 +128,12 @@ pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: D
 pub struct StartedProcess {
     pub daemon: Daemon,
     pub child: Child,
-    /// The offset in the log where the lines of this process begin.
+    /// The size of the log before the process was started, which is the offset of its first line.
     begins: u64,
 }
 
 impl StartedProcess {
-    /// Returns a sentence about the end of the process, with its last lines, or `None` while it runs.
+    /// Returns `None` while the process runs, and then a sentence about its end, with the last lines of its log.
     ///
     /// # Errors
     /// Returns the system's error if the state cannot be read.
@@ -204,7 +206,7 @@ mod tests {
         let moved = daemon(directory.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("while :; do sleep 0.05; done")).expect("there is a shell");
-        // Waits for the command line, which the kernel may show only after `spawn` has returned.
+        // Waits until the kernel shows the command line, which may be only after `spawn` has returned.
         while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -230,7 +232,8 @@ mod tests {
             assert_eq!(started.ended().expect("ours"), None);
             std::thread::sleep(LOOK_EVERY);
         }
-        // The session of the process has the number of its own pid, so it is not that of the test.
+        // Process group and session have the pid of the process as their number, so the process is not in the test's
+        // session.
         assert_eq!(started.last_lines(10), [format!("  {pid} {pid}"), format!("  {pid}")]);
         assert_eq!(known.pid(), Pid::from_raw(pid as i32));
         assert!(known.signal(Signal::TERM));
@@ -240,8 +243,8 @@ mod tests {
         assert_eq!(reported, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
-    /// Imitates a process whose memory is freed while the system still closes its files. Its first thread has ended,
-    /// but another one has not.
+    /// Imitates a process whose memory is freed but whose files the kernel has not closed yet. Its first thread has
+    /// ended, but another one has not.
     #[test]
     fn an_ending_process_counts_as_running() {
         let directory = tempfile::tempdir().expect("a directory");

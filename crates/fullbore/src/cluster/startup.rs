@@ -1,7 +1,7 @@
-//! Starts a cluster for `cluster up`. It starts processes, waits until all respond, and undoes everything if they do
-//! not.
+//! Starts a cluster for `cluster up`. It starts the processes and waits until all respond. If one does not, it stops
+//! what it has started and restores the files.
 //!
-//! Invariant: processes that ran before this command keep running, whatever its outcome.
+//! Invariant: processes that were running before this command keep running, even if the command fails.
 
 use super::broker::{self, BrokerFile};
 use super::plan::PlannedBroker;
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long a process that has just started may take to end.
+/// How long a process may take to end if the startup fails.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
-/// How often a broker gets a request while it is not ready.
+/// The interval between two requests to a broker that is not ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The startup of a cluster.
@@ -39,14 +39,14 @@ pub struct Startup<'a> {
     started: Vec<StartedProcess>,
     /// The files that this command has created.
     made: Vec<PathBuf>,
-    /// The ids of brokers whose files this command has changed, with the former texts.
+    /// The ids of brokers whose files this command has changed, with the texts before the change.
     changed: Vec<(u32, String)>,
 }
 
-/// How ready a broker is, by its own report.
+/// The result of polling a broker that is starting.
 struct Readiness {
     id: u32,
-    /// True if the broker responded. A broker that does not respond is the reason why the others are not ready.
+    /// True if the broker responded. As long as one broker does not respond, the others cannot become ready either.
     answers: bool,
     /// The reason why the broker is not ready. `None` once it responds and its metadata have all brokers.
     missing: Option<String>,
@@ -96,8 +96,8 @@ impl<'a> Startup<'a> {
     /// Waits until every broker responds, and its metadata have all brokers.
     ///
     /// # Errors
-    /// Returns a sentence about a broker that has ended, with its last lines, or that is not ready in time. Also fails
-    /// if a signal interrupts the wait.
+    /// Fails if a broker ends (the sentence has the last lines of its log), if one is not ready in time, or if a signal
+    /// interrupts the wait.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&request(brokers, &over), brokers, stop);
@@ -171,13 +171,13 @@ impl<'a> Startup<'a> {
                 output::remark(failure);
             }
         }
-        // If a file cannot be removed, it stays, and the next `cluster up` uses it.
+        // If a file cannot be removed, the next `cluster up` uses it.
         self.made.iter().for_each(|path| drop(fs::remove_file(path)));
     }
 }
 
-/// Returns the broker that the others wait for, or `None` if all are ready. This is the first that does not respond, or
-/// else the first that is not ready.
+/// Returns the broker to name in the error message, or `None` if all are ready. This is the first broker that does not
+/// respond, or else the first one that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
     missing.iter().min_by_key(|readiness| (readiness.answers, readiness.id))
 }
@@ -197,12 +197,12 @@ pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
 
 /// Removes the pid file of a broker that has ended.
 pub fn forget(daemon: &Daemon) {
-    // If the file stays, it is later recognised as stale.
+    // If the file cannot be removed, later commands recognise that it is stale.
     let _ = fs::remove_file(&daemon.pid_file);
 }
 
-/// Polls each broker until it is ready or until `over` is set. Each has its own thread, because a broker may take any
-/// time to respond.
+/// Polls each broker until it is ready or until `over` is set. Each broker has its own thread, so that a broker that
+/// does not respond delays no other one.
 fn request(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
     let (sender, receiver) = channel();
     for broker in brokers {
@@ -220,7 +220,7 @@ fn request(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readin
                 std::thread::sleep(ASK_EVERY);
             }
         };
-        // If no thread can be started, the broker never becomes ready.
+        // If the thread cannot be started, the broker counts as not ready, and the startup times out.
         let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(requesting);
     }
     receiver

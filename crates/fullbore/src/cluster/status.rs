@@ -45,8 +45,8 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
              brokers"
         )));
     }
-    // Without an address, a broker got no request, and its condition is unknown. The mistake in its file is therefore
-    // reported first.
+    // A broker whose file has no address got no request, so its condition is unknown. The mistake in the file is
+    // therefore reported first.
     brokers.iter().try_for_each(|file| file.check_address(directory))?;
     let daemons = brokers.iter().map(|file| broker::daemon(directory, file.id));
     let of_postgres = conditions.postgres.map(|condition| (OwnPostgres::of(directory).daemon, condition));
@@ -55,7 +55,7 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
     if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("; "))) }
 }
 
-/// Returns the fault of a process and its remedy. `None` if the process has no fault.
+/// Returns the fault of a process and the remedy, or `None` if the process works.
 fn fault(daemon: &Daemon, condition: Condition) -> Option<String> {
     let (name, log, pid) = (&daemon.name, daemon.log.display(), or_dash(pid(daemon)));
     Some(match condition {

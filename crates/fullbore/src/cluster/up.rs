@@ -36,12 +36,12 @@ pub struct Up {
     format: Format,
 }
 
-/// Starts the cluster. If it does not become ready, the processes that were started are ended again.
+/// Starts the cluster. If it does not become ready, ends the processes that this command has started.
 pub fn run(up: &Up) -> Result<(), Failure> {
     up.format.choose();
     let program = std::env::current_exe()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
-    // After Ctrl-C there must be time to end the started processes again.
+    // Ctrl-C must not end this program at once, because it must first end the processes that it has started.
     stop.allow(2 * END_WITHIN);
     let directory = ClusterDirectory::made(&up.directory.data_dir)?;
     let outcome = start(up, &directory, Startup::new(&directory.path, program, up.patience.duration()), &stop);
@@ -128,8 +128,8 @@ fn files(plan: &Plan) -> Vec<BrokerFile> {
     plan.brokers.iter().map(|broker| broker.file.clone()).collect()
 }
 
-/// Returns the addresses of the brokers' metrics, or `None` if there are none. Metrics that are off are left out, and
-/// so are those at a port that the system chooses.
+/// Returns the addresses of the brokers' metrics, or `None` if there are none. Leaves out brokers whose metrics are
+/// off, or whose port for metrics the system chooses.
 fn metrics(plan: &Plan) -> Option<String> {
     let of_each: Vec<String> = plan
         .brokers

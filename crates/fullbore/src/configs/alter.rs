@@ -56,8 +56,8 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that the configurations to delete are set, as kafka-configs.sh does. Brokers ignore unknown names in a
-/// deletion. For loggers, the broker makes this check itself.
+/// Checks that the configurations to delete are set, as kafka-configs.sh does, because brokers ignore unknown names in
+/// a deletion. Does not check loggers, since for these the broker makes the check itself.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {
         Change::Delete(key) => Some(key.clone()),

@@ -91,8 +91,8 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Re
 /// Checks that an entity exists. Brokers do not check this for groups and client metrics.
 fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
-    // Subscriptions to client metrics are not looked up, because the broker might not list them. The command later
-    // treats a subscription without configurations as missing.
+    // Subscriptions to client metrics are not looked up, because the broker might not list them. A later step treats a
+    // subscription without configurations as missing.
     let is_listed = kind != ResourceKind::ClientMetrics;
     match is_listed && !existing(cluster, kind, patience)?.contains(whose) {
         true => Err(absent(kind, name)),

@@ -138,7 +138,7 @@ impl Whose {
         }
     }
 
-    /// Returns the members of a JSON object that identify the entity: its type and its name.
+    /// Returns the JSON members `type` and `name`, which identify the entity.
     pub fn members(&self, kind: ResourceKind) -> [(&'static str, String); 2] {
         let name = match self {
             Whose::Defaults => None,
@@ -147,7 +147,7 @@ impl Whose {
         [("type", string(singular(kind))), ("name", text(name))]
     }
 
-    /// Returns the source of a value that is set for the entity.
+    /// Returns the source that brokers report for a value that is set on the entity itself.
     pub fn source(&self, kind: ResourceKind) -> ConfigSource {
         match (kind, self) {
             (ResourceKind::Topic, _) => ConfigSource::TOPIC,

@@ -1,7 +1,7 @@
-//! Looks up leaders and start offsets, and connects for fetches, while a member still joins its group.
+//! Looks up leaders and start offsets, and opens a connection for fetches, while a member is still joining its group.
 //!
-//! The assignment and committed offsets are not looked up here. Invariant: the results are optional. If a result is
-//! missing, old or wrong, the member requests it again.
+//! The assignment and committed offsets are not looked up here. Invariant: the member also works without these results.
+//! If one is missing, old or wrong, the member requests it again.
 
 use crate::stop::Stop;
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
@@ -12,10 +12,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How old results may become. Joining a new group takes 3 s by default (group.initial.rebalance.delay.ms).
+/// How long results may be used. This is longer than the 3 s that joining a new group takes by default
+/// (group.initial.rebalance.delay.ms).
 const FRESH: Duration = Duration::from_secs(10);
-/// Maximum number of partitions whose start offsets are looked up in advance. If there are more, only those of the
-/// assignment are looked up, after the join.
+/// Maximum number of partitions whose start offsets are looked up in advance. If the topics have more partitions, the
+/// member looks up only the assigned ones after it has joined.
 const STARTS_MAX: usize = 1000;
 /// How often the stop signal is checked.
 const TICK: Duration = Duration::from_millis(20);
@@ -24,16 +25,16 @@ const TICK: Duration = Duration::from_millis(20);
 pub(super) struct Ahead {
     until: Instant,
     places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// The start offsets, with the ids of their topics.
+    /// The start offset of each partition, with the id of its topic.
     starts: HashMap<TopicPartition, (Uuid, i64)>,
-    /// A thread that connects a cluster to any broker. `None` once the cluster is taken.
+    /// A thread that connects a cluster for fetches to any broker. `None` once the member uses this cluster.
     fetching: Option<JoinHandle<Cluster>>,
 }
 
 impl Ahead {
     /// Looks up the partitions of `topics` and their leaders through `cluster`. With `with_starts`, also looks up the
     /// start offsets of those partitions that the queried broker leads. Meanwhile, a thread connects `fetching`, the
-    /// cluster for later fetches, to any broker. If `stop` is requested first, the look-ups have no results.
+    /// cluster for later fetches, to any broker. If `stop` is requested before the look-ups end, there are no results.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,
@@ -42,7 +43,7 @@ impl Ahead {
         stop: &Stop,
     ) -> std::io::Result<Self> {
         let connect = move || {
-            // A failure is reported by the first use of the connection.
+            // An error is ignored here, because the first fetch reports it.
             let _ = fetching.any();
             fetching
         };
@@ -51,7 +52,7 @@ impl Ahead {
         let (mut requested, topics) = (cluster.handed_over(), topics.to_vec());
         let call = move || {
             let found = found(&mut requested, &topics, with_starts);
-            // The send fails if the command has stopped.
+            // The send fails if the command has been stopped and no longer waits for the result.
             let _ = sender.send((found, requested));
         };
         std::thread::Builder::new().name("ahead".to_owned()).spawn(call)?;
@@ -69,28 +70,28 @@ impl Ahead {
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
 
-    /// Removes and returns the partitions of these topics, if all of them are known and fresh.
+    /// Removes and returns the partitions of these topics, if the results have all of these topics and are not too old.
     pub(super) fn places(&mut self, topics: &BTreeSet<Text>) -> Option<BTreeMap<Text, Vec<PartitionPlace>>> {
         let mut places = std::mem::take(&mut self.places);
         places.retain(|topic, _| topics.contains(topic));
         (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
     }
 
-    /// Returns the start offset of a partition of the topic with this id, if it is known and fresh.
+    /// Returns the start offset of a partition of the topic with this id, if the results have it and are not too old.
     pub(super) fn start(&self, of: &TopicPartition, topic_id: Uuid) -> Option<i64> {
         let (id, offset) = self.starts.get(of)?;
         (*id == topic_id && Instant::now() < self.until).then_some(*offset)
     }
 
-    /// Returns a cluster for fetches. The first call returns the connected one if it is ready. Otherwise the result is
-    /// a copy of `otherwise` without a connection.
+    /// Returns a cluster for fetches. If the thread has connected one by now, the first call returns it. Otherwise
+    /// returns a copy of `otherwise` without a connection.
     pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
         let connected = self.fetching.take_if(|thread| thread.is_finished());
         connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
     }
 }
 
-/// The partitions of topics by topic name, and the start offsets with the ids of their topics.
+/// The partitions by topic name, and the start offset of each partition with the id of its topic.
 type PlacesAndStarts = (BTreeMap<Text, Vec<PartitionPlace>>, HashMap<TopicPartition, (Uuid, i64)>);
 
 fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAndStarts {
@@ -104,7 +105,7 @@ fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAnd
         && let Ok(connection) = cluster.any()
         && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
     {
-        // Partitions of other leaders are left out, because the broker refuses them.
+        // For partitions that other brokers lead, the queried broker returns an error, so they are left out.
         let found = ids.into_iter().zip(found);
         starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
     }

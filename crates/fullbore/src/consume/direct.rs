@@ -1,7 +1,8 @@
-//! Reads without a group: all partitions of the topics, or the named ones, from the offsets of the flags. No offsets
-//! are committed.
+//! Reads without a group: all partitions of the topics, or those that the flags name, from the start that the flags
+//! set. No offsets are committed.
 //!
-//! Invariant: each record from the start offset on is printed once, in the order of its partition.
+//! Invariant: each record from the start offset on is printed once. The records of a partition are printed in their
+//! order.
 
 use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
@@ -35,7 +36,7 @@ pub(super) fn read(
     };
     let places = places(cluster, topics, &args.partitions)?;
     let cursors = places.values().flatten().cloned().map(&cursor).collect();
-    // New partitions are read as well, unless partitions were named or the read has an end.
+    // Partitions that are created later are read as well, unless the flags name partitions or an end.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let plan = ConsumePlan {
@@ -52,8 +53,8 @@ pub(super) fn read(
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_requested() {
-            // The outlet is closed, because a fetcher may be waiting for a slow reader of the output, although its
-            // records are no longer needed.
+            // A fetcher may be waiting for a slow reader of the output. Its records are no longer needed, so closing
+            // the outlet ends this wait.
             shared.outlet.close();
         }
         !stop.is_requested() && !shared.is_spent()
@@ -62,14 +63,14 @@ pub(super) fn read(
     Ok(End { finished, unread: outcome.unread })
 }
 
-/// Returns all partitions of the topics, or the named partitions of each topic.
+/// Returns all partitions of the topics, or of each topic the partitions that the flags name.
 fn places(
     cluster: &mut Cluster,
     topics: &TopicSelection,
     wanted: &[i32],
 ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let mut all = cluster.partitions_of(&topics.all)?;
-    // Only a named topic must exist. Any other one existed a moment ago, and may have been deleted since.
+    // A topic that the flags name must exist. A topic that a pattern has selected may have been deleted since.
     if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
         return Err(ClientError::NoTopic(missing.to_string()).into());
     }

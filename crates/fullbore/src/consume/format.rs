@@ -63,8 +63,8 @@ pub enum FormatPart {
     ValueLengthBytes,
     /// `%h`: the headers, as in `a=1,b=2`. A null value is NULL.
     Headers,
-    /// The headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. The field is the separator of
-    /// headers.
+    /// The headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. The field is the separator
+    /// between headers.
     NamedHeaders(Vec<u8>),
 }
 
@@ -74,7 +74,7 @@ const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 /// Parses a format of kcat's -f.
 ///
 /// # Errors
-/// Returns a text about the fault with its position if the format is not valid.
+/// Returns an error message with the position of the mistake if the format is not valid.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());
@@ -174,8 +174,8 @@ fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
     number(seen.timestamp, out);
 }
 
-/// Appends a decimal number. This is called up to a million times a second, and `write!` would take several times as
-/// long.
+/// Appends a decimal number. Does not use `write!`, which is several times slower, because a million numbers may be
+/// printed per second.
 fn number(value: i64, out: &mut Vec<u8>) {
     let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());
     loop {
@@ -190,7 +190,8 @@ fn number(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends one line of JSON. Bytes that are not UTF-8 become base64, in a member whose name ends in `_base64`.
+/// Appends one line of JSON. Keys and values that are not UTF-8 are written in base64, in a member whose name ends in
+/// `_base64`.
 fn object(seen: &Seen<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"topic\":");
     json::string(seen.topic, out);

@@ -1,5 +1,5 @@
-//! Reads as a member of a consumer group. The assigned partitions are read from their committed offsets on. Once
-//! records are written out, their offsets are committed.
+//! Reads as a member of a consumer group. It reads the assigned partitions from their committed offsets on, and commits
+//! the offsets of records after they were written out.
 //!
 //! Invariant: an offset is committed only after every record before it was written to standard output. Each record is
 //! therefore written at least once, even if members die.
@@ -33,14 +33,14 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// The times after Ctrl-C at which the last commit and the request to leave must have ended, if the coordinator has
-/// answered fast. If the coordinator was slower, both may end later.
+/// The times after Ctrl-C until which the last commit and the request to leave may take. If earlier answers of the
+/// coordinator were slow, both get more time.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
-/// How much time the command gets to print its result.
+/// How much longer the command may run after these times, to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
 
 /// How long the member waits for a write to standard output before it gives up partitions. If the write takes longer,
-/// the next owner reads its records again.
+/// the next owner of a partition reads and writes the same records again.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A reader that is a member of a group.
@@ -55,7 +55,7 @@ pub(super) struct Grouped<'a> {
     stop: &'a Stop,
     /// The position of each partition that this member reads. With --exit, the end of the partition is known as well.
     places: HashMap<TopicPartition, Placed>,
-    /// The leaders of new partitions, until these are read.
+    /// The leaders of newly assigned partitions, which the next read uses.
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     /// The committed position of each partition that this member reads.
     committed: HashMap<TopicPartition, Position>,
@@ -63,13 +63,13 @@ pub(super) struct Grouped<'a> {
     deleted: BTreeSet<Text>,
     /// A sentence about a partition that could not be read.
     unread: Option<String>,
-    /// The reports of obstacles: first those of the partitions, then those of the membership.
+    /// The reports of problems: the first with the partitions, the second with the membership.
     troubles: (Troubles, Troubles),
     /// The report that explains to a user at a terminal why there is no output.
     idle: Idle,
 }
 
-/// The reason why the read of one assignment ended.
+/// The reason why reading the partitions of one assignment has ended.
 #[derive(PartialEq, Eq)]
 enum Stretch {
     /// All planned records were read.
@@ -81,7 +81,7 @@ enum Stretch {
 }
 
 impl<'a> Grouped<'a> {
-    /// Joins a group. Returns the reader, which does not have partitions yet.
+    /// Joins a group. Returns a reader that has no partitions yet.
     pub(super) fn new(
         cluster: &'a mut Cluster,
         (member, ahead): (Member, Ahead),
@@ -114,7 +114,7 @@ impl<'a> Grouped<'a> {
     /// Reads until the end that the flags set, or until the user stops it.
     pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
-        // Waits until the records that were read are written. After an error or a stop, the queued ones are dropped.
+        // Waits until the queued records are written. After an error or a stop, drops them instead.
         if outcome.is_err() || self.stop.is_requested() {
             self.shared.outlet.close();
         }
@@ -157,7 +157,8 @@ impl<'a> Grouped<'a> {
             allow_the_end(self.stop, &self.member);
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
-                // Only written records count here, because `move_to` may have dropped records that were only read.
+                // `move_to` may have dropped records that were read but not written. These do not count towards the
+                // planned number.
                 if target.is_some() && self.shared.is_spent() {
                     return Ok(true);
                 }
@@ -197,15 +198,16 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Prints how many partitions other members have, once this member has read its own partitions to their ends. The
-    /// partitions of a dead member are counted as well, until its session ends.
+    /// Prints how many partitions other members have, once this member has read its own partitions to their ends. A
+    /// dead member counts as long as its session has not expired.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
         }
         let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
         let topics: Vec<Text> = topics.into_iter().cloned().collect();
-        // If the metadata cannot be read, nothing is printed. The command does not fail, because its records were read.
+        // If the metadata cannot be read, this prints nothing. That is no failure, because the member has read all its
+        // records.
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
@@ -215,16 +217,16 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Takes over a new target, which is the list of partitions that this member should read. Commits, gives up the
-    /// partitions that are not in the target, and finds where new ones start. Returns false if the group has removed
-    /// this member. The target is then not confirmed, and another target follows soon.
+    /// Adopts a new target, the list of partitions that this member should read. Commits, gives up partitions that are
+    /// not in the target, and finds the start offsets of new ones. Returns false, without a confirmation of the target,
+    /// if the group has removed this member. Another target then follows soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
-        // The outlet drops its queued records. The next owner of their partitions, which may be this member, reads them
-        // again.
+        // This drops the queued records. The next owners of their partitions read them again; an owner may be this
+        // member.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
         for (place, written) in self.shared.outlet.written() {
-            // If a topic was recreated, a position in the former topic does not apply to it.
+            // A position in a deleted topic does not apply to a recreated topic of the same name.
             if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
                 placed.offset = Some(written.offset);
             }
@@ -252,8 +254,8 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// If the target has no partition of a topic, and the topic is deleted, drops the positions in this topic, so that
-    /// they are not committed. Reports each such topic.
+    /// Drops the positions in topics that are deleted and have no partition in the target, so that these positions are
+    /// not committed. Reports each such topic.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
         let left: BTreeSet<Text> =
@@ -275,8 +277,8 @@ impl<'a> Grouped<'a> {
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds where partitions start: at the committed offset, or by auto.offset.reset. Returns false if this member has
-    /// lost the partitions.
+    /// Finds the start offsets of partitions, which are the committed offsets or depend on auto.offset.reset. Returns
+    /// false if this member has lost the partitions.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         self.leaders = match self.ahead.places(&topics) {
@@ -303,8 +305,7 @@ impl<'a> Grouped<'a> {
                 }
                 None => {}
             }
-            // If a topic does not exist, it is read from offset 0 once it is recreated, because each of its records is
-            // then new.
+            // If a topic is missing now and created again later, all its records are new, so the start is offset 0.
             let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
@@ -347,8 +348,8 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_requested() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // The outlet is closed, because a fetcher may be waiting for a slow reader of the output, although its
-                // records are no longer needed.
+                // A fetcher may be waiting for a slow reader of the output. Its records are no longer needed, so
+                // closing the outlet ends this wait.
                 shared.outlet.close();
                 is_cut_off = true;
             }
@@ -361,7 +362,8 @@ impl<'a> Grouped<'a> {
         match failed {
             Some(failure) => Err(failure),
             None if self.stop.is_requested() => Ok(Stretch::Ended),
-            // Records that were read but not written do not count, even if the planned number of records was read.
+            // The closed outlet has dropped records, so the planned number of records may have been read but not
+            // written.
             None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
             None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),
@@ -374,16 +376,17 @@ impl<'a> Grouped<'a> {
     }
 }
 
-/// Extends the time that the command gets after Ctrl-C, so that even a slow coordinator can answer the last requests.
-/// Returns the times after Ctrl-C at which the last commit and the request to leave must have ended.
+/// Extends the time that the command may run after Ctrl-C, so that even a slow coordinator can answer the last
+/// requests. Returns the times after Ctrl-C until which the last commit and the request to leave may take.
 fn allow_the_end(stop: &Stop, member: &Member) -> (Duration, Duration) {
     let times = ctrl_c_times(member.slowest_answer());
     stop.allow(times.1 + VERDICT);
     times
 }
 
-/// Returns the times after Ctrl-C at which the last commit and the request to leave must have ended. An earlier commit
-/// or heartbeat may still be under way, so each request gets more than the `slowest` answer.
+/// Returns the times after Ctrl-C until which the last commit and the request to leave may take. `slowest` is the time
+/// of the slowest answer so far. Each request gets more than this, because it may have to wait for an earlier commit or
+/// heartbeat.
 fn ctrl_c_times(slowest: Duration) -> (Duration, Duration) {
     let (commit_min, leave_min) = CTRL_C_TIMES;
     let commit_until = (3 * slowest).clamp(commit_min, LAST_PATIENCE);
@@ -397,8 +400,8 @@ fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text
     topics.named.last().filter(|_| is_alone).cloned()
 }
 
-/// Commits the positions that were written since the last commit. Deleted topics are left out, because the offsets
-/// would not apply to recreated topics.
+/// Commits the positions that were written since the last commit. Leaves out deleted topics, because their offsets
+/// would not apply to recreated topics of the same name.
 fn commit(
     member: &mut Member,
     shared: &PrinterContext,

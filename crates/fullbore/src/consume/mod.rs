@@ -1,8 +1,8 @@
 //! `fullbore consume` writes the records of topics to standard output.
 //!
-//! A fetcher reads a record from its leader (`fullbore_client::consume`). [`printer`] prints the record into a chunk by
-//! [`format`], and the thread of [`outlet`] writes the chunk to standard output. [`direct`] reads without a group,
-//! [`grouped`] as a member of a group. [`start`] parses the starts and ends of the read.
+//! A fetcher reads a record from its leader (`fullbore_client::consume`). [`printer`] formats the record by [`format`]
+//! and appends it to a chunk, and the thread of [`outlet`] writes the chunk to standard output. [`direct`] reads
+//! without a group, [`grouped`] as a member of a group. [`start`] parses the starts and ends of the read.
 
 mod ahead;
 mod args;
@@ -68,7 +68,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
             let member = Member::start(config, own()?, own()?)?;
-            // The connection is made now, so that an address without a broker is reported at once.
+            // The program connects now, so that it reports at once if no broker listens at the address.
             cluster.any()?;
             let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
             let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start, &stop)?;
@@ -77,7 +77,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     };
     let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
     let requested = Instant::now();
-    // After a stop, the user does not wait long for a slow reader of the output.
+    // After a stop, queued records are written for a short time only, because the reader of the output may be slow.
     outlet.drained(if stop.is_requested() { patience() } else { Duration::MAX }, || {
         stop.is_requested() && requested.elapsed() > patience()
     });
@@ -90,7 +90,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         (false, None) if args.exit => {
             Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
-        // If a read has no end, a stop is its normal end.
+        // A read without a planned end can only end by a stop, so a stop is no failure.
         _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
             Some(unread) => {
                 Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), records_were_written(written))))

@@ -1,7 +1,7 @@
 //! A bounded queue of printed chunks between the fetchers and standard output, and the thread that writes the chunks.
 //!
 //! Records are printed in `format`. Invariant: [`Outlet::written`] returns only positions of records that were written
-//! and flushed. A chunk in the queue can be dropped, since its position is not yet committed.
+//! and flushed. Queued chunks may be dropped, because their positions are not committed yet.
 
 use crate::output;
 use fullbore_client::group::{Position, TopicPartition};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// How many bytes may be queued before fetchers wait for standard output.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// How many bytes one write gathers, if enough are queued.
+/// The size at which a write is large enough, in bytes. A write has less only if less is queued.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The printed records of one partition.
@@ -19,7 +19,7 @@ const WRITE_BYTES: usize = 64 << 10;
 pub struct Chunk {
     /// The partition that the records were read from.
     pub place: Arc<TopicPartition>,
-    /// The bytes to write. Empty if the chunk only moves the position.
+    /// The bytes to write. Empty if no records were printed and only the position has changed.
     pub bytes: Vec<u8>,
     /// The number of records in the chunk.
     pub records: u64,
@@ -112,12 +112,13 @@ impl Outlet {
         true
     }
 
-    /// Returns the position after the last written record of each partition. [`Outlet::retain`] removes partitions.
+    /// Returns the position after the last written record of each partition. A partition is included until
+    /// [`Outlet::retain`] removes it.
     pub fn written(&self) -> HashMap<TopicPartition, Position> {
         self.lock().written.clone()
     }
 
-    /// Keeps only the positions of partitions for which `keep` returns true. The others are no longer read.
+    /// Removes the positions of partitions for which `keep` returns false, because they are no longer read.
     pub fn retain(&self, keep: impl Fn(&TopicPartition) -> bool) {
         self.lock().written.retain(|place, _| keep(place));
     }
@@ -150,7 +151,7 @@ impl Outlet {
                     }
                 }
             } else {
-                // Standard output has no reader. The command notices this through `output` and ends.
+                // Standard output has no reader any more. The command checks this in `output` and ends.
                 state.closed = true;
                 state.queue.clear();
                 state.queued_bytes = 0;
@@ -160,7 +161,7 @@ impl Outlet {
         }
     }
 
-    /// Waits for chunks and returns as many as make a large write.
+    /// Waits for chunks. Returns one or more, with about [`WRITE_BYTES`] bytes if enough are queued.
     fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
         while state.queue.is_empty() {

@@ -1,6 +1,8 @@
-//! The sink of one partition. It prints records into chunks for the [`Outlet`], up to the planned number.
+//! The sink of one partition. It formats records and appends them to chunks for the [`Outlet`], up to the planned
+//! number.
 //!
-//! Invariant: each record that the sink has taken is in a chunk, which is pushed before the response is finished.
+//! Invariant: when the sink has processed a fetch response, all its records are in chunks that were pushed to the
+//! outlet.
 
 use super::format::{Seen, Style};
 use super::outlet::{Chunk, Outlet};
@@ -20,14 +22,15 @@ pub struct PrinterContext {
     pub style: Style,
     /// The destination of the chunks.
     pub outlet: Arc<Outlet>,
-    /// How many records may still be taken.
+    /// How many records all printers together may still print.
     pub left: AtomicU64,
-    /// A partition ends before its first record with this timestamp or a later one. `None` if there is no such end.
+    /// The end as a timestamp: a partition ends before its first record with this timestamp or a later one. `None` for
+    /// no such end.
     pub until: Option<i64>,
 }
 
 impl PrinterContext {
-    /// Returns true if the printers have taken the planned number of records.
+    /// Returns true if the printers have printed the planned number of records.
     pub fn is_spent(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }
@@ -44,7 +47,7 @@ pub struct Printer {
     topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
-    /// The offset after the last record that was taken, or `None` before the first one.
+    /// The offset after the last printed record, or `None` before the first one.
     next: Option<i64>,
 }
 
@@ -54,7 +57,7 @@ impl Printer {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Pushes the gathered chunk. The offset after it is `next`. Returns false if the outlet is closed.
+    /// Pushes the present chunk, after which reading continues at `next`. Returns false if the outlet is closed.
     fn push(&mut self, next: i64) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),
@@ -91,7 +94,7 @@ impl Sink for Printer {
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Even if no records are printed, the position moves, so that these offsets are not read again.
+        // The position is pushed even if no records were printed, so that these offsets are not read again.
         if self.next != Some(offset) || self.records > 0 {
             self.next = Some(offset);
             self.push(offset);

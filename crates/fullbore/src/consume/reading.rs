@@ -10,9 +10,9 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after SIGTERM records that were read are still written.
+/// How long after SIGTERM the command still writes records that it has read.
 pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
-/// How long after Ctrl-C records that were read are still written.
+/// How long after Ctrl-C the command still writes records that it has read.
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
 /// Maximum number of topics that [`TopicSelection::waits_for`] names.
@@ -37,7 +37,7 @@ pub(super) struct TopicSelection {
 }
 
 impl TopicSelection {
-    /// Returns the line which reports that no record has come yet. `from_now` is true if the read started at the log
+    /// Returns the line that is printed if no record has arrived yet. `from_now` is true if the read started at the log
     /// ends.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
         let names = self.all.iter().take(NAMED_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");

@@ -35,8 +35,8 @@ impl Consume {
         ];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // The result of `set` is ignored. It is false for settings of connections, which are read elsewhere, and
-            // for keys that were already reported as without effect.
+            // `set` returns false for settings of connections, which are read elsewhere, and for keys whose lack of
+            // effect was already reported. Both are ignored.
             settings.set(key, value)?;
         }
         Ok(settings)

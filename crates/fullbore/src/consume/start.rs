@@ -6,9 +6,10 @@ use fullbore_client::consume::StartOffset;
 /// The value of one `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A start: `beginning`, `end`, an offset, a negative number for offsets before the end, `s@MS` or `@MS`.
+    /// A start: `beginning`, `end`, an offset, a negative number (-3 is 3 records before the end), `s@MS` or `@MS` (a
+    /// time).
     Start(StartOffset),
-    /// An end: `e@MS`, before the first record at this time or later.
+    /// An end: `e@MS`. The read ends before the first record of this time or later.
     Until(i64),
 }
 
@@ -34,7 +35,7 @@ pub fn mark(text: &str) -> Result<Mark, String> {
     }
 }
 
-/// Returns the start and the end that these values set. If no value sets the start, the start is `otherwise`.
+/// Returns the start and the end that these values set. `otherwise` is the start if no value sets one.
 ///
 /// # Errors
 /// Fails if two values both set the start, or both set the end.

@@ -1,4 +1,4 @@
-//! The form of printed records, which is set by a format, or by the flags and properties of kafka-console-consumer.sh.
+//! Determines the form of printed records from a format, or from the flags and properties of kafka-console-consumer.sh.
 
 use super::args::{Consume, Format};
 use super::format::{FormatPart, Style};

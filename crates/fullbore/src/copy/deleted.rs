@@ -1,6 +1,6 @@
 //! Counts the offsets whose records were deleted before they were copied.
 //!
-//! Invariant: an offset counts once, even if the copier goes back to its last commit and finds the offset again.
+//! Invariant: each offset counts once, even if the copier goes back to its last commit and reaches the offset again.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The deleted offsets of the source topic.
 #[derive(Debug, Default)]
 pub(super) struct DeletedBeforeCopy {
-    /// The last range of each partition. Ranges that touch are merged.
+    /// The last range of deleted offsets of each partition. Adjacent ranges are merged.
     last: HashMap<i32, Range<i64>>,
     count: u64,
 }
@@ -32,7 +32,7 @@ impl DeletedBeforeCopy {
         self.count > before
     }
 
-    /// Returns how many offsets there are in all partitions.
+    /// Returns how many offsets of all partitions were deleted.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -49,7 +49,7 @@ mod tests {
             (0, 5..9, true, 4),
             (0, 5..9, false, 4),
             (1, 5..9, true, 8),
-            // This range includes records that were read before the deletion but not copied.
+            // This range also has records that the copier had read before they were deleted, but had not copied.
             (0, 2..9, true, 11),
             (0, 7..10, true, 12),
             (0, 20..21, true, 13),

@@ -1,8 +1,8 @@
-//! The membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
+//! The membership of a copier: reads the assigned partitions, and ends their transactions before it gives them up.
 //!
-//! The records go through [`intake`](super::intake) and [`transfer`](super::transfer). Invariant: a partition is given
-//! up only while no transaction with its offsets is open. A partition is read only from the group's committed offset
-//! on.
+//! [`intake`](super::intake) queues the records, and [`transfer`](super::transfer) writes them. Invariant: a copier
+//! gives up a partition only while no transaction with the partition's offsets is open. It begins to read a partition
+//! only at the group's committed offset.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -30,12 +30,12 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause after the first failure, and the maximum pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// After this many refusals by brokers, without a committed record in between, the command gives up.
+/// The number of refusals by brokers, without a committed record in between, after which the command fails.
 const REFUSALS_MAX: u32 = 20;
-/// How long the last commit may take after a signal. Readers of the target wait for the end of the transaction, so this
-/// time is long.
+/// How long the last commit may take after a signal. It is long, because readers of the target would otherwise have to
+/// wait until the open transaction times out.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long after the session timeout the copier still waits for other members at the end.
+/// How much longer than the session timeout the copier waits at the end for other members.
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
@@ -46,7 +46,7 @@ pub(super) struct CopyEnd {
     pub(super) finished: bool,
     /// A sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
-    /// How many offsets had records that were deleted before they were copied.
+    /// How many offsets were deleted before their records were copied.
     pub(super) deleted: u64,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Follow<'a> {
 /// The state that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// The position of each partition. With --exit, the end of the partition is known as well.
+    /// The position of each partition. With --exit, this includes the end of the partition.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
@@ -73,7 +73,8 @@ pub(super) struct Progress {
     /// With --exit, the ends that all partitions had at the start of the copy.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
-    /// The serial number of the target, which is the list of partitions that the copier should read.
+    /// The serial number of the target that the copier has adopted. A target is the list of partitions that it should
+    /// read.
     serial: u64,
     /// True after a failure, or after the group has removed this member. The position of every partition must then be
     /// read from the group again.
@@ -86,7 +87,7 @@ pub(super) struct Progress {
     troubles: (Troubles, Troubles),
 }
 
-/// The reason why the read of one assignment ended.
+/// The reason why reading the partitions of one assignment has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stretch {
     Finished,
@@ -104,18 +105,17 @@ impl Progress {
         }
     }
 
-    /// Returns the position from which a partition of the topic with this id is read, if the group has `committed` this
-    /// offset. If the group has no offset, the start of an earlier read stays. A new start at the log end
-    /// (auto.offset.reset=latest) would leave out the records whose transaction was aborted.
+    /// Returns the position from which to read a partition of the topic with this id: the group's `committed` offset.
+    /// If the group has none, uses the start of an earlier read again. A new start at the log end
+    /// (auto.offset.reset=latest) would skip records whose transaction was aborted.
     fn position(&self, partition: i32, topic_id: Uuid, committed: Option<i64>) -> Placed {
         let before = self.places.get(&partition);
         let start = before.filter(|before| before.topic_id == topic_id).and_then(|before| before.offset);
         Placed { topic_id, offset: committed.or(start), end: before.and_then(|before| before.end) }
     }
 
-    /// Remembers the end of a partition, which the last read has found. The position of the partition stays the same,
-    /// because only a commit moves it. A partition without a position in this topic gets the offset at which that read
-    /// started.
+    /// Stores the end of a partition that the last read has found. Does not change the position, because only a commit
+    /// does. If the partition has no position in this topic yet, stores the offset at which the read has started.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);
@@ -184,8 +184,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Called after every partition was read to its end. Writes and commits all records that were read. Returns false
-    /// if this failed, so that the records must be read again, or if it takes too long after a signal.
+    /// Writes and commits all records that were read. Called after every partition was read to its end. Returns false
+    /// if this fails, so that the records must be read again, or if it takes too long after a signal.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
         self.take_in(&settled.committed);
@@ -195,8 +195,8 @@ impl Follow<'_> {
         Ok(false)
     }
 
-    /// Waits until other members have copied their partitions to the ends, or for a session timeout. Returns false if
-    /// the assignment changes, as it does when this copier gets the partitions of a dead member.
+    /// Waits until the other members have copied their partitions, but little longer than a session timeout. Returns
+    /// false if the assignment changes meanwhile, for example because this copier gets the partitions of a dead member.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {
@@ -218,7 +218,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Returns how many partitions of other members are not yet committed up to the end that they had at the start.
+    /// Returns how many partitions of other members have a committed offset below the end that they had at the start of
+    /// the copy.
     fn left_to_others(&mut self) -> Result<usize, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
@@ -239,18 +240,19 @@ impl Follow<'_> {
         }
     }
 
-    /// With --exit, finds the ends of all partitions. Does so only once.
+    /// With --exit, looks up the ends of all partitions in the first call. Later calls have no effect.
     fn find_ends(&mut self, places: &[PartitionPlace]) {
         if !self.args.exit || !self.progress.ends.is_empty() {
             return;
         }
         let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
-        // If the end of a partition is not found, the copier does not wait for this partition.
+        // If the look-up of a partition fails, the copier does not wait until other members have copied it.
         let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
         self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
-    /// Ends the open transactions by `how`. Returns `None` if this takes longer than [`LAST_PATIENCE`] after a signal.
+    /// Ends the open transactions as `how` requires. Returns `None` if this takes longer than [`LAST_PATIENCE`] after a
+    /// signal.
     fn settle(&mut self, how: Settle) -> Option<Settled> {
         if how != Settle::Drain {
             self.intake.close();
@@ -262,7 +264,7 @@ impl Follow<'_> {
         })
     }
 
-    /// Moves the positions of partitions to the committed offsets.
+    /// Sets the positions of partitions to the offsets that were committed.
     fn take_in(&mut self, committed: &HashMap<i32, i64>) {
         for (partition, offset) in committed {
             if let Some(placed) = self.progress.places.get_mut(partition) {
@@ -271,9 +273,9 @@ impl Follow<'_> {
         }
     }
 
-    /// Takes over a new target, which is the list of partitions that the copier should read. Ends the open
-    /// transactions, gives up the partitions that are not in the target, and finds where new ones start. Returns false
-    /// if the target is not confirmed, because another target follows or a signal has come.
+    /// Adopts a new target, the list of partitions that the copier should read. Ends the open transactions, gives up
+    /// partitions that are not in the target, and finds the start offsets of new ones. Returns false, without a
+    /// confirmation of the target, if another target follows or after a signal.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         let how = if target.lost { Settle::Abort } else { Settle::Commit };
         let Some(settled) = self.settle(how) else { return Ok(false) };
@@ -310,10 +312,10 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Pauses after a failure, before the copier goes on.
+    /// Pauses after a failure, before the copier continues.
     ///
     /// # Errors
-    /// Returns a failure that no retry can change, or the last failure if brokers have refused too many requests.
+    /// Returns the failure if a retry cannot succeed, or if brokers have refused too many requests.
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {
@@ -340,7 +342,7 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Finds where partitions start: at the group's committed offsets, once no open transaction can change them.
+    /// Finds the start offsets of partitions: the group's committed offsets, once no open transaction can change them.
     /// Returns false if this member has lost the partitions, if there is a newer target, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
@@ -400,7 +402,7 @@ impl Follow<'_> {
     }
 
     /// Reads the assigned partitions to their ends, or until the assignment changes, a transaction fails, or a signal
-    /// comes.
+    /// stops the command.
     fn stretch(&mut self, idle: &mut Idle) -> Result<Stretch, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let cursor = |(partition, placed): (&i32, &Placed)| {
@@ -424,7 +426,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_requested() || member.is_moving() || transfer.has_failed();
             if ends {
-                // A fetcher may wait for space in the queue. Closing the intake ends the wait.
+                // A fetcher may be waiting for space in the queue. Closing the intake ends this wait.
                 intake.close();
                 is_cut_off = true;
             }
@@ -451,7 +453,7 @@ fn uncommitted(why: &str) -> Failure {
     ))
 }
 
-/// Returns the failure of a read. If records are missing, the sentence explains what the user can do.
+/// Returns the failure of a read. If records are missing, the sentence contains a remedy.
 fn unreadable(error: &ConsumeError) -> Failure {
     match error {
         ConsumeError::OutOfRange { topic, partition, offset } => Failure::new(format!(
@@ -493,7 +495,7 @@ mod tests {
         let (id, mut progress) = (Uuid([1; 16]), Progress::default());
         let placed = |offset| Placed { topic_id: id, offset, end: Some(90) };
         assert_eq!(progress.position(0, id, None).offset, None);
-        // The first read has started at the end of the log, by auto.offset.reset=latest.
+        // With auto.offset.reset=latest, the first read has started at the end of the log.
         progress.place(0, placed(Some(70)));
         assert_eq!(progress.position(0, id, None), placed(Some(70)));
         assert_eq!(progress.position(0, id, Some(80)), placed(Some(80)));

@@ -1,16 +1,16 @@
 //! Chooses the default transactional id of a copier. A copier gets the same id after a restart, and copiers that run at
 //! the same time get different ids.
 //!
-//! A copier that restarts with its former id ends the transaction that it left open. Each copier of a group holds a
-//! slot on its machine. A slot is a socket with an abstract name, which the system frees when the process dies.
-//! Invariant: two running copiers in a network namespace never have the same default id.
+//! If a copier restarts with the same id, it ends the transaction that it has left open. Each running copier of a group
+//! occupies a slot on its machine. A slot is a socket with an abstract name, which the system frees when the process
+//! dies. Invariant: two copiers that run in the same network namespace never have the same default id.
 
 use crate::failure::Failure;
 
 /// Maximum number of copiers of a group on one machine.
 const SLOTS_MAX: usize = 256;
 
-/// A transactional id, with the slot that reserves it until the value is dropped.
+/// A transactional id, and the slot that reserves it until this value is dropped.
 pub(super) struct InstanceId {
     /// The transactional id.
     pub(super) transactional_id: String,
@@ -52,9 +52,9 @@ mod slot {
 
     pub(super) type Slot = UnixListener;
 
-    /// Takes a slot. Returns `None` if another process has the slot.
+    /// Occupies slot `number`. Returns `None` if another process has this slot.
     pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
-        // The group is hashed, because the name of a socket has at most 107 bytes.
+        // The name has a hash instead of the group, because the name of a socket has at most 107 bytes.
         let mut hasher = DefaultHasher::new();
         group.hash(&mut hasher);
         let name = format!("fullbore-copy-{:016x}-{number}", hasher.finish());
@@ -66,8 +66,8 @@ mod slot {
 mod slot {
     pub(super) type Slot = ();
 
-    /// Takes a slot on a system without abstract names. The pid determines the only slot that the process can take.
-    /// Returns `None` for any other slot.
+    /// Occupies slot `number` on a system without abstract names. The pid determines the only slot that a process can
+    /// have. Returns `None` for any other slot.
     pub(super) fn take(_: &str, number: usize) -> Option<Slot> {
         (number == std::process::id() as usize % super::SLOTS_MAX).then_some(())
     }

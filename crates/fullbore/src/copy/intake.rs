@@ -1,7 +1,7 @@
 //! A bounded queue of records between the fetchers and the transactions of a copier.
 //!
-//! Records are written in [`transfer`](super::transfer). Invariant: chunks of a partition are in the order of its
-//! offsets, and none is queued from [`Intake::close`] to [`Intake::open`].
+//! [`transfer`](super::transfer) writes the records. Invariant: chunks of a partition are in the order of its offsets.
+//! No chunk is queued between [`Intake::close`] and [`Intake::open`].
 
 use fullbore_client::consume::{BatchView, Record, Sink};
 use fullbore_producer::{Header, ProducerRecord};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A chunk is queued once it has this many bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The memory that a record takes beside its key, value and headers, in bytes.
+/// The memory that a record needs in addition to its key, value and headers, in bytes.
 const RECORD_BYTES: usize = size_of::<ReadRecord>();
 
 /// A range of a chunk's bytes.
@@ -37,7 +37,8 @@ struct ReadRecord {
 pub(super) struct Chunk {
     /// The number of the partition.
     pub(super) partition: i32,
-    /// The next offset to read, after the chunk's records and any offsets without records that follow.
+    /// The next offset to read. It may be later than the offset after the last record, because offsets without records
+    /// may follow.
     pub(super) next: i64,
     /// The leader epoch of the last record, or -1 if it is unknown.
     pub(super) leader_epoch: i32,
@@ -132,7 +133,7 @@ impl Intake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk. Waits while the queue is full. If the intake is closed, drops the chunk and returns false.
+    /// Queues a chunk, and waits while the queue is full. If the intake is closed, drops the chunk and returns false.
     fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.bytes >= QUEUE_BYTES_MAX && !state.is_closed {
@@ -148,7 +149,7 @@ impl Intake {
         true
     }
 
-    /// Queues a chunk without records, which only moves the position. Does not wait for memory.
+    /// Queues a chunk without records, which only advances the position. Does not wait for memory.
     fn push_position(&self, position: Chunk) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -158,7 +159,7 @@ impl Intake {
         }
     }
 
-    /// Takes the next chunk, or returns `None` if the queue is empty.
+    /// Removes and returns the next chunk, or `None` if the queue is empty.
     pub(super) fn try_take(&self) -> Option<Chunk> {
         let mut state = self.lock();
         let chunk = state.queue.pop_front()?;
@@ -168,7 +169,7 @@ impl Intake {
         Some(chunk)
     }
 
-    /// Waits for the next chunk and takes it. Safe to cancel.
+    /// Waits for the next chunk, and removes and returns it. Safe to cancel.
     pub(super) async fn take(&self) -> Chunk {
         loop {
             let arrived = self.arrived.notified();
@@ -197,7 +198,7 @@ impl Intake {
 pub(super) struct IntakeSink {
     intake: Arc<Intake>,
     chunk: Chunk,
-    /// The position at which the present chunk begins. If no later offset was read, there is no chunk to queue.
+    /// The position at which the present chunk begins. If no offset was read since, the chunk is not queued.
     least: i64,
 }
 
@@ -238,7 +239,7 @@ impl Sink for IntakeSink {
     }
 
     fn follow(&mut self, _: Uuid) {
-        // The position starts again at 0, because every record of a recreated topic is new.
+        // The topic was recreated, so all its records are new, and the position starts at 0 again.
         (self.chunk.next, self.least) = (0, 0);
     }
 
@@ -259,7 +260,7 @@ impl Sink for IntakeSink {
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Markers, and records that compaction has removed, move the position as well.
+        // Transaction markers and records that compaction has removed also advance the position.
         self.chunk.next = self.chunk.next.max(offset);
         if self.chunk.next > self.least {
             self.push();

@@ -1,8 +1,8 @@
 //! `fullbore copy` copies the records of a topic to another topic, each exactly once.
 //!
-//! The fetcher of a record's leader reads it (`fullbore_client::consume`), [`intake`] queues it, and [`transfer`]
-//! writes it. The transaction of the write also commits the group's offset after the record. [`follow`] is the member
-//! of the group, [`trouble`] classifies failures, [`instance`] chooses the transactional id.
+//! A fetcher reads a record from its leader (`fullbore_client::consume`), [`intake`] queues it, and [`transfer`] writes
+//! it. The same transaction also commits the group's offset after the record. [`follow`] is the member of the group,
+//! [`trouble`] classifies failures, [`instance`] chooses the transactional id.
 
 mod args;
 mod deleted;
@@ -37,8 +37,8 @@ use transfer::{CopyCounts, Transfer, TransferPlan};
 
 /// The client id if no property names one.
 const CLIENT_ID: &str = "fullbore-copy";
-/// The default transaction timeout, as in Kafka Streams. If a copier dies and is not restarted, readers of the target
-/// are delayed for this time.
+/// The default transaction timeout, as in Kafka Streams. If a copier dies and is not restarted, its open transaction
+/// delays readers of the target for this time.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 const OFFSET_RESET: &str = "auto.offset.reset";
@@ -118,7 +118,7 @@ impl CopyArgs {
         let flags = [("group.instance.id", &self.group_instance_id), ("group.protocol", &self.group_protocol)];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // `set` returns false for keys of the producer, and for those of every client.
+            // `set` returns false for properties of the producer, and for those that all clients have.
             settings.set(key, value)?;
         }
         settings.fetch.read_committed = true;
@@ -178,7 +178,8 @@ impl CopyArgs {
         ));
     }
 
-    /// Returns the result of a copy. Deleted records are a failure, unless auto.offset.reset allows them.
+    /// Returns the result of a copy. If records were deleted before they were copied, the copy has failed, unless
+    /// auto.offset.reset is earliest or latest.
     fn verdict(&self, end: CopyEnd, counts: &CopyCounts, allows_deleted: bool) -> Result<(), Failure> {
         let CopyEnd { finished, unread, deleted } = end;
         let copied = || format!("{} records were copied", counts.records.load(Ordering::Relaxed));

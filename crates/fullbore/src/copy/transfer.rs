@@ -1,8 +1,9 @@
 //! Runs the transactions of a copier on their own thread. Each transaction commits records together with the offsets
 //! after them.
 //!
-//! Reading and membership are in [`follow`](super::follow). Invariants: the offsets of a transaction are exactly those
-//! after its records. After a failure, no record is written until the member has read its position from the group.
+//! [`follow`](super::follow) reads the records and is the member of the group. Invariants: the offsets of a transaction
+//! are exactly those after its records. After a failure, no record is written until the member has read its positions
+//! from the group again.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -19,11 +20,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc as orders;
 
-/// Maximum number of transactions that are being committed at a time. The next commit waits.
+/// Maximum number of transactions that are being committed at a time. At this limit, no further transaction begins.
 const ENDING_MAX: usize = 2;
 /// How long connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a wait for the transfer checks the condition that would end it.
+/// How often [`Transfer::settle`] checks whether to end its wait.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The topics, the group and the limits of a copy.
@@ -97,13 +98,14 @@ impl Transfer {
         Ok(Transfer { orders, has_failed, counts })
     }
 
-    /// Returns true after a failure, until [`Transfer::settle`] is called. No record is written in between.
+    /// Returns true between a failure and the next call of [`Transfer::settle`]. During this time, no record is
+    /// written.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Ends the open transactions by `how` and waits for the outcome. Returns `None` if `ends` returns true before
-    /// that, or if the thread has ended.
+    /// Ends the open transactions as `how` requires, and waits for the outcome. Returns `None` if `ends` returns true
+    /// first, or if the thread has ended.
     pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
         let (answer, answered) = mpsc::channel();
         self.orders.send(Order { how, answer }).ok()?;
@@ -139,7 +141,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // An error is impossible, because the same configuration was valid when the command started.
+            // This cannot fail, because the command has already started a producer with the same configuration.
             Err(_) => return,
         };
     }
@@ -163,7 +165,7 @@ struct Ended<'a> {
     begun: Instant,
 }
 
-/// An event that a writer waits for.
+/// An event for which the transfer thread waits.
 enum Event {
     Order(Option<Order>),
     Outcome(Result<(), TransactionError>),
@@ -214,8 +216,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for the next event. If there are several, an order comes first, and the outcome of a commit comes before
-    /// new records.
+    /// Waits for the next event. If there are several, returns an order first, and the outcome of a commit before new
+    /// records.
     async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
         let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
         let goes_on = self.failure.is_none();
@@ -223,7 +225,7 @@ impl<'a> Writer<'a> {
             biased;
             order = received.recv() => Event::Order(order),
             outcome = outcome_of(self.endings.front()) => Event::Outcome(outcome),
-            // The initialisation also ends the transaction that the last copier with this id left open.
+            // This also ends a transaction that an earlier copier with the same transactional id has left open.
             outcome = self.producer.init_transactions(), if !self.is_initialised && goes_on => Event::Initialised(outcome),
             () = tokio::time::sleep_until(due.into()), if self.open.is_some() => Event::Due,
             chunk = self.shared.intake.take(), if self.is_initialised && goes_on => Event::Chunk(chunk),
@@ -239,7 +241,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes the records of a chunk. Stops at a failure, after which the remaining records are read again.
+    /// Writes the records of a chunk. Stops at a failure. The member then reads the remaining records again.
     async fn write(&mut self, chunk: &Chunk) {
         let partition = self.shared.plan.keeps_partition.then_some(chunk.partition);
         for number in 0..chunk.len() {
@@ -266,7 +268,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds the position after the chunk to the transaction. This position may be later than the chunk's last record,
-    /// because markers, or records that compaction has removed, may follow.
+    /// because transaction markers, or records that compaction has removed, may follow it.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
@@ -305,7 +307,8 @@ impl<'a> Writer<'a> {
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // A member without an identity may have lost its partitions. The transaction is then dropped, which aborts it.
+        // Without an identity, the member may have lost its partitions. This then drops the transaction, which aborts
+        // it.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };
@@ -332,7 +335,7 @@ impl<'a> Writer<'a> {
     /// Handles the outcome of the oldest transaction that is being committed.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer retries the commit itself, and also reports the reason.
+            // The producer itself retries the commit and reports the reason.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -346,8 +349,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Handles a record that the producer refused. If the record's transaction has failed, the failure of the
-    /// transaction is reported, because it has more details.
+    /// Handles a record that the producer refused. If the cause is a failure of the transaction, reports that failure,
+    /// because it has more details.
     async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
         let plan = &self.shared.plan;
         if matches!(error, SendError::TransactionFailed(_)) {
@@ -357,7 +360,7 @@ impl<'a> Writer<'a> {
                 let outcome = outcome_of(self.endings.front()).await;
                 self.note(outcome);
             }
-            // The commit aborts a failed transaction and returns the reason.
+            // For a failed transaction, `commit` aborts it and returns the reason.
             let ending = open.transaction.commit();
             let outcome = loop {
                 match ending.wait().await {
@@ -375,13 +378,13 @@ impl<'a> Writer<'a> {
     }
 
     fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
-        // The cause may be the timeout of an older transaction, so the age of the oldest one is used.
+        // An older transaction that is still being committed may have timed out, so the age of the oldest one is used.
         let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
         let timeout = self.shared.plan.producer.transaction_timeout;
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
     }
 
-    /// Keeps the first failure. No record is written until the next [`Transfer::settle`].
+    /// Stores the first failure. No record is written until the next [`Transfer::settle`].
     fn fail(&mut self, failure: CopyError) {
         self.open = None;
         self.shared.intake.close();
@@ -414,7 +417,7 @@ impl<'a> Writer<'a> {
         let failure = self.failure.take();
         let is_spent = matches!(failure, Some(CopyError::Renew(_)));
         self.shared.has_failed.store(false, Ordering::Release);
-        // The send fails if the caller no longer waits.
+        // The send fails if the caller of [`Transfer::settle`] no longer waits.
         drop(answer.send(Settled { failure, committed: std::mem::take(&mut self.committed) }));
         is_spent
     }

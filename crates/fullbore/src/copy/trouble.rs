@@ -6,14 +6,15 @@ use fullbore_producer::{ProduceError, SendError, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// The failure of a copy. No record is written until the position is read from the group again.
+/// The failure of a copy. After it, no record is written until the member has read its positions from the group again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
-    /// The transaction is aborted, and its records are copied again.
+    /// The transaction is aborted, and the same producer copies its records again.
     Again {
         /// The reason, as part of a sentence.
         why: String,
-        /// True if a broker refused a request. The broker may refuse each retry as well.
+        /// True if a broker has refused a request. Retries are then limited, because the broker may refuse each of them
+        /// as well.
         is_refusal: bool,
     },
     /// The transaction is aborted, and a new producer copies its records again.
@@ -56,7 +57,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
         }
         _ => None,
     };
-    // A producer gets these codes if the coordinator's timeout has aborted its transaction.
+    // A producer may get these codes if its transaction has timed out and the coordinator has aborted it.
     let may_be_timeout = |code| {
         matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
     };
@@ -70,7 +71,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
     }
 }
 
-/// Returns true if retries of the same records by the same member are bound to fail.
+/// Returns true if a retry of the same records by the same member can never succeed.
 fn is_permanent(code: ErrorCode) -> bool {
     matches!(
         code,

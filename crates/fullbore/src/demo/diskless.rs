@@ -1,5 +1,5 @@
-//! `fullbore demo --diskless` runs the demo on a distant object store, and compares it with a run in which a connection
-//! has only one request in flight.
+//! `fullbore demo --diskless` runs the demo on a distant object store, and compares the rate with that of a producer
+//! that has only one request in flight on each connection.
 
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use super::stream::Phase;
 use crate::failure::Failure;
 use crate::output::line;
 
-/// How long the serial producer accepts records. The records in its buffer follow.
+/// How long the demo gives records to the producer with one request in flight. Sending its buffered records takes
+/// longer.
 const SERIAL_SENDS_FOR: Duration = Duration::from_secs(5);
-/// The buffer of the serial producer, in bytes. Sending its contents takes some more seconds.
+/// The buffer of the producer with one request in flight, in bytes. Sending a full buffer takes some seconds.
 const SERIAL_BUFFER_BYTES: usize = 4 << 20;
 const SERIAL: &str = "one request at a time";
 /// The prices of a PUT and of a GET in dollars, in Amazon's S3 Standard in us-east-1.

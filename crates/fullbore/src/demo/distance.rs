@@ -1,9 +1,9 @@
-//! Puts a distance between the broker and each of its clients, by a relay. The broker advertises the relays as its own
-//! addresses.
+//! Puts a relay between the broker and each of its clients to simulate a distance. The broker advertises the relays'
+//! addresses as its own.
 //!
-//! Producer and reader each have their own relay, so that the reader's bytes do not delay the producer's
-//! acknowledgements. Invariant: with a distance, every byte between the broker and a client crosses that client's
-//! relay. Without a distance, no byte crosses a relay.
+//! Producer and reader use different relays, so that the reader's bytes do not delay the producer's acknowledgements.
+//! Invariant: with a distance, every byte between the broker and a client passes through the client's relay. Without a
+//! distance, there are no relays.
 
 use crate::failure::Failure;
 use crate::output::words;
@@ -39,26 +39,27 @@ pub struct Addresses {
     pub reader: String,
 }
 
-/// The relays of the producer and of the reader, before they start.
+/// The relays of the producer and of the reader, before they are started.
 pub struct Distances {
     producer: Distance,
     reader: Distance,
 }
 
-/// Both relays after their start. They end when this is dropped.
+/// Both relays after they were started. Dropping this stops them.
 pub struct BothRelayed {
     pub addresses: Addresses,
     _relays: [Relayed; 2],
 }
 
-/// A relay before its start. Its listener is bound before the broker starts, because the broker must know the address.
+/// A relay before it is started. Its listener is bound before the broker starts, because the broker advertises the
+/// listener's address.
 pub struct Distance {
     listener: TcpListener,
     settings: DistanceSettings,
     address: String,
 }
 
-/// A relay after its start. It ends when this is dropped.
+/// A relay after it was started. Dropping this stops it.
 pub struct Relayed {
     /// The address for clients.
     pub address: String,
@@ -71,8 +72,8 @@ impl Distances {
         Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
     }
 
-    /// Returns the settings of the broker. The broker has a listener for each relay. Instead of the listener's own
-    /// address, the broker advertises that of the relay.
+    /// Returns the settings of the broker. The broker has a listener for each relay. It advertises the address of the
+    /// relay instead of the listener's own address.
     pub fn listeners(&self) -> [(&'static str, String); 3] {
         let [producer, reader] = [&self.producer.address, &self.reader.address];
         [

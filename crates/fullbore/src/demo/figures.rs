@@ -14,9 +14,9 @@ pub struct Figures {
     pub produce_time: Duration,
     /// The time until the last record was read and verified.
     pub read_time: Duration,
-    /// The latencies until each record was acknowledged.
+    /// The latencies of the records, until each was acknowledged.
     pub acknowledged: Latencies,
-    /// The latencies until each record was read and verified.
+    /// The latencies of the records, until each was read and verified.
     pub read: Latencies,
 }
 
@@ -26,8 +26,8 @@ pub fn heading() -> Vec<Vec<String>> {
 }
 
 impl Figures {
-    /// Returns the three rows of a phase: its name, the figures until records were acknowledged, and those until
-    /// records were read.
+    /// Returns the three rows of a phase: its name, the figures of acknowledged records, and the figures of read
+    /// records.
     pub fn rows(&self, phase: &str) -> Vec<Vec<String>> {
         vec![
             vec![phase.to_owned()],

@@ -1,5 +1,5 @@
-//! `fullbore demo --rtt` runs the demo over a distance. It compares the result with a plain TCP stream and with a
-//! producer with Kafka's settings.
+//! `fullbore demo --rtt` runs the demo over a distance. For comparison, it also measures a plain TCP stream and a
+//! producer with the settings of Kafka's producer.
 
 use super::distance::DistanceSettings;
 use super::play::{Ground, Play};
@@ -12,19 +12,21 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::json::fraction;
 use std::time::Duration;
 
-/// How many batches of a partition, and requests of a connection, Kafka's producer has in flight.
+/// How many requests per connection, and batches per partition, Kafka's producer has in flight.
 const KAFKA_IN_FLIGHT: usize = 5;
-/// The batch size of Kafka's producer, in bytes (batch.size). Its batches do not grow.
+/// The batch size of Kafka's producer, in bytes (batch.size). Unlike ours, a batch does not grow beyond this size while
+/// it waits.
 const KAFKA_BATCH_BYTES: usize = 16 * 1024;
-/// How many bytes the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
+/// The size of the socket buffers of Kafka's broker, which limits the bytes per round trip
+/// (socket.receive.buffer.bytes).
 const KAFKA_SOCKET_BYTES: usize = 100 * 1024;
-/// How long the producer with Kafka's settings accepts records. The records in its buffer follow.
+/// How long the demo gives records to the producer with Kafka's settings. Sending its buffered records takes longer.
 const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
 const KAFKA: &str = "as Kafka's producer sends";
-/// How many bytes a request has beside its batches.
+/// The size of a request without its batches, in bytes.
 const REQUEST_ROOM: usize = 1024;
-/// The minimum and maximum buffer of the producer with Kafka's settings, in bytes. A small buffer lets its records be
-/// acknowledged soon after the producer stops.
+/// The minimum and maximum buffer of the producer with Kafka's settings, in bytes. A small buffer is empty soon after
+/// the demo gives no more records.
 const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 
 /// Flags of the link to the clients.
@@ -81,10 +83,10 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     Ok(())
 }
 
-/// Returns the same demo, but with one phase of limited length, and a producer with Kafka's default settings.
+/// Returns the same demo with Kafka's default settings for the producer, and with only one phase, of limited duration.
 fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     let partitions = play.partitions.unsigned_abs() as usize;
-    // A request has a batch of each partition.
+    // A request has one batch of each partition.
     let batches = partitions * KAFKA_BATCH_BYTES;
     let request = (batches + REQUEST_ROOM).max(play.record_size as usize + REQUEST_ROOM);
     let buffer = (2 * KAFKA_IN_FLIGHT * batches).clamp(KAFKA_BUFFER_BYTES.0, KAFKA_BUFFER_BYTES.1).max(2 * request);

@@ -1,7 +1,7 @@
 //! `fullbore demo` runs a broker, a producer and a reader in one process, and checks that no record is lost.
 //!
-//! The demo leaves nothing behind. Its data are in a temporary directory, and its port is a free one. It also cleans up
-//! after Ctrl-C, and if its output has no reader any more.
+//! The demo uses a temporary directory and a free port. It removes its data at the end, also after Ctrl-C and if its
+//! output has no reader any more.
 
 mod diskless;
 mod distance;
@@ -24,8 +24,8 @@ use tempfile::TempDir;
 
 /// The number of records in the first phase.
 const RECORDS: u64 = 1_000_000;
-/// The number of records in the first phase over a distance. They take 16 s, so that the slow first round trips are a
-/// small part.
+/// The number of records in the first phase over a distance. They take 16 s, so that the slow first round trips hardly
+/// affect the rate.
 const DISTANT_RECORDS: u64 = 400_000;
 /// The number of records in the first phase on an object store.
 const DISKLESS_RECORDS: u64 = 200_000;
@@ -96,8 +96,8 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
         Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
     })?;
     let data = directory.path().to_owned();
-    // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
-    // cleans up.
+    // If the data cannot be removed after a second signal, the error is ignored, because the system cleans its
+    // temporary directory.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -118,7 +118,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     }
     remove(directory, &stop)?;
     if output::is_lost() {
-        // A missing reader of the output is not an error.
+        // If the output has no reader any more, the command has not failed.
         return Ok(());
     }
     outcome?;

@@ -1,6 +1,6 @@
-//! Measures a plain TCP stream over the demo's link. No connection over this link could carry more.
+//! Measures a plain TCP stream over the demo's link. The result is the highest rate of one connection over this link.
 //!
-//! Invariant: the stream crosses a relay with the same settings as the relay before the broker.
+//! Invariant: the stream's relay has the same settings as the relay before the broker.
 
 use super::distance::{Distance, DistanceSettings};
 use super::stream::interrupted;
@@ -15,10 +15,11 @@ use tokio::runtime::Runtime;
 const SENT_FOR: Duration = Duration::from_secs(3);
 /// How often the sender checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many bytes one write sends, and one read receives at most.
+/// Maximum number of bytes of one write and of one read.
 const CHUNK: usize = 256 * 1024;
 
-/// Sends the stream and returns its rate in bytes per second, from the first bytes that arrive to the last.
+/// Sends the stream and returns its rate in bytes per second, measured from the arrival of the first bytes to that of
+/// the last.
 ///
 /// # Errors
 /// Returns [`Failure`] if a socket fails, or the user stops the command.
@@ -27,7 +28,7 @@ pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Re
     let target = sink.local_addr()?.to_string();
     let relayed = Distance::new(settings, runtime)?.relay_to(&target, runtime);
     let arriving = std::thread::Builder::new().name("plain-stream".to_owned()).spawn(move || arrive(&sink))?;
-    // After a failure, the sink's thread may wait for a connection that never comes. The thread ends with the program.
+    // After a failure, the sink's thread may wait forever for a connection. It then ends with the program.
     send(&relayed.address, stop)?;
     if stop.is_requested() {
         return Err(interrupted());
@@ -61,7 +62,7 @@ fn arrive(sink: &TcpListener) -> io::Result<f64> {
         (bytes, last) = (bytes + read, Instant::now());
     }
     let seconds = (last - started).as_secs_f64();
-    // If the stream arrives in one piece, its rate cannot be measured.
+    // If one read has received the whole stream, no rate can be computed.
     Ok(if seconds > 0.0 { bytes as f64 / seconds } else { first as f64 })
 }
 

@@ -44,7 +44,7 @@ pub struct Ground<'a> {
     pub directory: &'a Path,
     /// The runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// The request to stop, which is made once the user has stopped the command.
+    /// The request to stop, which the user makes by Ctrl-C or another signal.
     pub stop: &'a Stop,
 }
 
@@ -74,7 +74,7 @@ impl Play {
         let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
         match ground.stop.is_requested() {
-            // The data are removed anyway, so this does not wait for a flush or for clients.
+            // The demo removes the data anyway, so the broker's stop does not wait for a flush or for clients.
             true => drop(broker),
             false => runtime.block_on(broker.shutdown()),
         }
@@ -100,7 +100,7 @@ impl Play {
         Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
     }
 
-    /// Returns the JSON document, with the documents of the phases, and the field `more` if it is given.
+    /// Returns the JSON document with the `documents` of the phases. `more` is an additional member.
     pub fn document(&self, records: u64, phases: Vec<String>, more: Option<(&'static str, String)>) -> String {
         let fields = [
             ("records", records.to_string()),

@@ -54,7 +54,8 @@ impl DemoProgress {
         }
     }
 
-    /// Returns how many records were sent. The sender's count may lag, but at least `read` records were sent.
+    /// Returns how many records were sent. The sender may not have counted its latest records yet, but at least `read`
+    /// records were sent.
     fn sent_at(&self, read: u64) -> u64 {
         self.sent.load(Ordering::Relaxed).max(read)
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long the reader waits for a record before it gives up.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The number of records between two checks for a stop.
+/// How many records are sent between two checks for a stop.
 const RECORDS_PER_LOOK: u64 = 256;
 
 /// A phase of the demo.
@@ -111,7 +111,7 @@ impl DemoStream {
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let end = PhaseEnd::default();
         let (read, sent) = self.run_both((phase, &end), cluster, producer, runtime, progress, stop);
-        // The reader's error is returned first, because it is more precise than the sender's.
+        // If both have failed, the reader's error is returned, because it is more precise than the sender's.
         let mut read = read?;
         let sent = sent?;
         if let Some(first) = sent.failed.first {
@@ -160,7 +160,7 @@ impl DemoStream {
             let sent = runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    // A stop ends the wait for memory and for records in flight.
+                    // If the command is stopped, the sender no longer waits for memory or for records in flight.
                     Ok(_) = requested.wait_for(|requested| *requested) => Err(interrupted()),
                     sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
@@ -228,8 +228,7 @@ impl DemoStream {
     }
 }
 
-/// The number of records of a phase, which the sender sets, and the time at which the reader noticed that all of them
-/// were read.
+/// The end of a phase. The sender sets the number of records, and the reader the time at which it has read all of them.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -238,11 +237,11 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // `set` cannot fail, because a phase is sent only once.
+        // This cannot fail, because the number is set only once.
         let _ = self.records.set(records);
     }
 
-    /// Returns true if the `read` records are all records of the phase. Notes when this was first the case.
+    /// Returns true if `read` is the number of all records of the phase. Stores the time when this is first true.
     fn is_reached(&self, read: u64) -> bool {
         let is_all = self.records.get().is_some_and(|records| read >= *records);
         if is_all {

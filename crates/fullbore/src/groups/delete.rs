@@ -19,7 +19,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the groups. If one cannot be deleted, the others still are.
+/// Deletes the groups. If a group cannot be deleted, still deletes the others.
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;

@@ -29,7 +29,7 @@ pub struct List {
     format: Format,
 }
 
-/// Words that the user chose from a list. An empty list stands for all.
+/// The states or types that the user has typed. An empty list stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words(Vec<String>);
 

@@ -61,7 +61,7 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
 /// partition exists and has a leader.
 ///
 /// # Errors
-/// Returns [`Failure`] with the first partition that does not exist or has no leader, if there is one.
+/// Fails at the first partition that does not exist or has no leader.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {

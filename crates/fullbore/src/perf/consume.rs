@@ -222,7 +222,7 @@ fn pairs(figures: &str) -> Vec<String> {
     rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
 }
 
-/// The state of the lines that `--show-detailed-stats` prints.
+/// Prints the lines of `--show-detailed-stats`.
 struct Reporter<'a> {
     interval: Option<Duration>,
     dates: &'a DateFormat,
@@ -256,8 +256,8 @@ impl<'a> Reporter<'a> {
 }
 
 impl Consume {
-    /// Returns true if the summary does not fit into a line of the terminal. Its figures would then not stand below
-    /// their header.
+    /// Returns true if the summary is too wide for the terminal. Its lines would be wrapped, so that figures would not
+    /// be below their headings.
     fn prints_pairs(&self) -> bool {
         let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
         is_narrow && !self.show_detailed_stats && !self.hide_header
@@ -277,7 +277,8 @@ impl Consume {
     fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            // `set` returns false for keys of every client, and for keys that were already reported as without effect.
+            // `set` returns false for properties that all clients have, and for keys whose lack of effect was already
+            // reported.
             fetch.set(key, value)?;
         }
         let start = if self.from_latest { StartOffset::Latest } else { StartOffset::Earliest };

@@ -1,5 +1,5 @@
-//! `fullbore perf link` provides a distance on one machine, until a signal ends it. The bytes are carried by
-//! `fullbore_bench::link`.
+//! `fullbore perf link` simulates a distance on one machine until a signal ends it. `fullbore_bench::link` delays and
+//! transfers the bytes.
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
@@ -22,7 +22,8 @@ const CLIENT_ID: &str = "fullbore-link";
 /// The MTU of Ethernet.
 const MTU_DEFAULT: u32 = 1_500;
 
-/// The minimum default stall of a loss, for short links. TCP needs at least a round trip to send a lost packet again.
+/// The minimum of the default stall after a loss. The default is a round trip, after which TCP can send a lost packet
+/// again at the earliest.
 const STALL_MIN: Duration = Duration::from_millis(10);
 
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count the bytes that cross it.
@@ -136,15 +137,15 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
 
 /// Warns the user if the brokers behind the relay advertise other addresses, because clients then bypass the relay.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // If the brokers do not respond, there is no warning, because clients will notice this themselves.
+    // If the brokers do not respond, this prints no warning, because clients will get an error anyway.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::remark(detour);
     }
 }
 
-/// Returns the line to print if no broker advertises the relay. Only the port is compared, because a host may have
-/// several names.
+/// Returns a warning if no broker advertises the relay's address. Compares only ports, because a host may have several
+/// names.
 fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
         return None;
@@ -260,8 +261,7 @@ fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
     Ok((units::probability(probability)?, stall))
 }
 
-/// Parses the limit of bytes in flight. The minimum is one read, because no byte would move with less. The maximum is
-/// what a machine may have in memory.
+/// Parses the limit of bytes in flight. It is at most 1 GiB, because the relay holds these bytes in memory.
 fn in_flight_max(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     if (1 << 10..=16 * IN_FLIGHT_BYTES_MAX as u64).contains(&bytes) {

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 /// The client id if no property names one. It is that of Kafka's tool.
 const CLIENT_ID: &str = "perf-producer-client";
-/// The broker's window is reported as the limit of the rate if it was full for at least this share of the time.
+/// The share of the time for which a broker's window must have been full to be reported as the limit of the rate.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// If only a duration is given, the transactional id begins with this prefix, as in Kafka's tool.
+/// The prefix of the generated transactional id if the flags have a transaction duration but no id, as in Kafka's tool.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
 /// How long the abort of the last transaction may take after the user has stopped the command.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
@@ -142,8 +142,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
         producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::remark);
-        // After a stop by the user, the command does not wait for the remaining records. It only waits a moment for the
-        // abort of an open transaction.
+        // After a stop by the user, the command does not wait for the remaining records. It only waits up to
+        // [`ABORT_TIMEOUT`] for the abort of an open transaction.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
         producer.close(if stop.is_requested() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
@@ -153,8 +153,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     verdict(&outcome, args.num_records)
 }
 
-/// Returns a sentence if the broker's window limited the rate. This is the case if, for much of `elapsed`, full batches
-/// were ready to be sent and only the window held them back.
+/// Returns a sentence if the broker's window limited the rate. This is the case if full batches had to wait only
+/// because of the window for a large share of `elapsed`.
 fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let BrokerStatus { id, window, .. } = broker;
@@ -167,7 +167,7 @@ fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     })
 }
 
-/// Returns the reason why a record was not accepted.
+/// Returns the failure of a run that the producer has ended by refusing a record or failing a transaction.
 fn refusal(
     topic: &str,
     error: &ProduceFailure,
@@ -201,8 +201,8 @@ fn transaction_refusal(
     })
 }
 
-/// Returns a remark about a timeout that is shorter than transactions last. The coordinator then aborts them before
-/// their commit.
+/// Returns a sentence about a transaction.timeout.ms that is shorter than `duration`, so that the coordinator aborts
+/// transactions before their commit.
 fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
     format!(
         "transaction.timeout.ms={} aborts transactions before --transaction-duration-ms={} commits them; raise the \
@@ -214,7 +214,7 @@ fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    // Summaries without records are left out, since they have no latencies. If records failed, `verdict` reports them.
+    // A summary without records has no latencies, so it is not printed. If records failed, `verdict` reports them.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| match args.json {
         true => line(&summary_json(summary)),
@@ -234,7 +234,7 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
-        // The run ended because its output lost its reader, which is not a failure.
+        // The run ended because its output has no reader any more, which is not a failure.
         None if outcome.stopped && output::is_lost() => Ok(()),
         None if !outcome.stopped => Ok(()),
         Some(failed) if !outcome.stopped => Err(Failure::new(failed)),
@@ -309,7 +309,8 @@ impl PerfProduceArgs {
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 self.print(&format!("Reading payloads from: {}", shown.display()));
-                // Like Kafka's tool, takes the two characters `\n` for a newline, because the help shows them.
+                // As in Kafka's tool, the two characters `\n` stand for a newline, because the help shows the default
+                // in this form.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
                 self.print(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
@@ -330,7 +331,7 @@ impl PerfProduceArgs {
     }
 }
 
-/// Parses `--throughput`. Refuses 0, with which Kafka's tool would wait forever.
+/// Parses `--throughput`. Refuses 0, because it would never send a second record. Kafka's tool would wait forever.
 fn throughput(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Err("nothing would ever be sent; use -1 for as fast as it goes".to_owned()),

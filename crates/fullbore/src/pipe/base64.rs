@@ -1,6 +1,7 @@
 //! Base64 with padding (RFC 4648, section 4), for bytes in JSON that are not text.
 //!
-//! Invariant: `decode` accepts exactly the output of `encode`, without white space, missing padding or stray bits.
+//! Invariant: `decode` accepts only texts that `encode` can return. It refuses white space, missing padding, and unused
+//! bits that are not zero.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -1,6 +1,6 @@
 //! The backslash escapes that a user may type in a delimiter or format: `\n \r \t \0 \\`, and `\xHH` for any byte.
 
-/// The first part of a text, which is an escape or another character.
+/// The start of a text: an escape or another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescaped {
     /// An escape, with its length in the text and its byte.
@@ -12,7 +12,7 @@ pub enum Unescaped {
 /// Parses the escape at the start of `text`.
 ///
 /// # Errors
-/// Returns a text about the fault if a backslash does not begin a known escape.
+/// Returns an error message if a backslash does not begin a known escape.
 pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     let Some((b'\\', rest)) = text.split_first() else { return Ok(Unescaped::No) };
     let simple = |byte| Ok(Unescaped::Byte(2, byte));
@@ -38,7 +38,7 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
 /// Parses a delimiter, which must have at least one byte.
 ///
 /// # Errors
-/// Returns a text about the fault if the text is empty or has an unknown escape.
+/// Returns an error message if the text is empty or has an unknown escape.
 pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
     let unescaped = bytes(text)?;
     if unescaped.is_empty() { Err("must not be empty".to_owned()) } else { Ok(unescaped) }
@@ -47,7 +47,7 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
 /// Returns the bytes of a text with escapes.
 ///
 /// # Errors
-/// Returns a text about the fault if the text has an unknown escape.
+/// Returns an error message if the text has an unknown escape.
 pub fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let (mut left, mut out) = (text.as_bytes(), Vec::new());
     while let Some(first) = left.first() {

@@ -1,7 +1,7 @@
-//! A small JSON (RFC 8259). It writes strings, and parses single values without copying them.
+//! A small implementation of JSON (RFC 8259). It writes strings, and parses single values without copying them.
 //!
-//! A parsed array or object contains its text beside its parts. Invariant: a parsed value is checked to its last byte,
-//! and nested no deeper than [`DEPTH_MAX`].
+//! A parsed array or object has its elements or members, and also its text. Invariant: each byte of a parsed value was
+//! checked, and the value is not nested deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 
@@ -21,14 +21,14 @@ pub enum Value<'a> {
     Bool(bool),
     /// An array, with its text.
     Array(Vec<Value<'a>>, &'a str),
-    /// An object, with its members in order and its text. Names may repeat.
+    /// An object, with its members in order and its text. Several members may have the same name.
     Object(Vec<(Cow<'a, str>, Value<'a>)>, &'a str),
 }
 
-/// A mistake in a text, and its position.
+/// A syntax error, with its position.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// The number of the byte, counted from 1.
+    /// The position of the wrong byte, counted from 1.
     pub position: usize,
     /// The input that was expected instead.
     pub expected: &'static str,
@@ -97,7 +97,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes this byte if it is the next one, and returns true in this case.
+    /// If the next byte is this one, skips it and returns true.
     fn takes(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
         let rest = &self.text[from..self.at];
         self.at += 1;
-        // If `unescaped` is empty, the string has no escapes, because each escape gives a character.
+        // If `unescaped` is empty, the string had no escapes, because each escape adds a character to it.
         Ok(if unescaped.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned(unescaped + rest) })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(simple)
     }
 
-    /// Parses `uXXXX`, or two such escapes for a character beyond 16 bits.
+    /// Parses `uXXXX`, or two such escapes (a surrogate pair) for a character above U+FFFF.
     fn unicode(&mut self) -> Result<char, Wrong> {
         let high = self.four_digits()?;
         let code = match high {

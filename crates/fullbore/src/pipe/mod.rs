@@ -1,4 +1,4 @@
-//! Text forms of bytes that both `produce` and `consume` use.
+//! The encodings of bytes as text that `produce` and `consume` share.
 
 pub mod base64;
 pub mod escapes;

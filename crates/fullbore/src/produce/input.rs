@@ -1,8 +1,8 @@
 //! Divides the input from a file or pipe into records: by lines or other delimiters, by lengths, or the whole file as
 //! one record.
 //!
-//! The meaning of a record's bytes is not known here. Invariant: the memory has at most one incomplete record and the
-//! bytes of one further read. A record longer than `limit` is an error, and is not kept in memory.
+//! The bytes of a record are not interpreted here. Invariant: the buffer has at most one incomplete record and the
+//! bytes of one further read. A record longer than `limit` is an error, and is not read completely.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 /// How many bytes one read requests. This is at least the usual capacity of a pipe.
 const READ_BYTES: usize = 256 << 10;
-/// The size of the length before a record, in bytes.
+/// The size of the length prefix of a record, in bytes.
 const LENGTH_BYTES: usize = 4;
-/// The length -1, which stands for a null.
+/// The length prefix -1, which stands for a null.
 const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 
 /// How the input is divided into records.
@@ -22,7 +22,7 @@ const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 pub enum Framing {
     /// The bytes after each record. They may be missing after the last one.
     Delimiter(Vec<u8>),
-    /// A length of four bytes, big-endian, comes before each record. -1 stands for a null.
+    /// Each record has a length prefix of four bytes, big-endian. -1 stands for a null.
     Length,
     /// The whole file is one record.
     Whole,
@@ -31,9 +31,9 @@ pub enum Framing {
 /// The outcome of a wait for input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// There are more bytes, or the input has ended.
+    /// More bytes were read, or the input has ended.
     More,
-    /// No input came within the time.
+    /// No bytes arrived in time.
     Nothing,
 }
 
@@ -43,12 +43,12 @@ pub struct Input {
     framing: Framing,
     limit: usize,
     buffer: Vec<u8>,
-    /// The range of the buffer that is not yet taken.
+    /// The range of the buffer whose bytes were not returned as records yet.
     left: Range<usize>,
-    /// How many bytes of `left` were already searched. No delimiter begins in them.
+    /// How many bytes at the start of `left` were searched already. No delimiter begins there.
     searched: usize,
     at_end: bool,
-    /// How many records were taken.
+    /// How many records [`Input::next`] has returned.
     pub taken: u64,
 }
 
@@ -70,15 +70,15 @@ pub enum InputError {
         /// True if this is the size of the whole record.
         is_all: bool,
     },
-    /// The input ends within a length.
+    /// The input ends within a length prefix.
     #[error("cut short: the input ends after {0} of the four bytes of a record's length")]
     CutLength(usize),
     /// The input ends within a record.
     #[error("cut short: the length field has the value {wanted}, but only {found} bytes follow it")]
     Cut {
-        /// How many bytes the record should have, by its length.
+        /// The size of the record according to its length prefix, in bytes.
         wanted: usize,
-        /// How many bytes there are up to the end of the input.
+        /// How many bytes the input has after the length prefix.
         found: usize,
     },
 }
@@ -89,12 +89,12 @@ impl Input {
         Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
     }
 
-    /// Returns true if every record was taken.
+    /// Returns true if the input has no more records.
     pub fn is_over(&self) -> bool {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }
 
-    /// Takes the next record, or returns `None` if it is not complete yet.
+    /// Returns the next record, or `None` if it is not complete yet.
     ///
     /// # Errors
     /// Fails if a record is too long or cut short.
@@ -197,7 +197,7 @@ fn find(bytes: &[u8], delimiter: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while at < bytes.len() {
         let mut rest = &bytes[at..];
-        // `skip_until` is the library's fast search for a byte. On a slice, it neither fails nor copies.
+        // `skip_until` is the standard library's fast search for a byte. On a slice, it neither fails nor copies.
         let skipped = rest.skip_until(first).ok()?;
         if bytes[at + skipped - 1] != first {
             return None;

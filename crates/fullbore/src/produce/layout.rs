@@ -1,7 +1,7 @@
 //! The layout of one input record: headers, key and value as text with separators, or one JSON object.
 //!
-//! Invariant: no part is guessed. A record that does not fit the layout is refused with a sentence, except for a
-//! missing separator if the layout is not strict.
+//! Invariant: a record that does not fit the layout is refused with a sentence. Only a layout that is not strict
+//! accepts a missing separator.
 
 use crate::pipe::{base64, json};
 use json::Value;
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// The key of a header, with its value or null.
 type FieldHeader<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
-/// The parts of an input record. `None` if the input does not have the part.
+/// The parts of an input record. A part that the record lacks is `None`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fields<'a> {
     /// The topic, which only JSON can have.
@@ -19,9 +19,9 @@ pub struct Fields<'a> {
     pub partition: Option<i32>,
     /// The timestamp, which only JSON can have.
     pub timestamp: Option<i64>,
-    /// The key. `None` also stands for null.
+    /// The key. `None` if it is null or missing.
     pub key: Option<Cow<'a, [u8]>>,
-    /// The value. `None` also stands for null.
+    /// The value. `None` if it is null or missing.
     pub value: Option<Cow<'a, [u8]>>,
     /// The headers in order.
     pub headers: Vec<FieldHeader<'a>>,
@@ -142,7 +142,7 @@ fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> 
     Some((&bytes[..at], &bytes[at + separator.len()..]))
 }
 
-/// The parts of a record, each with the names of its members. A record has each part at most once.
+/// The parts of a record, each with the names that its JSON member may have. A record has each part at most once.
 const PARTS: [&[&str]; 6] = [
     &["topic"],
     &["partition"],
@@ -174,7 +174,7 @@ fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
             ("key" | "key_base64", value) => fields.key = Some(content(&name, value)?),
             ("value" | "value_base64" | "payload", value) => fields.value = Some(content(&name, value)?),
             ("headers", value) => fields.headers = headers(value)?,
-            // These members are ignored. They describe the source of the record and do not determine its target.
+            // These members describe the source of the record, not its target, so they are ignored.
             ("offset" | "timestamp_type" | "tstype" | "broker" | "leader_epoch", _) => {}
             (unknown, _) => {
                 return Err(format!("{unknown}: must be one of topic, partition, timestamp, headers, key, value"));
@@ -189,8 +189,8 @@ fn number<T: std::str::FromStr>(name: &str, value: &Value<'_>) -> Result<T, Stri
     parsed.ok_or_else(|| format!("{name}: must be a whole number"))
 }
 
-/// Returns the bytes of a member's value. A string is base64 if the name ends in `_base64`. Any other value stands for
-/// its JSON text.
+/// Returns the bytes of a member's value. A string is base64 if the name ends in `_base64`. If the value is not a
+/// string, its JSON text is used.
 fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
     let refused = || format!("{name}: must be base64, as RFC 4648 has it");
     match value {

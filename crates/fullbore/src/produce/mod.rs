@@ -1,7 +1,7 @@
 //! `fullbore produce` writes records from standard input or files to topics.
 //!
-//! [`input`] finds the end of a record, and [`layout`] splits it into parts. [`sending`] passes it to the producer and
-//! keeps its delivery until the result.
+//! [`input`] finds the end of a record, and [`layout`] splits it into parts. [`sending`] passes the record to the
+//! producer and waits for its result.
 
 mod input;
 mod layout;
@@ -41,11 +41,11 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 const RECORDS_PER_LOOK: u64 = 256;
 /// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many bytes of JSON one byte of content may take, as in \u0000.
+/// Maximum number of JSON bytes for one byte of content, as in \u0000.
 const JSON_BYTES_PER_BYTE: usize = 6;
-/// How many bytes an input record usually has beside its value.
+/// The size of a usual request with one record, without the record's value, in bytes.
 const FRAME_BYTES: usize = 128;
-/// How many bytes a JSON object may have beside key, value and headers.
+/// Maximum size of a JSON object without its key, value and headers, in bytes.
 const JSON_FRAME_BYTES: usize = 4096;
 
 /// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
@@ -142,7 +142,7 @@ pub struct ProduceArgs {
     reader_property: Vec<(String, String)>,
 }
 
-/// Parses a pair like [`key_value`] does, but keeps white space, because it may be a separator.
+/// Parses a pair like [`key_value`], but does not trim white space, because the value may be a separator.
 pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
     let (key, _) = key_value(text)?;
     let (_, value) = text.split_once('=').unwrap_or_default();
@@ -157,7 +157,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
-    // This cluster is only used for the advice about a refused record.
+    // This connection is used only to give advice about a record that was too large.
     let servers = config.bootstrap_servers.join(",");
     let transactions = TransactionSettings::of(&config, "--transaction-records");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
@@ -226,8 +226,7 @@ impl<'a> ProduceJob<'a> {
         }
     }
 
-    /// Sends every record of every file. If the sending ends early, the error is a sentence with the position and the
-    /// reason.
+    /// Sends every record of every file. If it ends early, returns a sentence with the position and the reason.
     fn send_all(&self, sending: &mut Sending<'_>, stop: &Stop) -> Result<(), String> {
         let standard_input = [PathBuf::from("-")];
         let files = if self.args.files.is_empty() { &standard_input[..] } else { &self.args.files };
@@ -266,7 +265,7 @@ impl<'a> ProduceJob<'a> {
             error => format!("{}: {error}", place(number)),
         };
         let mut idle = Idle::begin();
-        // A signal ends the loop, and the records that were read are still sent.
+        // After a signal, this still sends the complete records that were read, and then ends.
         loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
                 Some(record) => {
@@ -293,7 +292,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn send_one(&self, bytes: Option<&[u8]>, place: InputPosition, sending: &mut Sending<'_>) -> Result<Sent, String> {
-        // A null in the input has neither a key nor headers.
+        // A null in the input (length -1) is a record with a null value and without key and headers.
         let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
         let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
             return Ok(Sent::Taken);
@@ -332,7 +331,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
-        // Most records have no headers, and nothing is allocated for them.
+        // For a record without headers, which is the usual case, this allocates no memory.
         let mut headers: Vec<Header<'b>> =
             self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
@@ -340,7 +339,7 @@ impl<'a> ProduceJob<'a> {
     }
 }
 
-/// Returns the line which reports that no input has come yet.
+/// Returns the line that is printed if no input has arrived yet.
 fn waits_for(file: Option<&str>, unit: &str) -> String {
     match file {
         Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
@@ -357,7 +356,7 @@ impl ProduceArgs {
         }
     }
 
-    /// Returns the flags with which another command finds the same cluster.
+    /// Returns the flags that name the same cluster in the advised command.
     fn place_flags(&self, servers: &str) -> String {
         let file = self.command_config.as_ref().map(|file| format!(" --command-config {}", file.display()));
         let servers = (servers != BOOTSTRAP_DEFAULT).then(|| format!(" --bootstrap-server {servers}"));
@@ -402,8 +401,8 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Applies properties of Kafka's line reader. As in Kafka, a line without a separator is then refused, unless
-    /// ignore.error is true.
+    /// Applies properties of Kafka's line reader. With parse.key or parse.headers, a line without a separator is
+    /// refused, as in Kafka, unless ignore.error is true.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

@@ -1,7 +1,6 @@
-//! Passes records to the producer and keeps each delivery until its result.
+//! Passes records to the producer, and stores each delivery until its result was read.
 //!
-//! Invariant: results are read in the order of the records. The results of at most [`PENDING_MAX`] records are not read
-//! yet.
+//! Invariant: results are read in the order of the records. At most [`PENDING_MAX`] deliveries are stored.
 
 use super::too_large::TooLarge;
 use super::transactions::Transactions;
@@ -20,17 +19,18 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Maximum number of records whose results have not been read.
+/// Maximum number of records whose results were not read yet.
 const PENDING_MAX: usize = 1 << 18;
-/// How long the command waits after SIGTERM until the records that were read are acknowledged. After Ctrl-C it waits as
+/// How long the command waits after SIGTERM for the acknowledgements of records in flight. After Ctrl-C it waits this
 /// long only if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the command waits after Ctrl-C if brokers have responded fast. If the brokers were slower, the command
+/// The minimum time after Ctrl-C for which the command waits for acknowledgements. If brokers have been slow so far, it
 /// waits longer.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
-/// How much time the command gets to print its result.
+/// How much longer the command may run after this wait, to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
-/// How many bytes of answers are gathered before they are printed. If no input comes, fewer bytes are printed at once.
+/// The size at which answers are printed, in bytes. If there is no input at the moment, fewer bytes are printed at
+/// once.
 const ANSWERS_BYTES: usize = 64 << 10;
 
 /// The form of the answer that is printed for each record.
@@ -49,7 +49,7 @@ pub enum Answers {
 pub struct InputPosition {
     /// The name of the file as the user typed it, or `None` for standard input.
     pub file: Option<Rc<str>>,
-    /// The word for a record of the input: `line` or `record`.
+    /// The noun for a record of the input in messages: `line` or `record`.
     pub unit: &'static str,
     /// The number of the record, counted from 1.
     pub number: u64,
@@ -67,9 +67,9 @@ impl std::fmt::Display for InputPosition {
 struct SentRecord {
     place: InputPosition,
     topic: Rc<str>,
-    /// How many bytes the record takes at most, if it is the only one of a batch.
+    /// The maximum size of a batch with only this record, in bytes.
     size: usize,
-    /// When results were last checked before the record was sent. Stands for the time of the send.
+    /// The approximate time of the send: when results were last checked before it.
     begun: Instant,
     delivery: Delivery,
 }
@@ -81,20 +81,20 @@ struct FirstFailure {
     too_large: Option<TooLarge>,
 }
 
-/// How the open transaction ends when no more records follow.
+/// How to end the open transaction when no more records follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
     Commit,
     Abort,
 }
 
-/// The records in flight, with the producer.
+/// The producer and its records in flight.
 pub struct Sending<'a> {
     producer: &'a Producer,
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    /// The transactions of the records, or `None` if there are no transactions.
+    /// The transactions to which the records belong, or `None` if they are sent without transactions.
     transactions: Option<Transactions<'a>>,
     /// Sentences about transactions that were not committed.
     uncommitted: Option<String>,
@@ -108,13 +108,14 @@ pub struct Sending<'a> {
     ends_at: Option<Instant>,
     /// How many records were acknowledged.
     pub written: u64,
-    /// How many records failed after the producer had accepted them. Records of aborted transactions are not counted.
+    /// How many records failed after the producer had accepted them. Does not count records that failed only because
+    /// their transaction was aborted.
     pub failed: u64,
     first_failure: Option<FirstFailure>,
 }
 
 /// Returns how long to wait for records in flight after a stop by the user. After Ctrl-C this is twice the time of the
-/// slowest earlier record, so that the command does not wait for a dead broker.
+/// slowest earlier record, within limits, so that the command does not wait long for a dead broker.
 fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     let share = (2 * slowest).clamp(CTRL_C_PATIENCE, INTERRUPTED_PATIENCE);
     stop.allow(share + VERDICT);
@@ -145,7 +146,7 @@ fn may_wait(error: &SendError) -> bool {
 pub enum Sent {
     /// The producer has accepted the record.
     Taken,
-    /// The user has stopped the command, and the wait for records has ended.
+    /// The user has stopped the command, and the time for records in flight is over.
     Stopped,
 }
 
@@ -181,7 +182,7 @@ impl<'a> Sending<'a> {
         Ok(self.transactions.is_some())
     }
 
-    /// Passes a record to the producer. Returns `None` if the wait ends after a stop, as in [`Sending::in_time`].
+    /// Passes a record to the producer. Returns `None` if the time after a stop is over, as in [`Sending::in_time`].
     fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
         if let Some(mut transactions) = self.transactions.take() {
             let outcome = self.hand_over_in(&mut transactions, record);
@@ -196,8 +197,8 @@ impl<'a> Sending<'a> {
         Some(sent.map_err(Refusal::from))
     }
 
-    /// Passes a record to the producer in a transaction. If the transaction is then full, commits it. Returns `None` if
-    /// the wait ends after a stop.
+    /// Passes a record to the producer in a transaction, and commits the transaction if it is then full. Returns `None`
+    /// if the time after a stop is over, as in [`Sending::in_time`].
     fn hand_over_in(
         &mut self,
         transactions: &mut Transactions<'a>,
@@ -208,8 +209,8 @@ impl<'a> Sending<'a> {
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
-        // If the transaction has failed, its own error is returned. The cause is an earlier record or the coordinator,
-        // not this record.
+        // If the transaction has failed, its own error is returned, because not this record but an earlier one or the
+        // coordinator is the cause.
         match &sent {
             Err(Refusal::Send(SendError::TransactionFailed(_))) => {
                 return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
@@ -258,7 +259,7 @@ impl<'a> Sending<'a> {
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
-                // The flush waits until all records have a result, and also sends batches that linger.
+                // The flush also sends batches that linger, and waits until all records have a result.
                 if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
@@ -268,8 +269,8 @@ impl<'a> Sending<'a> {
         Ok(Sent::Taken)
     }
 
-    /// Waits for `event` and returns its output. Returns `None` if the user has stopped the command and the wait after
-    /// the stop ends first.
+    /// Waits for `event` and returns its output. If the user stops the command, waits only for the time of
+    /// [`patience_with`], and then returns `None`.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut requested = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
@@ -295,7 +296,7 @@ impl<'a> Sending<'a> {
         !self.pending.is_empty()
     }
 
-    /// Reads all results that are there, in the order of the records.
+    /// Reads the results that are known, in the order of the records.
     pub fn settle(&mut self) {
         self.looked = Instant::now();
         while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
@@ -308,7 +309,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Prints the answers that were gathered.
+    /// Prints the answers that were not printed yet.
     pub fn print(&mut self) {
         if !self.printed.is_empty() {
             output::bytes(&self.printed);
@@ -319,7 +320,8 @@ impl<'a> Sending<'a> {
     fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
-            // The record failed together with its transaction, which has its own sentence.
+            // The record failed only because its transaction was aborted. The sentence about the transaction reports
+            // that.
             Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;
@@ -356,8 +358,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the open transaction as `end` demands, and waits for every result. If the user has stopped the command, the
-    /// wait is limited.
+    /// Ends the open transaction as `end` demands, and waits for every result. If the user has stopped the command,
+    /// waits only for a limited time.
     pub fn finish(&mut self, end: TransactionEnd) {
         let sentences = self.end_transactions(end);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
@@ -387,7 +389,7 @@ impl<'a> Sending<'a> {
         });
         let unsure = unsure.filter(|_| transactional.is_none());
         let sentences = match transactional {
-            // A record that failed comes first, because it is the cause of later refusals.
+            // The failed record is named first, because it is the cause of later refusals.
             Some(_) => [failures, refused, unsure, self.uncommitted],
             None => [refused, failures, unsure, self.uncommitted],
         };
@@ -410,7 +412,7 @@ impl<'a> Sending<'a> {
 }
 
 /// Removes two parts from a sentence about a failed transaction: the full stop at its end, and the error of the first
-/// failed record, because another sentence has this error.
+/// failed record, which another sentence already contains.
 fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
     let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));
     let sentence = repeated.map_or_else(|| sentence.to_owned(), |repeated| sentence.replace(&repeated, ""));

@@ -8,11 +8,11 @@ use fullbore_producer::ProduceError;
 use fullbore_wire::ErrorCode;
 use std::rc::Rc;
 
-/// Sizes are rounded up to a multiple of this. The margin also covers the growth of incompressible bytes by
-/// compression.
+/// Advised sizes are multiples of this. Rounding up leaves room for incompressible bytes, which compression makes
+/// longer.
 const ROUND: usize = 1024;
 
-/// Returns the advice about the producer's own limit. `size` is the size that is needed, if it is known.
+/// Returns the advice to raise the producer's own limit. `size` is the necessary limit, if it is known.
 pub fn for_producer(size: Option<usize>) -> String {
     let enough = size.map(|size| size.next_multiple_of(ROUND)).filter(|size| *size <= i32::MAX as usize);
     let bytes = enough.map_or_else(|| "BYTES".to_owned(), |size| size.to_string());
@@ -28,8 +28,8 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns the record if its size is the reason for the error. `size` is how many bytes the record takes at most,
-    /// as the only record of a batch.
+    /// Returns the record if the broker has refused it because of its size. `size` is the maximum size of a batch with
+    /// only this record, in bytes.
     pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
         let setting = match error {
             ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",
@@ -39,8 +39,8 @@ impl TooLarge {
         Some(TooLarge { topic: topic.clone(), size, setting })
     }
 
-    /// Returns the advice: the record's size, the topic's limit if the cluster returns it, and the command to type.
-    /// `at` has the flags that name the cluster.
+    /// Returns the advice: the record's size, the topic's limit if the cluster returns it, and the command that raises
+    /// the limit. `at` has the flags that name the cluster.
     pub fn advice(&self, cluster: &mut Cluster, at: &str) -> String {
         let TooLarge { topic, size, setting } = self;
         let configs = describe_configs(cluster, (ResourceKind::Topic, topic)).unwrap_or_default();

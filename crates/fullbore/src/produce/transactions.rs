@@ -1,7 +1,7 @@
 //! The transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
 //!
-//! Invariant: while a transaction commits, the next one gathers records. A third transaction begins only after the
-//! first one has its outcome.
+//! Invariant: while a transaction commits, records are already added to the next one. A third transaction begins only
+//! when the outcome of the first one is known.
 
 use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
@@ -19,7 +19,7 @@ pub struct Transactions<'a> {
     /// How many records are in the open transaction.
     records: u64,
     ending: Option<Committing<'a>>,
-    /// How many records are in a transaction whose abort has no outcome yet.
+    /// How many records are in a transaction whose abort was requested but not confirmed yet.
     aborting: u64,
     /// How many records were committed.
     pub committed: u64,
@@ -73,7 +73,7 @@ impl<'a> Transactions<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Sends a record in the open transaction without waiting. Returns `None` if no transaction is open.
+    /// Sends a record in the open transaction, without waiting for memory. Returns `None` if no transaction is open.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Option<Result<Delivery, SendError>> {
         Some(self.open.as_ref()?.try_send(record))
     }
@@ -112,8 +112,8 @@ impl<'a> Transactions<'a> {
         outcomes.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns a sentence about why no transaction can begin. If the previous transaction failed, this is its failure.
-    /// Otherwise it is `error`.
+    /// Returns a sentence about why no transaction can begin: the failure of the previous transaction, or `error` if
+    /// that did not fail.
     pub async fn refused(&mut self, error: &TransactionError) -> String {
         let cause = format!("no further transaction can begin: {}", self.settings.cause(error, Duration::ZERO));
         self.settled().await.err().unwrap_or(cause)
@@ -149,7 +149,7 @@ impl<'a> Transactions<'a> {
         })
     }
 
-    /// Returns sentences about the transactions that have no outcome yet.
+    /// Returns sentences about the transactions whose outcome is unknown.
     pub fn unsure(&self) -> Vec<String> {
         let timeout_ms = self.settings.timeout().as_millis();
         let aborting = (self.aborting > 0).then(|| {

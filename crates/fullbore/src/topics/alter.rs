@@ -53,7 +53,7 @@ pub fn run(alter: Alter) -> Result<(), Failure> {
     outcome
 }
 
-/// Adds partitions to each topic and prints the topic. Each altered topic is appended to `altered`.
+/// Adds partitions to each topic and prints the topic. Appends each altered topic to `altered`.
 fn add_partitions(
     cluster: &mut Cluster,
     alter: &Alter,
@@ -62,7 +62,7 @@ fn add_partitions(
 ) -> Result<(), Failure> {
     for topic in describe_topics(cluster, names, PARTITIONS_PER_ANSWER)? {
         let before = topic.partitions.len();
-        // The flag lists all partitions, as in Kafka, but the request only the new ones.
+        // The flag lists all partitions, as in Kafka, but the request must list only the new ones.
         let new = alter.replica_assignment.as_ref().map(|all| &all.0[before.min(all.0.len())..]);
         create_partitions(cluster, &topic.name, alter.partitions, new).map_err(refusal)?;
         output::words(&format!("Topic {} has {} partitions now, {before} before.", topic.name, alter.partitions));

@@ -21,8 +21,8 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the topics. If a named topic does not exist, none is deleted. If a topic cannot be deleted, the others still
-/// are.
+/// Deletes the topics. If a named topic does not exist, deletes none. If a topic cannot be deleted, still deletes the
+/// others.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

@@ -43,7 +43,7 @@ fn first_kept(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Deletes the records. If one partition fails, the others are still handled.
+/// Deletes the records. If one partition fails, still deletes the records of the others.
 pub fn run(delete: &DeleteRecords) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

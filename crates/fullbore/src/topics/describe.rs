@@ -92,7 +92,7 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
-    // A broker may refuse to report its directories. The damage is then left out.
+    // A broker may refuse to describe its data directories. The output then lacks the damage of this broker's logs.
     let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
         line(&document(&topics, &describe, &damage));
@@ -109,7 +109,8 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
     }
 }
 
-/// Returns the lines of one topic. If flags select partitions, the topic's own line is missing, as in kafka-topics.sh.
+/// Returns the lines of one topic. If flags select partitions, leaves out the topic's own line, as kafka-topics.sh
+/// does.
 fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
@@ -131,7 +132,8 @@ fn shown<'a>(
 ) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a ByBroker>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&ByBroker>)| {
-        // Only damage at the leader counts. A damaged log of a follower stops neither reads nor writes.
+        // Only damage of the leader's log matters here, because a damaged log of a follower prevents neither reads nor
+        // writes.
         let of_leader = damage.zip(partition.leader).and_then(|(damage, leader)| damage.get(&leader));
         let is_refused = of_leader.is_some_and(|damage| damage.is_refused);
         !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
@@ -169,8 +171,8 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// Returns the text at the end of the line of a partition with a damaged log, which Kafka does not have. If the
-/// partition has several replicas, the text names the broker.
+/// Returns the text that is appended to the line of a partition with a damaged log. Kafka's tool has no such text. If
+/// the partition has several replicas, the text names the broker.
 fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     let of_log = |(broker, damage): (&i32, &LogDamage)| {
         let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };
@@ -184,8 +186,8 @@ fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     damage.iter().map(of_log).collect()
 }
 
-/// Returns the damage as members of a JSON object: for all logs together, and also for each log if the partition has
-/// several replicas.
+/// Returns the damage as members of a JSON object: a summary of all logs, and if the partition has several replicas
+/// also an entry for each log.
 fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'static str, String)> {
     let members = |aside: Option<SetAside>, is_refused: bool| {
         let files = |aside: SetAside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]);
@@ -203,7 +205,7 @@ fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'s
     members(all, is_refused).chain(is_one_of_several.then(each)).collect()
 }
 
-/// Returns the topics as JSON. If the flags select no part of a topic, it is left out.
+/// Returns the topics as JSON. Leaves out topics of which the flags select nothing.
 fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
@@ -301,7 +303,8 @@ mod tests {
         }
     }
 
-    /// Returns the numbers of the partitions that these flags show, and `topic` for the topic's own line.
+    /// Returns the numbers of the partitions that the output with these flags contains, and `topic` if it has the
+    /// topic's own line.
     fn numbers(topic: &TopicDescription, typed: &str, damage: &DamagedLogs) -> Vec<String> {
         let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
         let lines = description(topic, &flags(typed), damage).into_iter();
@@ -318,7 +321,7 @@ mod tests {
             partition(3, None, &[3, 2]),
             // The ISR of this partition is empty, and its former members are in the ELR.
             TopicPartitionInfo { eligible: Some(vec![2, 3]), offline: vec![1, 2, 3], ..partition(4, None, &[]) },
-            // This partition has a dead follower that is still in the ISR.
+            // A follower of this partition is dead, but still in the ISR.
             TopicPartitionInfo { offline: vec![3], ..partition(5, Some(2), &[2, 1, 3]) },
         ];
         let topic = topic(partitions);

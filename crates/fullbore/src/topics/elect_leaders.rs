@@ -62,7 +62,7 @@ impl ElectionType {
     }
 }
 
-/// Elects the leaders. If one partition gets no leader, the others are still handled.
+/// Elects the leaders. If the election fails for one partition, still elects leaders of the others.
 pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
     elect.format.choose();
     let mut cluster = elect.at.cluster(client_id::TOPICS)?;

@@ -26,7 +26,7 @@ pub struct Offsets {
     time: i64,
 }
 
-/// Parses `--time`, which is a name, the number that stands for the name in Kafka's tool, or a time.
+/// Parses `--time`, which is a name such as `latest`, the number that Kafka's tool uses for the name, or a time.
 fn time(text: &str) -> Result<i64, String> {
     match text {
         "latest" => Ok(LATEST),
@@ -40,8 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints the offsets. Partitions without a leader, or without a record for the requested time, are left out, as in
-/// Kafka's tool. Refusals of leaders are printed to standard error, even with `--json`.
+/// Prints the offsets. Leaves out partitions without a leader, or without a record for the requested time, as Kafka's
+/// tool does. Prints errors of leaders to standard error, even with `--json`.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();

@@ -55,7 +55,7 @@ fn partition(value: &Value<'_>) -> Option<ListedPartition> {
         _ => None,
     };
     let partition = i32::try_from(number("partition")?).ok().filter(|partition| *partition >= 0)?;
-    // The offset may be missing. If it is there, it must be a number.
+    // The offset is optional, but must be a number.
     let offset = match member(value, "offset") {
         None => None,
         Some(_) => Some(number("offset")?),

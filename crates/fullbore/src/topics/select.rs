@@ -1,5 +1,5 @@
-//! Selects topics by regular expressions of their names. Refuses the command if a typed name has no topic, or if no
-//! topic matches.
+//! Selects topics by regular expressions of their names. A command fails if a typed name has no topic, or if no topic
+//! matches.
 
 use crate::client::Where;
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub struct Select {
 }
 
 impl Select {
-    /// Returns the pattern of the flag or of the names, if either is given.
+    /// Returns the pattern of the flag, or the names joined to a pattern. Returns `None` if the user has typed neither.
     pub fn pattern(&self) -> Option<String> {
         self.topic.clone().or_else(|| (!self.names.is_empty()).then(|| self.names.join(",")))
     }
@@ -52,8 +52,8 @@ pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Resul
     }
 }
 
-/// Returns the alternatives of `typed` that are plain names but not in `found`. If `typed` has groups, returns none,
-/// because a comma within a group does not separate alternatives.
+/// Returns those alternatives of the pattern `typed` that are plain names and match no topic in `found`. If the pattern
+/// has groups, returns none, because a comma within a group does not separate alternatives.
 fn absent(found: &[Text], typed: &str) -> Vec<String> {
     let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
     let is_plain = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
@@ -67,7 +67,7 @@ fn absent(found: &[Text], typed: &str) -> Vec<String> {
     }
 }
 
-/// Returns the names of the matching topics, each with true if the topic is internal.
+/// Returns the name of each matching topic, with true if the topic is internal.
 pub fn matching(
     cluster: &mut Cluster,
     pattern: Option<&str>,
@@ -82,8 +82,9 @@ pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: 
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Returns the filter for an include list like Kafka's. Commas separate alternatives, and blanks and outer quotes are
-/// dropped. The filter takes the name of a topic, and true if the topic is internal. Errors name `flag`.
+/// Returns a filter of topics by a pattern with the syntax of Kafka's tools. Commas separate alternatives. Blanks and
+/// outer quotes are ignored. The filter's arguments are the name of a topic, and true if the topic is internal. Error
+/// messages name `flag`.
 pub fn topic_filter(
     flag: &str,
     pattern: Option<&str>,

@@ -1,4 +1,4 @@
-//! The topics that a command will change. They are named, or they match a pattern and the user confirms them.
+//! The topics that a command will change. The user names them, or types a pattern and confirms the matching topics.
 //!
 //! Invariant: a pattern never selects an internal topic. Without --yes, no topic that matches a pattern is changed
 //! before the user confirms.
@@ -37,13 +37,13 @@ struct Hits {
     named: Vec<Text>,
     /// The topics that a pattern matches.
     matched: Vec<Text>,
-    /// Internal topics that a pattern matches. They are not selected.
+    /// The internal topics that a pattern matches, which are not changed.
     spared: Vec<Text>,
 }
 
 impl TopicTarget {
     /// Returns the existing topics to change. Without --yes, the user must first confirm those that match a pattern.
-    /// `verb` is the change, such as delete.
+    /// `verb` names the change in the question, such as delete.
     ///
     /// # Errors
     /// Fails if the cluster fails, if a name has no topic, if a pattern matches only internal topics, or if the user
@@ -95,8 +95,9 @@ impl TopicTarget {
 }
 
 impl Hits {
-    /// Sorts topics by how the user has selected them: by name, or by a pattern. Each topic comes with true if it is
-    /// internal. The exact name of a topic selects only that topic, although its dots would match other letters.
+    /// Divides topics into those that the user has named and those that match a pattern. In `topics`, internal topics
+    /// are marked with true. The exact name of a topic selects only that topic, although as a pattern its dots would
+    /// match any letter.
     fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
         let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
         let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);

@@ -86,8 +86,8 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to abort a transaction that is open at its coordinator. Kafka's tool would abort it. The producer would then
-/// not be fenced, and would commit its other records.
+/// Refuses to abort a transaction that is open at its coordinator. Kafka's tool aborts it nevertheless. The producer is
+/// then not fenced, and commits its records in other partitions.
 ///
 /// # Errors
 /// Fails if the transaction is open at its coordinator, or if a coordinator does not respond.
@@ -104,7 +104,7 @@ fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id:
     found.map_or(Ok(()), |open| Err(coordinated_refusal(&open, now_ms())))
 }
 
-/// Returns the refusal to abort a transaction that is open at its coordinator, with the next step.
+/// Returns the error, with the next step, if the user wants to abort a transaction that is open at its coordinator.
 fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
     let id = name(&open.transactional_id);
     let age = open.start_ms.map_or_else(String::new, |start| {
@@ -119,8 +119,8 @@ fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
     ))
 }
 
-/// Ends the transaction of a transactional id. An unknown id is refused, because fencing would create the id and hide
-/// the mistake.
+/// Ends the transaction of a transactional id. Refuses an unknown id, because fencing would create this id and thus
+/// hide a typing error.
 pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
     let id = name(&of.transactional_id);

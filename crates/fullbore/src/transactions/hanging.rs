@@ -1,8 +1,7 @@
 //! `transactions find-hanging` finds open transactions that no coordinator will end.
 //!
-//! As in Kafka's tool, a transaction is a candidate once its producer has written no record for longer than a
-//! transaction may last. A candidate hangs if no coordinator has a transaction of the producer that contains the
-//! partition.
+//! As in Kafka's tool, a transaction may hang if its producer has written no record for longer than a transaction may
+//! last. It does hang if no coordinator has a transaction of this producer that includes the partition.
 
 use super::{now_ms, print};
 use crate::client::Where;
@@ -98,7 +97,8 @@ pub fn run(of: &FindHanging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the partitions to check: those of the topic, or all that have the broker as leader or replica.
+/// Returns the partitions to check: those of the topic, or all partitions of which the broker is the leader or a
+/// replica.
 fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i32)>, ClientError> {
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
@@ -128,7 +128,8 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 /// Removes the transactions that a coordinator will end.
 ///
 /// # Errors
-/// Returns [`ClientError`] if a coordinator does not respond, because its transactions may hang or not.
+/// Returns [`ClientError`] if a coordinator does not respond, because it is then unknown which of its transactions
+/// hang.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -144,8 +145,8 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     Ok(hanging)
 }
 
-/// Returns the open transaction of a producer that contains the partition, as its coordinator describes it. Returns
-/// `None` if there is none. `listed` has the transactional ids of all coordinators.
+/// Returns the open transaction of a producer, as its coordinator describes it, if this transaction includes the
+/// partition. Returns `None` if there is none. `listed` has the transactional ids of all coordinators.
 ///
 /// # Errors
 /// Returns [`ClientError`] if a coordinator does not respond.

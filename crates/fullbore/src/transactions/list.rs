@@ -10,7 +10,7 @@ use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{TransactionDescription, TransactionListing, describe_transaction, list_transactions};
 
-/// With this duration, the filter admits all transactions.
+/// The value of the duration filter with which brokers list all transactions.
 const ALL: i64 = -1;
 
 #[derive(Args, Debug)]

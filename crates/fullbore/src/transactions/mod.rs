@@ -110,7 +110,7 @@ fn print(rows: &[Vec<String>]) {
 }
 
 /// Returns the table in the form of kafka-transactions.sh. Columns are as wide as their longest cell, and each is
-/// followed by a tab. A cell that is wider than [`WIDTH_MAX`] does not widen its column. Kafka's tool would pad every
+/// followed by a tab. A cell that is wider than [`WIDTH_MAX`] does not widen its column, while Kafka's tool pads every
 /// row to the width of such a cell.
 fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);

@@ -15,7 +15,7 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
     let refused = format!("{program} groups describe --group h --bootstrap-server {}", place.broker.address());
     assert!(!place.ok("groups list --state").contains('\x1b'));
     for (line, marked) in [(table, "\x1b[1mGROUP "), (refused, "\x1b[1;31mfullbore:\x1b[0m consumer group 'h'")] {
-        // The command runs on a terminal, which `script` provides.
+        // The program `script` gives the command a terminal.
         let on_terminal = |unwanted: &str| {
             let mut script = Command::new("script");
             script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
@@ -30,7 +30,7 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
     }
 }
 
-/// Returns the examples in a command's help as a user would type them.
+/// Returns the examples in a command's help as the user would type them.
 fn examples(command: &str) -> Vec<String> {
     let (status, help, _) = fullbore(&format!("{command} --help"));
     assert_eq!(status, Some(0), "{command}");

@@ -17,7 +17,7 @@ fn fullbore(line: &str) -> ToolOutput {
     output_of(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
 }
 
-/// The broker against which command lines run.
+/// The broker to which the tested commands connect.
 struct Place {
     broker: Broker,
 }
@@ -101,7 +101,7 @@ fn a_pattern_on_a_terminal_deletes_topics_after_a_yes() {
     ["test-1", "test-2"].iter().for_each(|topic| drop(place.ok(&format!("topics create --topic {topic}"))));
     let program = env!("CARGO_BIN_EXE_fullbore");
     let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address());
-    // The command runs on a terminal, which `script` provides.
+    // The program `script` gives the command a terminal.
     let answered = |answer: &str| {
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -164,8 +164,8 @@ fn internal_topics_are_described_unless_excluded() {
     };
     assert_eq!(described(""), ["__consumer_offsets", "a"]);
     assert_eq!(described("--exclude-internal"), ["a"]);
-    // The number of partitions of `__consumer_offsets` decides which coordinator a group has, so it cannot grow.
-    // Deleting the whole topic is permitted, and groups then start over.
+    // The number of partitions of `__consumer_offsets` determines the coordinator of each group, so partitions cannot
+    // be added. The topic may be deleted. Groups then lose their offsets and start again.
     let refused = place.refused("topics alter --topic __consumer_offsets --partitions 60");
     assert!(refused.contains("it determines the partitions of groups"), "{refused}");
     place.ok("topics delete --topic __consumer_offsets");
@@ -281,7 +281,7 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     assert_eq!((status, stderr.as_str()), (Some(0), "\nConsumer group 'g' has no active members.\n"));
     let before = lags(&described);
     assert_eq!((before.len(), before.iter().sum::<i64>()), (2, 100), "{described}");
-    // All records may be in one partition, so the test takes a partition that has records.
+    // All records may be in one partition, so the test looks for a partition that has records.
     let full = usize::from(before[0] == 0);
     place.ok(&format!("groups reset-offsets --group g --topic a:{full} --shift-by 1 --execute"));
     let (_, described, _) = place.run("groups describe --group g --offsets");
@@ -357,8 +357,8 @@ fn offsets_of_many_groups_are_reset_with_few_requests() {
     };
     let counts =
         |all: &[(&str, usize)]| all.iter().map(|(api, sent)| ((*api).to_owned(), *sent)).collect::<BTreeMap<_, _>>();
-    // FindCoordinator is sent for the description and again for the commit. Metadata is sent for the partitions and
-    // again for their leaders.
+    // FindCoordinator is sent twice, for the description and for the commit. Metadata is also sent twice, for the
+    // partitions and for their leaders.
     let first = reset("--topic a --to-latest");
     let described = [("ConsumerGroupDescribe", 1), ("DescribeGroups", 1), ("FindCoordinator", 2)];
     assert_eq!(first, counts(&[&described[..], &[("Metadata", 2), ("ListOffsets", 1)]].concat()));
@@ -429,7 +429,7 @@ fn an_unusable_address_is_reported_with_its_mistake() {
     let (status, _, stderr) = fullbore("topics list --bootstrap-server 127.0.0.1:99999");
     let reported = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
     assert!(status == Some(1) && stderr.starts_with(reported), "{stderr}");
-    // This name never resolves (RFC 2606), whether or not there is a name server.
+    // RFC 2606 guarantees that this name never resolves, with or without a name server.
     for command in ["topics list", "consume --topic t", "produce --topic t", "perf consume --topic t --num-records 1"] {
         let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server nowhere.invalid:9092"));
         assert_eq!(status, Some(1), "{command}: {stderr}");

@@ -1,4 +1,4 @@
-//! Tests of commands whose broker is on a machine that hangs. The system accepts connections, but the broker does not
+//! Tests of commands whose broker hangs: the operating system still accepts connections, but the broker does not
 //! respond.
 
 use crate::hangs::{ended, spawn};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 const PERF: [&str; 5] = ["perf", "--num-records", "1", "--topic", "t"];
 
-/// Returns one command line for every client command. Those that need a topic use `t`.
+/// Returns one command line for every client command. Commands that need a topic use `t`.
 fn commands() -> Vec<Vec<&'static str>> {
     let [perf, flags @ ..] = PERF;
     let mut all: Vec<Vec<&str>> = [
@@ -49,7 +49,7 @@ fn every_command_at_a_hung_broker_ends_at_its_timeout() {
     }
 }
 
-/// Reads the first line of standard error. The caller can read the rest.
+/// Reads the first line of standard error. The caller can read the remaining lines.
 fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr>) {
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -57,7 +57,8 @@ fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr
     (line, stderr)
 }
 
-/// Starts a command with a long timeout, because a loaded machine needs some time to signal all commands.
+/// Starts a command with a long timeout, because on a busy machine the test needs some time to send signals to all
+/// commands.
 fn waiting(command: &[&str], address: &str) -> Child {
     spawn(&[command, &["--timeout", "60000"]].concat(), address)
 }
@@ -111,7 +112,8 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {
         let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address());
-        // `script` gives the command a terminal. The input of `script` stays open, so the command gets no input.
+        // `script` gives the command a terminal. The test never closes or writes the input of `script`, so the command
+        // waits for input.
         let mut script = Command::new("script");
         script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = script.spawn() else {

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long a wait may take before it is considered hung. No speed is tested.
+/// How long a wait may take before it counts as hung. It is long, because no speed is tested.
 const LONG: Duration = Duration::from_secs(60);
 /// Settings with which members quickly notice changes and readers quickly find new topics.
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
@@ -22,7 +22,8 @@ fn broker() -> Broker {
     ])
 }
 
-/// Returns the lines of standard error as the command prints them. [`ended`] does not return them again.
+/// Returns a receiver of the lines of standard error while the command runs. [`ended`] does not return these lines
+/// again.
 fn complaint_lines(child: &mut Child) -> Receiver<String> {
     let (reports, reported) = channel();
     let stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -122,7 +123,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "a"], line.repeat(30_000).as_bytes()).good();
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
-    // The test does not read the output. The command has therefore read only a part of both topics when one is deleted.
+    // The test does not read the output, so the command has read only a part of each topic when one of them is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], broker.address());
     let reported = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -194,7 +195,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         create(&broker, "kept", "1");
         produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
         produce(&broker, &["-t", "kept"], b"k\n").good();
-        // With this interval, only the end of the command commits. The topic is recreated before that.
+        // With this interval, the command commits only at its end, after the topic was recreated.
         let flags = ["consume", "-t", "t", "-t", "kept", "-G", "g", "--from-beginning", "--group-protocol", protocol];
         let interval = ["-X", "auto.commit.interval.ms=600000"];
         let mut child = spawn(&[&flags[..], &interval].concat(), broker.address());
@@ -209,8 +210,8 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         let (status, reported) = ended(child, protocol);
         assert_eq!(status, Some(0), "{reported}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // The member might already have read the three records of the recreated topic. A larger offset would be of the
-        // deleted topic.
+        // The member might already have read the three records of the recreated topic. A larger offset would be a
+        // position in the deleted topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

@@ -1,4 +1,4 @@
-//! Tests of `fullbore consume --group`. Members share partitions, die, return, and continue at the group's offsets.
+//! Tests of `fullbore consume --group`. Members share partitions, die, join again, and continue at the group's offsets.
 
 use super::{Broker, complaints, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long any wait in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The flags of each kind of member.
+/// The flags of members with each kind of assignor and group protocol.
 const WAYS: [&[&str]; 4] = [
     &[],
     &["-X", "partition.assignment.strategy=roundrobin"],
@@ -124,7 +124,7 @@ fn numbers(from: u32, to: u32) -> BTreeSet<String> {
 
 fn send(broker: &Broker, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n}\n")).collect();
-    // Each batch has one record, so that the records spread over all partitions.
+    // Each batch has one record, so that the producer distributes the records over all partitions.
     produce(broker, &["-t", "t", "-X", "batch.size=0"], lines.as_bytes()).good();
 }
 
@@ -280,13 +280,13 @@ fn refusals_of_a_group_are_reported() {
     assert!(reported.status == Some(2) && reported.stderr.contains("cannot be used with"), "{}", reported.stderr);
 }
 
-/// Sends lines of 10,000 bytes. They begin with the numbers from `from` to before `to`.
+/// Sends lines of 10,000 bytes. Each begins with a number; the first is `from`, and the last is `to` - 1.
 fn send_long(broker: &Broker, partition: &str, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n:<9999}\n")).collect();
     produce(broker, &["-t", "t", "-p", partition], lines.as_bytes()).good();
 }
 
-/// Reads lines into `seen` until `goes_on` returns false. Returns false if the output ends before that.
+/// Reads lines into `seen` until `goes_on` returns false. Returns false if the output ends first.
 fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut line = String::new();
     while goes_on() {
@@ -323,7 +323,7 @@ impl Heartbeats {
         Heartbeats(heartbeats)
     }
 
-    /// Waits for more heartbeats. With these, the member has received the group's state, and has reacted to it.
+    /// Waits for more heartbeats, so that the member has received the group's state and has reacted to it.
     fn wait_for_more(&self) {
         let before = self.0.load(Ordering::Relaxed);
         until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
@@ -345,8 +345,8 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // While the test reads no output, the first member is blocked in a write and gives up no partition. Therefore the
-    // test reads 20 lines between two checks of the group.
+    // If the test reads no output, the first member is blocked in a write and does not give up partitions. The test
+    // therefore reads 20 lines before each check of the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -402,8 +402,8 @@ fn a_member_with_exit_gets_partitions_that_another_gives_up_first() {
     ends_well(first);
 }
 
-/// The second member has no partition until the session of the killed member ends. Meanwhile its heartbeats are
-/// frequent, and it must not take its empty assignment for the final one.
+/// The second member has no partition until the session of the killed member expires. Its many heartbeats until then
+/// must not make it treat its empty assignment as final.
 #[test]
 fn a_member_with_exit_waits_for_the_end_of_a_killed_members_session() {
     let broker = Broker::start(&[
@@ -457,8 +457,8 @@ fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record is sent every 50 ms until the test is over. The second member joins once records have come for
-        // longer than the first member's --timeout-ms.
+        // A record is sent every 50 ms until the test is over. The second member joins after the first one has received
+        // records for longer than its own --timeout-ms.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });
@@ -482,8 +482,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // The output of a partition is shorter than a chunk. The first member may therefore have read many records that it
-    // has not yet written when the rebalance closes its output.
+    // The output of a partition is shorter than a chunk. When the rebalance closes its outlet, the first member may
+    // therefore have read many records that it has not written.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -505,7 +505,7 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
 }
 
 /// `timeout` of coreutils signals the command and also the command's process group. In an earlier version, the second
-/// signal ended the program before the member had left.
+/// signal ended the program before the member had left its group.
 #[test]
 fn a_repeated_signal_lets_a_joining_member_leave() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
@@ -516,9 +516,9 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
-    // The frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge, but of
-    // five at least two arrive separately. One shell sends all five, because separate processes might be slow on a
-    // loaded machine. A second signal that is more than a quarter of a second late would end the command.
+    // The broker is frozen, so that the member cannot leave before the last signal. The kernel may merge simultaneous
+    // signals, but of five at least two arrive separately. One shell sends all five within a quarter of a second, after
+    // which a second signal would end the command. Separate processes might be too slow on a busy machine.
     broker.freeze();
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long a wait may take before it is considered hung. No speed is tested. The limit is below 30 s, after which
-/// clients give up a silent broker.
+/// How long a wait may take before it counts as hung. No speed is tested. The limit is below the 30 s after which
+/// clients give up a broker that does not respond.
 const LONG: Duration = Duration::from_secs(25);
 
 /// Accepts connections and never responds to them. Passes each connection to the returned channel.
@@ -30,7 +30,7 @@ pub fn spawn(arguments: &[&str], servers: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Waits until a command ends. Returns its exit status and its complaints.
+/// Waits until a command ends. Returns its exit status and its standard error.
 pub fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let deadline = Instant::now() + LONG;
     while child.try_wait().expect("a child").is_none() {
@@ -102,7 +102,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n").good();
-    // Nothing listens on the first two addresses.
+    // No program listens on the first two addresses.
     let servers = format!("{NO_LISTENER},127.0.0.1:2,{}", broker.address());
     for command in [
         &["consume", "-t", "t", "-e", "--from-beginning"][..],
@@ -115,7 +115,8 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
         &["produce", "-t", "t"],
     ] {
         let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
-        // A command may succeed and still complain, for example that the group has no members at the moment.
+        // A command that succeeds may still print a remark to standard error, for example that the group has no
+        // members.
         assert_eq!(status, Some(0), "{command:?}: {complaint}");
     }
 }
@@ -199,7 +200,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
         let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), broker.address());
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
-        // The reader is frozen until the topic is created again, so that it never finds the topic missing.
+        // The reader is frozen until the topic is created again, so that it never notices that the topic was missing.
         freeze(&child);
         run(&broker, &["topics", "delete", "--topic", topic], b"").good();
         create(&broker, topic, "1");

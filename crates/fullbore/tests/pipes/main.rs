@@ -1,4 +1,4 @@
-//! Tests of `fullbore produce` and `fullbore consume`, which run as processes: pipes, exit status and messages.
+//! Tests of `fullbore produce` and `fullbore consume` as processes: pipes, exit status and messages.
 //! `tests/clients/fullbore.sh` compares their formats with kcat's.
 
 mod frozen;
@@ -24,7 +24,8 @@ struct Ended {
 }
 
 impl Ended {
-    /// Returns the output. The command must have succeeded without complaints.
+    /// Returns standard output. Panics unless the command has succeeded, with no lines on standard error except reports
+    /// of waits.
     fn good(self) -> Vec<u8> {
         assert_eq!((self.status, complaints(&self.stderr).as_str()), (Some(0), ""));
         self.stdout
@@ -34,7 +35,7 @@ impl Ended {
         String::from_utf8(self.good()).expect("UTF-8")
     }
 
-    /// Returns the message. The command must have failed.
+    /// Returns the error message. Panics unless the command has failed.
     fn failure(self) -> String {
         assert_eq!(self.status, Some(1), "{}", self.stderr);
         complaints(&self.stderr)
@@ -77,12 +78,12 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Suspends the process, as if its machine hung. Waits for every thread, because one thread takes SIGSTOP and the
-/// others run until it has done so.
+/// Suspends the process, as if its machine hung. Waits until every thread has stopped: one thread handles SIGSTOP, and
+/// until then the others continue to run.
 fn freeze(child: &Child) {
     signal(child, "STOP");
     let tasks = format!("/proc/{}/task", child.id());
-    // A thread that has ended counts as suspended.
+    // A thread that has ended in the meantime counts as suspended.
     let stands =
         |task: DirEntry| fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "));
     until("all its threads stand still", || fs::read_dir(&tasks).expect("our child").flatten().all(stands));
@@ -97,11 +98,11 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a write to the pipe would block, whatever the pipe's size is. A user who has many pipes gets pipes of
-/// one page.
+/// Waits until a write to the pipe would block. Does not assume a size of the pipe, because a user with many pipes gets
+/// pipes of one page.
 fn until_full(pipe: &impl AsFd) {
-    // The writing end is opened once more. The test must close it before the reader continues, because the reader would
-    // otherwise never see the end of the pipe.
+    // This opens the writing end once more. It must be closed before the reader continues, because otherwise the reader
+    // would never reach the end of the pipe.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     let end = fs::OpenOptions::new().write(true).open(path).expect("a pipe of ours");
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -258,7 +259,8 @@ fn a_slow_reader_gets_all_and_a_lost_one_ends_the_command() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
-    // The pipe is full. The broker has more records than fit into the pipe and the queue, so the reader sets the pace.
+    // The pipe is full. The broker has more records than fit into the pipe and the queue, so the command can only
+    // continue as fast as the test reads.
     until_full(stdout.get_ref());
     stdout.read_to_string(&mut read).expect("the rest");
     assert!(read == line.repeat(30_000), "every line");
@@ -282,8 +284,8 @@ fn the_time_of_a_slow_reader_does_not_count_as_silence() {
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // A broker counts as late after fetch.max.wait.ms plus a second, which is 5 s here. The first --timeout-ms is
-    // slightly shorter, and the second is longer. Both timeouts are long enough for a busy machine.
+    // A broker is late after fetch.max.wait.ms plus a second, which is 5 s here. The test runs the command with a
+    // --timeout-ms slightly below 5 s, and with one above. Both are long enough for a busy machine.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -325,8 +327,8 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
 fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    // The lingering record is only written because the end of the command flushes it. When the signal arrives, the
-    // command may not have the topic's metadata yet.
+    // The record lingers, so it is written only because the command flushes it at its end. When the signal arrives, the
+    // command may not know the topic's metadata yet.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");
@@ -349,7 +351,7 @@ fn a_producer_without_a_reader_of_its_answers_writes_all_records() {
     stdin.write_all(b"0\n").expect("it reads");
     stdout.read_line(&mut String::new()).expect("an answer");
     drop(stdout);
-    // The acknowledgement that cannot be printed may be that of the first or of the second record.
+    // The command may fail to print the first record's acknowledgement or the second one's.
     let lines: String = (1..100_000).map(|n| format!("{n}\n")).collect();
     for part in lines.as_bytes().chunks(lines.len() / 3) {
         stdin.write_all(part).expect("it reads on");
@@ -384,7 +386,7 @@ fn a_new_partition_of_the_topic_accepts_records() {
 fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
-    // Extracts the command that a message suggests between backquotes, split into words.
+    // Returns the words of the command that a message suggests between backquotes.
     let typed = |reported: &str| -> Vec<String> {
         let command = reported.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
         command.unwrap_or_else(|| panic!("{reported}")).split(' ').map(str::to_owned).collect()

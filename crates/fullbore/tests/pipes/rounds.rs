@@ -1,9 +1,9 @@
-//! Tests of how often a command waits for its broker before it has written or read its first record. How long it waits
-//! is not tested.
+//! Tests of how many round trips a command needs before it has written or read its first record. No test measures their
+//! duration.
 //!
-//! A round is the group of requests that a command sends without waiting for a response. A relay forwards them and
-//! holds their responses until the round's last request has arrived. If a command waits more often than planned, it
-//! sends a request that is in no round.
+//! A round is a group of requests that a command must send without waiting for a response. A relay forwards them, and
+//! holds their responses back until the last request of the round has arrived. If a command needs more rounds than
+//! planned, the relay counts a request that belongs to no round.
 
 use crate::hangs::{ended, spawn};
 use fullbore_tests::{Broker, stable_ports};
@@ -31,13 +31,13 @@ struct State {
     done: usize,
     /// The requests of the current round that have arrived.
     came: Vec<ApiKey>,
-    /// The requests that belong to no round.
+    /// The requests that were in none of the planned rounds.
     others: Vec<String>,
     connections: usize,
 }
 
 impl Shared {
-    /// Notes a request. Returns how many rounds must be complete before its response may pass.
+    /// Counts a request. Returns how many rounds must be complete before the relay may forward its response.
     fn take(&self, key: ApiKey) -> usize {
         let mut state = self.state.lock().expect("not poisoned");
         let round = state.done;
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// Returns the next frame with its length prefix. `None` at the end of the stream.
+/// Returns the next frame with its length prefix, or `None` at the end of the stream.
 fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame).ok()?;
@@ -76,7 +76,7 @@ fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 impl Relay {
-    /// Starts a broker behind a relay, whose address the broker advertises.
+    /// Starts a relay, and a broker that advertises the relay's address.
     fn start(rounds: &[&[ApiKey]], sets: &[&str], prepare: &[&[&str]]) -> (Broker, Relay) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
@@ -92,7 +92,7 @@ impl Relay {
             changed: Condvar::new(),
         };
         let relay = Relay { port, shared: Arc::new(shared) };
-        // The requests of the preparation are not counted.
+        // The test's own requests, which prepare the topic, are not counted.
         let open = Arc::new(Shared { rounds: Vec::new(), state: Mutex::default(), changed: Condvar::new() });
         let (target, counted) = (own, relay.shared.clone());
         let is_prepared = Arc::new(Mutex::new(false));
@@ -113,7 +113,7 @@ impl Relay {
         (broker, relay)
     }
 
-    /// Returns the address of the relay under another host name than the advertised one.
+    /// Returns the address of the relay with a host name that differs from the advertised one.
     fn address(&self) -> String {
         format!("localhost:{}", self.port)
     }
@@ -134,7 +134,7 @@ impl Relay {
 }
 
 fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
-    // Without Nagle's algorithm, a short response does not wait for an acknowledgement.
+    // With Nagle's algorithm, a short response would wait for an acknowledgement.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
     let (mut answers, mut requester) = (copy(&server), copy(&client));
@@ -181,8 +181,8 @@ fn a_first_record_is_read_after_a_connection_and_four_rounds() {
 
 #[test]
 fn a_classic_group_reads_its_first_record_after_two_connections_and_five_rounds() {
-    // Three connections serve the membership, the offsets, and the leaders with the start offsets. A fourth for fetches
-    // is opened at the same time.
+    // The command uses three connections, for its membership, for committed offsets, and for leaders and start offsets.
+    // At the same time it opens a fourth one for fetches.
     let rounds: [&[ApiKey]; 5] = [
         &[ApiVersions, ApiVersions, ApiVersions],
         &[FindCoordinator, JoinGroup, FindCoordinator, Metadata, ApiVersions],

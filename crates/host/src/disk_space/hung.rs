@@ -2,20 +2,20 @@
 //! volume is gone.
 //!
 //! Time is divided into rounds, and each write is counted in the round in which it begins. A round ends when all writes
-//! of the previous round have returned, so a round that lasts for seconds means that a write hangs. Only polls read a
-//! clock, so that writes stay cheap.
+//! of the previous round have returned. If a round lasts for seconds, a write of the previous round hangs. Only polls
+//! read a clock, so that writes stay cheap.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a write may take before it counts as hung. A busy disk may need one or two seconds, for example to commit
-/// its journal or because a volume is throttled. A leader waits much longer before it drops a follower from the ISR
-/// (`replica.lag.time.max.ms`, 30 s).
+/// How long a write may take before it counts as hung. A healthy disk may need one or two seconds, for example for a
+/// commit of its journal or if a volume is throttled. A leader waits much longer before it drops a follower from the
+/// ISR (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// The time between two polls. If a poll is much later, the process itself was stopped. Only two intervals then count
-/// as time in which a write may have hung.
+/// The time between two polls. If a poll is much later, the process itself was stopped. The poll then adds only two
+/// intervals to the time for which a write may have hung.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts the writes that have begun and not returned yet.
@@ -23,7 +23,7 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 pub struct WritesUnderWay {
     /// The number of the current round.
     round: AtomicUsize,
-    /// How many writes are running that began in even rounds, and in odd rounds.
+    /// The numbers of running writes that began in even rounds, and of those that began in odd rounds.
     under_way: [AtomicUsize; 2],
     polled: Mutex<LastPoll>,
     hangs: AtomicBool,
@@ -39,7 +39,7 @@ struct LastPoll {
 /// A running write. It counts as running until this guard is dropped.
 pub struct WriteUnderWay<'a>(&'a AtomicUsize);
 
-/// A change that a poll has found.
+/// The change since the previous poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HungChange {
     /// A write hangs.
@@ -67,8 +67,8 @@ impl WritesUnderWay {
         WriteUnderWay(count)
     }
 
-    /// Checks at the time `now` whether a write hangs. Returns what has changed since the last poll, if anything. Must
-    /// be called every [`POLL_INTERVAL`].
+    /// Checks at the time `now` whether a write hangs, and returns the change since the previous poll, if there is one.
+    /// The caller must poll every [`POLL_INTERVAL`].
     pub fn poll(&self, now: Instant) -> Option<HungChange> {
         let mut polled = self.polled.lock();
         let passed = now.saturating_duration_since(polled.at);

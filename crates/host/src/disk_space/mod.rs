@@ -1,11 +1,12 @@
-//! Watches the free space on the data directory's disk, and manages the disk reserve, which allows deletions on a full
-//! disk. `hung` detects writes that do not return. `new_files` detects that no files can be created, which has the same
-//! consequences as a full disk. `place` detects a directory that is no longer at its path.
+//! Watches the free space on the data directory's disk, and manages the disk reserve for deletions on a full disk.
+//!
+//! `hung` detects writes that do not return. `new_files` detects that no files can be created, which has the same
+//! consequences as a full disk. `place` detects that the directory was moved or unmounted.
 //!
 //! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of it for work that
-//! frees space. For example, the deletion of a topic or of records must be recorded before it frees space. Free space
-//! then goes to the reserve before anything else. Until the reserve is complete again, no other records or metadata are
-//! written. Retention and the control plane do the work that frees space.
+//! frees space, because even a deletion must first be recorded on the disk. Space that becomes free first refills the
+//! reserve. Until the reserve is complete again, no other records or metadata are written. Retention and the control
+//! plane do the work that frees space.
 //!
 //! Invariant: only [`DiskSpace::freeing`] uses space that the reserve has released. All other writers need a
 //! [`WritePermit`], unless they only rewrite a few small files.
@@ -35,19 +36,19 @@ use place::Place;
 
 /// The name of the reserve's file in the data directory.
 const FILE: &str = "disk-reserve";
-/// A file that is written and removed at once, to find out whether free space can really be used.
+/// The name of a file that the broker writes and removes at once, to test whether it can really use the free space.
 const PROBE: &str = "disk-probe";
 /// The reserve takes at most this fraction of the file system (one sixteenth).
 const SHARE: u64 = 16;
 /// The size of a block of the file system.
 const BLOCK: u64 = 4096;
-/// Minimum number of free bytes for a disk to stop counting as full.
+/// Minimum number of free bytes at which a full disk no longer counts as full.
 const FREE_MIN: u64 = 256 << 10;
-/// Minimum number of free bytes, in addition to the reserve, for a broker to rejoin ISRs.
+/// Minimum number of free bytes, in addition to the reserve, at which a broker may rejoin ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
-/// How much of the remaining reserve is released at each attempt: first a sixteenth, then a quarter, then all of it.
-/// The first parts are small, because another program might take the released space. If the broker is then killed, most
-/// of the reserve is left for its next start.
+/// The fraction of the remaining reserve that each attempt releases: a sixteenth, then a quarter, then all of it. The
+/// first attempts release little, because another program might use up the released space. If the broker is then
+/// killed, most of the reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// How long a disk must have had space again before the log reports this.
 const ROOM_LOGGED_AFTER: Duration = Duration::from_secs(5);
@@ -61,25 +62,26 @@ pub struct DiskSpace {
     place: Place,
     /// The size of the complete reserve in bytes.
     wanted: u64,
-    /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
+    /// True if the reserve is complete. Each [`WritePermit`] holds the read lock, so that the reserve is not released
+    /// during a write.
     whole: RwLock<bool>,
-    /// How many calls are freeing space at the moment, with the help of a released part of the reserve. The reserve is
-    /// not completed while there are such calls.
+    /// Number of running calls that free space with the help of a released part of the reserve. Until they have ended,
+    /// other writers do not complete the reserve.
     releases: AtomicUsize,
-    /// True after a write has found no space, until at least [`FREE_MIN`] bytes are free again.
+    /// True after a write has failed on the full disk, until at least [`FREE_MIN`] bytes are free again.
     full: AtomicBool,
     /// True if the last check found enough free space, in addition to the reserve, to rejoin ISRs.
     ample: AtomicBool,
-    /// Finds out whether files can be created in the directory.
+    /// The test of whether files can be created in the directory.
     files: NewFiles,
-    /// The appends that are running.
+    /// The running appends, to detect those that hang.
     writes: WritesUnderWay,
-    /// True while a write hangs, as far as the last poll has found.
+    /// True if the last poll found a write that hangs.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
-    /// Limits how often the log reports a full disk.
+    /// The rate limit of log lines about a full disk.
     line: LogRateLimit,
-    /// Limits how often the log reports a shortage of descriptors or memory.
+    /// The rate limit of log lines about a shortage of descriptors or memory.
     shortage_line: LogRateLimit,
 }
 
@@ -88,7 +90,7 @@ pub struct DiskSpace {
 struct Times {
     /// True if the last log line reported a full disk.
     says_full: bool,
-    /// The time since which the disk has space; `None` while it is full.
+    /// When the disk last stopped being full; `None` while the disk is full.
     room: Option<Instant>,
     /// When the system last refused to allocate the reserve.
     refused: Option<Instant>,
@@ -106,7 +108,7 @@ pub struct WritePermit<'a> {
     _append: Option<WriteUnderWay<'a>>,
 }
 
-/// Returns the size of the reserve on a file system of `total` bytes, if the setting is `configured`.
+/// Returns the size of the reserve in bytes. `configured` is the setting, and `total` the size of the file system.
 fn reserve_of(configured: u64, total: u64) -> u64 {
     configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
 }
@@ -139,7 +141,7 @@ impl DiskSpace {
             shortage_line: LogRateLimit::default(),
         };
         if wanted == 0 {
-            // Remove the reserve of an earlier process.
+            // The reserve is turned off, so remove the file of an earlier process.
             let _ = fs::remove_file(space.path());
         }
         let taken = space.take(&mut space.whole.write());
@@ -152,7 +154,7 @@ impl DiskSpace {
     }
 
     /// Creates the state of a disk that has no space for the reserve. The reserve stays incomplete, because the next
-    /// attempt to allocate it is an hour away.
+    /// attempt to allocate it is more than an hour away.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_room(directory: &Path) -> DiskSpace {
         let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(directory, 0) };
@@ -177,8 +179,8 @@ impl DiskSpace {
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // If the last line reported free space, log this line even beyond the limit, because the last line must show
-        // the current state.
+        // If the last line reported free space, this line must be logged even beyond the limit. Otherwise the last line
+        // in the log would be wrong.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
@@ -190,7 +192,7 @@ impl DiskSpace {
         }
     }
 
-    /// Records that the reserve cannot be completed. The disk counts as full, unless there was only a shortage of
+    /// Records that the reserve cannot be completed. The disk then counts as full, except during a shortage of
     /// descriptors or memory.
     fn note_incomplete(&self) {
         if !self.times.lock().is_short {
@@ -205,7 +207,7 @@ impl DiskSpace {
         }
     }
 
-    /// Records why the reserve was not allocated.
+    /// Records that the allocation of the reserve failed, and whether descriptors or memory were short.
     fn note_refused(&self, error: &io::Error) {
         let mut times = self.times.lock();
         times.refused = Some(Instant::now());
@@ -218,8 +220,8 @@ impl DiskSpace {
         self.files.doubt();
     }
 
-    /// Checks that the path of the data directory still leads to it. If it does not, files must not be created there,
-    /// since they would be lost at the next start.
+    /// Checks that the path of the data directory still leads to the opened directory. Otherwise the broker must not
+    /// create files in the directory, because its next start would not find them.
     ///
     /// # Errors
     /// Returns an error that names the cause and the remedy.
@@ -227,14 +229,14 @@ impl DiskSpace {
         self.place.check()
     }
 
-    /// Returns true if no files can be created in the directory, or if it is not at its path. Appends then fail once
-    /// they need a new segment.
+    /// Returns true if no files can be created in the directory, or if its path no longer leads to it. In both cases an
+    /// append fails once it needs a new segment.
     pub fn is_unwritable(&self) -> bool {
         self.files.are_refused()
     }
 
-    /// Must be called after records were written. The disk stops counting as full if there is also enough free space.
-    /// The write alone proves little, since it may have used only the rest of a block.
+    /// Must be called after records were written. If there is also enough free space, the disk no longer counts as
+    /// full. The successful write alone proves little, since it may have used only the rest of a block.
     pub fn note_written(&self) {
         if self.is_full() && !self.is_tight() {
             self.note_room();
@@ -246,8 +248,8 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Logs that the disk has space, once it has had some for [`ROOM_LOGGED_AFTER`]. If it were logged at once, the
-    /// next write could use up the space, and a full disk would be reported again.
+    /// Logs that the disk has space, once this has been true for [`ROOM_LOGGED_AFTER`]. Without this delay, the next
+    /// write could fill the disk again, and the log would report a full disk right after.
     fn log_room(&self) {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
@@ -288,14 +290,15 @@ impl DiskSpace {
         }
     }
 
-    /// Returns a permit to append to a log, under the same conditions as [`DiskSpace::admit`]. An append is short, so
-    /// if the permit exists for seconds, the disk hangs.
+    /// Returns a permit to append to a log, under the same conditions as [`DiskSpace::admit`]. If the append keeps the
+    /// permit for seconds, the disk counts as hung.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Runs `work`, which frees space or records that space will be freed. If it fails because the disk is full,
-    /// releases a part of the reserve and runs it again, up to three times. The caller must not have a [`WritePermit`].
+    /// Runs `work`, which frees space or records that space will be freed. If `work` fails because the disk is full,
+    /// releases a part of the reserve and runs `work` again, up to three times. The caller must not have a
+    /// [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {
@@ -312,8 +315,8 @@ impl DiskSpace {
         result
     }
 
-    /// Completes the reserve while [`DiskSpace::freeing`] is still running, if there is enough space. Other writers can
-    /// then get permits before the work has ended.
+    /// Completes the reserve during a call of [`DiskSpace::freeing`], if there is enough space. Other writers can then
+    /// get permits before that call has ended.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {
@@ -337,7 +340,7 @@ impl DiskSpace {
         self.log_room();
     }
 
-    /// Returns the state of the disk, as the last check and the writes since then have found it.
+    /// Returns the state of the disk, from the results of the last check, the last poll and the latest writes.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
@@ -418,8 +421,8 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if the reserve is complete. If it is not, waits until no writer has a permit, and then tries to
-    /// complete it. The reserve stays incomplete while a call of [`DiskSpace::freeing`] uses a released part.
+    /// Returns true if the reserve is complete. If it is incomplete, first waits for the end of all permits, and then
+    /// tries to complete it. Returns false while a call of [`DiskSpace::freeing`] uses a released part of the reserve.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -456,8 +459,8 @@ impl DiskSpace {
                 self.note_refused(&error);
                 false
             }
-            // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as
-            // complete, so that writers do not have to wait. The reserve is only useful on a full disk.
+            // The reserve cannot be written, but the disk is not full. Treat the reserve as complete, so that writers
+            // get permits. The broker needs the reserve only on a full disk.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot allocate the disk reserve: once the disk is full, deleting topics or records may fail as well");
                 let _ = fs::remove_file(&path);
@@ -478,7 +481,7 @@ impl DiskSpace {
     }
 }
 
-/// Counts a call in [`DiskSpace::releases`] until this guard is dropped.
+/// A guard that counts a running call in [`DiskSpace::releases`] until it is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {

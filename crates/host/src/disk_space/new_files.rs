@@ -1,7 +1,7 @@
-//! Finds out whether files can be created in the data directory. If an append has failed for another reason than a full
-//! disk, the next poll tries to create a file. Each poll checks that the directory is still at its path.
+//! Tests whether files can be created in the data directory. After an append has failed for another reason than a full
+//! disk, the next poll tries to create a file. Each poll also checks that the path still leads to the directory.
 //!
-//! Full disks and hanging writes are detected elsewhere.
+//! Other modules detect full disks and hanging writes.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use super::place::Place;
 use crate::files::{is_full, is_momentary};
 
-/// The name with which the check creates its file.
+/// The name of the file that the check creates.
 const PROBE: &str = "new-file-probe";
-/// The name to which the check renames that file.
+/// The name to which the check renames its file.
 const RENAMED: &str = "new-file-probe.renamed";
 
-/// How long a shortage of descriptors or memory may last. A leader that cannot start a new segment for longer is of no
-/// use, just like one whose disk hangs.
+/// How long a shortage of descriptors or memory may last before polls count as failed. A leader that cannot start new
+/// segments for longer must be replaced, as if its disk hung.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
 /// The state of the check for one directory.
@@ -29,7 +29,7 @@ pub struct NewFiles {
     /// True if the next poll must create a file, because an append has failed or there is a shortage.
     doubted: AtomicBool,
     refused: AtomicBool,
-    /// The time since which there is a shortage of descriptors or memory.
+    /// When the current shortage of descriptors or memory began; `None` if there is no shortage.
     short_since: Mutex<Option<Instant>>,
 }
 
@@ -39,13 +39,14 @@ impl NewFiles {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last poll has failed. A brief shortage or a full disk does not count.
+    /// Returns true if the last poll failed. A poll that found only a brief shortage or a full disk does not count as
+    /// failed.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Checks the directory's path. Then tries to create a file if [`NewFiles::doubt`] was called, or if the last poll
-    /// has failed. Logs when polls begin to fail or to succeed again.
+    /// Checks that the path leads to the directory. Then tries to create a file if [`NewFiles::doubt`] was called, or
+    /// if the last poll failed. Logs when polls begin to fail, and when they succeed again.
     ///
     /// # Errors
     /// Returns the system's error if the disk is full.

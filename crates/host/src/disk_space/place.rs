@@ -16,7 +16,7 @@ const MOVED: &str = "it was moved or unmounted; move it back to this path, or mo
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// The directory. `None` if it could not be opened; [`Place::check`] then always succeeds.
+    /// The directory; `None` if it could not be opened. [`Place::check`] then always succeeds.
     opened: Option<File>,
 }
 

@@ -5,8 +5,7 @@
 use super::counter::Counter;
 use fullbore_wire::ErrorCode;
 
-/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133, and the remaining counters are for codes
-/// to come.
+/// Number of counters. Kafka's codes are -1 (UNKNOWN_SERVER_ERROR) to 133, and the other counters are for future codes.
 const CODES: usize = 144;
 
 /// How often each error code has occurred.

@@ -1,7 +1,7 @@
 //! A histogram of durations with fixed buckets.
 //!
-//! Invariant: a duration is counted in the first bucket whose bound is not smaller. The sum of all counts up to a bound
-//! is therefore exact (`le` in Prometheus).
+//! Invariant: a duration is counted in the first bucket whose upper bound is not below the duration. The sum of the
+//! buckets up to a bound is therefore exactly the number of durations up to this bound (`le` in Prometheus).
 
 use super::counter::Counter;
 use std::time::Duration;
@@ -10,8 +10,8 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// The upper bounds of the buckets in nanoseconds. The smallest suits an answer from memory over loopback, and the
-/// largest a client's request timeout.
+/// The upper bounds of the buckets in nanoseconds. A response from memory over loopback takes about as long as the
+/// smallest bound. The largest bound is as long as a client's request timeout.
 const BOUNDS_NS: [u64; 20] = [
     50 * US,
     100 * US,
@@ -38,7 +38,7 @@ const BOUNDS_NS: [u64; 20] = [
 /// Counts durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// The bucket of each bound, and another one for longer durations.
+    /// The count of each bucket. The last bucket is for durations above all bounds.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }

@@ -1,4 +1,5 @@
-//! The broker's counters, which the metrics page shows. They cost a request only a few relaxed additions.
+//! The broker's counters, which the metrics page shows. For each request, the broker makes only a few relaxed additions
+//! to these counters.
 //!
 //! The names and format of the metrics are in `exposition`, and the HTTP page is in `admin`. Invariant: recording takes
 //! no lock, allocates nothing and never waits.
@@ -80,8 +81,8 @@ pub struct ProduceCounters {
     pub reorder: Reorder,
 }
 
-/// Counts batches that arrived out of order and had to wait: how many were parked since the start, and how many of
-/// these have left.
+/// Counts the out-of-order batches that were parked since the start, and those of them that have left the reorder
+/// buffer.
 #[derive(Debug, Default)]
 pub struct Reorder {
     pub parked: Counter,
@@ -192,8 +193,8 @@ impl Metrics {
         self.counters.connections.refused.add(1);
     }
 
-    /// Counts a response, which was sent `elapsed` after its request had arrived. `response_bytes` includes the length
-    /// prefix.
+    /// Counts a response. `elapsed` is the time from the arrival of its request until the response was sent.
+    /// `response_bytes` includes the length prefix.
     pub fn answered(&self, api: ApiKey, elapsed: Duration, response_bytes: usize) {
         let counters = self.counters.api(api);
         counters.duration.observe(elapsed);
@@ -205,7 +206,7 @@ impl Metrics {
         self.counters.produce.unanswered.add(1);
     }
 
-    /// Counts a batch with `batch_bytes` and `records` that is in the log now.
+    /// Counts a batch that is in the log now. `batch_bytes` is its size, and `records` the number of its records.
     pub fn appended(&self, batch_bytes: usize, records: i32) {
         let produce = &self.counters.produce;
         produce.batches.add(1);
@@ -237,7 +238,7 @@ impl Metrics {
         self.counters.produce.reorder.expired.add(batches as u64);
     }
 
-    /// Counts a partition's offset that was committed or refused.
+    /// Counts the offset of one partition in an OffsetCommit: as committed, or under its error `code`.
     pub fn offset_committed(&self, code: ErrorCode) {
         let offsets = &self.counters.offsets;
         if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
@@ -258,7 +259,7 @@ impl Metrics {
         self.counters.fetch.bytes.add(records_bytes as u64);
     }
 
-    /// Counts an error for a partition of a fetch, or for its session.
+    /// Counts the error of a partition in a fetch response, or of the whole fetch session.
     pub fn fetch_failed(&self, code: ErrorCode) {
         self.counters.fetch.errors.add(code);
     }
@@ -273,7 +274,8 @@ impl Metrics {
         self.counters.replication.bytes_in.add(records_bytes as u64);
     }
 
-    /// Counts a change of a led partition's ISR, from `before` to `now` replicas.
+    /// Counts a change in the ISR of a partition that this broker leads. `before` and `now` are the numbers of
+    /// replicas.
     pub fn isr_changed(&self, before: usize, now: usize) {
         let replication = &self.counters.replication;
         if now < before { replication.isr_shrinks.add(1) } else { replication.isr_expands.add(1) }

@@ -39,7 +39,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
 
 fn open_fds() -> Option<u64> {
     let listed = fs::read_dir("/proc/self/fd").ok()?.count();
-    // The listing itself has one of the listed descriptors open, which does not count.
+    // The listing opens a descriptor of its own, so subtract that one.
     Some((listed as u64).saturating_sub(1))
 }
 

@@ -48,7 +48,7 @@ impl Simulation {
         Simulation { now: table.polled_at, table }
     }
 
-    /// Holds a response, and returns its number and client.
+    /// Adds a finished response, and returns its number and client.
     fn hold(&mut self, bytes: usize) -> (u64, Simulated) {
         let (number, client) = (self.table.add(), Simulated::default());
         self.table.hold(number, bytes, Box::new(client.clone()), self.now);

@@ -1,7 +1,8 @@
 //! Counts the files that were set aside, for metrics.
 //!
-//! An operator may remove these files while the broker runs, so the few directories that had some are scanned again for
-//! each count. Invariant: a directory is remembered from a scan that finds files until a scan that finds none.
+//! An operator may remove these files while the broker runs. For each count, the broker therefore scans again all
+//! directories that had such files at the last scan. Invariant: a directory is remembered from a scan that finds files
+//! until a scan that finds none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;
@@ -28,7 +29,8 @@ pub struct SetAsideDirectories {
 }
 
 impl SetAsideDirectories {
-    /// Records that all partitions of earlier processes are known, so that housekeeping may scan their directories.
+    /// Records that the broker now knows all partitions that earlier processes have left. Housekeeping may then scan
+    /// their directories.
     pub fn set_all_known(&self) {
         self.all_known.store(true, Relaxed);
     }
@@ -38,7 +40,7 @@ impl SetAsideDirectories {
         self.all_known.load(Relaxed)
     }
 
-    /// Scans a partition's directory and returns its count.
+    /// Scans a partition's directory, and returns the number and size of its files that were set aside.
     pub fn look(&self, dir: &Path) -> SetAside {
         let found = count(dir);
         let mut directories = self.directories.lock();
@@ -53,7 +55,8 @@ impl SetAsideDirectories {
         }
     }
 
-    /// Counts the files in a directory if the last scan found some. Otherwise returns 0 without reading the directory.
+    /// Counts the files in a directory if the last scan found any there. Otherwise returns 0 without reading the
+    /// directory.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.directories.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }

@@ -100,8 +100,8 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_powe
     let path = punch(dir, 3, 4);
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
-    // The bad batch was flushed, so even after a power loss the log must be refused. Recovery finds the bad batch
-    // because it also verifies the page before the recovery point.
+    // The bad batch was flushed, so the log must be refused, even after a power loss. The batch is before the recovery
+    // point, but recovery finds it because it also verifies the last page before this point.
     assert_refused(dir, RecoveryHint { recovery_point: 5, ..POWER_CUT }, &path, len);
     let log = open(dir, RecoveryHint { recovery_point: 4, ..POWER_CUT }).expect("cut");
     assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
@@ -140,8 +140,8 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
         assert_eq!(log.log_end, 4, "moment {at}");
         let left = files(dir);
         assert!(left.iter().all(|(name, _)| !name.ends_with(".tmp")), "moment {at}");
-        // The log changes the offset and the leader epoch, which are in the first 16 bytes. Everything after them is as
-        // the producer sent it.
+        // The log overwrites only the offset and the leader epoch, which are in the first 16 bytes. Compare the bytes
+        // after them with those that the producer sent.
         for wanted in &batches_behind {
             let is_in = |bytes: &[u8]| bytes.windows(wanted.len() - 16).any(|found| *found == wanted[16..]);
             let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));

@@ -1,4 +1,4 @@
-//! Finds the dirty part of a log, which is what compaction would read and rewrite.
+//! Finds the dirty part of a log: the records that compaction has not processed yet.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,8 @@ use fullbore_config::TopicConfig;
 pub struct DirtySegment {
     pub path: PathBuf,
     pub source: Source,
-    /// The position of the first dirty offset, or of a batch before it.
+    /// The position from which compaction must read: that of the batch with the first dirty offset, or of an earlier
+    /// batch.
     pub dirty_position: u64,
 }
 
@@ -47,7 +48,7 @@ impl Log {
         Ok(found)
     }
 
-    /// Returns how often the log was truncated since it was opened.
+    /// Returns the number of truncations since the log was opened.
     pub fn cuts(&self) -> u32 {
         self.flushes.cuts()
     }
@@ -58,7 +59,8 @@ impl Log {
     }
 
     /// Returns the dirty part, which ends before the first open transaction. If the active segment has records that are
-    /// older than max.compaction.lag.ms, starts a new segment first, and returns true together with the dirty part.
+    /// older than max.compaction.lag.ms, first starts a new segment, so that they can be compacted. The flag is true in
+    /// that case.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,
@@ -114,7 +116,7 @@ fn lags(config: &TopicConfig) -> Lags {
     Lags { min_ms: config.min_compaction_lag_ms, max_ms: config.max_compaction_lag_ms }
 }
 
-/// Returns true if a partition that is not open may need compaction. Decides by the sizes and ages of its files.
+/// Returns true if a partition whose log is not open may need compaction, judged by the sizes and ages of its files.
 pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let lags = lags(config);
     let mut closed = Vec::new();

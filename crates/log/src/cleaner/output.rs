@@ -1,8 +1,7 @@
 //! Writes the new segments of a compaction, with their indexes.
 //!
-//! Usually there is only one new segment, because the old ones are chosen such that they fit into one. A second one is
-//! needed if rewritten batches become a little longer. Invariant: the batches are complete and in the order of their
-//! offsets.
+//! The old segments are chosen so that their records fit into one new segment. A second one is needed only if rewritten
+//! batches become a little longer. Invariant: the batches are complete and in the order of their offsets.
 
 use std::io;
 use std::path::Path;
@@ -47,9 +46,9 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds a batch. If the batch is a marker that aborts a transaction, and records of the transaction remain,
-    /// `aborted` is that transaction. `before_write` is called with the number of bytes before each write, and may end
-    /// the compaction.
+    /// Adds a batch. `aborted` is the transaction that the batch aborts, if the batch is a marker and records of the
+    /// transaction remain. Before each write, `before_write` gets the number of bytes, and may end the compaction with
+    /// an error.
     pub fn push(
         &mut self,
         batch: &[u8],
@@ -72,8 +71,8 @@ impl Output {
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }
 
-    /// Writes what is still in the buffer, and flushes the files. Their modification time becomes `modified`, which is
-    /// that of the replaced segments.
+    /// Writes the rest of the buffer, and flushes the files. Sets their modification time to `modified`, the time of
+    /// the segments that they replace.
     pub fn finish(
         mut self,
         modified: SystemTime,

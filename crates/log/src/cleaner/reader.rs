@@ -1,7 +1,7 @@
 //! Reads the batches of a segment one after another, for compaction.
 //!
-//! Bytes that are not in the page cache are read without it, since they are needed only once or twice. Invariant: each
-//! batch that is returned is complete, and its checksum is correct.
+//! If bytes are not in the page cache, they are read directly from the disk and do not enter the cache. Compaction
+//! needs them only once or twice. Invariant: each batch that is returned is complete, and its checksum is correct.
 
 use std::fs::File;
 use std::io;
@@ -116,8 +116,8 @@ mod tests {
             let cold = DirectReads::default();
             let mut reader = BatchReader::open(&path, 0, size as u64, HEADER_LEN, &cold).expect("opened");
             let mut reads = Vec::new();
-            // The file has only the header. The second read would get the rest of the batch, so the callback ends the
-            // compaction before that read.
+            // The first read returns only the header. The callback stops the compaction at the second read, which would
+            // return the rest of the batch.
             let outcome = reader.next(&mut |bytes| {
                 reads.push(bytes);
                 if reads.len() == 1 { Ok(()) } else { Err(CleanError::Stopping) }

@@ -1,18 +1,19 @@
-//! Replaces the old segments by those that a compaction has written. If a crash happens, either the old or the new
-//! segments are used afterwards, never a mixture.
+//! Replaces old segments by those that a compaction has written. After a crash, the broker uses either all the old
+//! segments or all the new ones, never a mixture.
 //!
-//! As in Kafka, the names of the files show how far the replacement has got. A `.cleaned` file is still being written,
-//! and a restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the
-//! segments that it covers, and gives it its final name. The log file is renamed after its indexes, so its name alone
-//! shows which stage the segment has reached. A `.swap` file covers all offsets from its first to its last batch. To
-//! make this work, compaction always keeps the last batch, if necessary without records.
+//! As in Kafka, the suffix of a file shows how far the replacement has got. A `.cleaned` file is incomplete, and a
+//! restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the segments
+//! that the `.swap` file covers, and then renames it to its final name. The log file is renamed after its indexes, so
+//! its name alone shows which stage the segment has reached. A `.swap` file covers all offsets from its first to its
+//! last batch. To make this work, compaction always keeps the last batch, if necessary without records.
 //!
 //! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know whether the
-//! index belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
-//! gets its name after that. An index next to an old log file therefore belongs to the old segment.
+//! index belongs to the old or to the new segment. The replacement first removes the old index, then the old log file,
+//! and only then gives the new index its final name. An index next to an old log file therefore belongs to the old
+//! segment.
 //!
-//! The partition is locked while the list of segments changes, which needs no I/O, and while the new files get their
-//! final names. It is not locked while the old files are renamed, of which there may be hundreds.
+//! The replacement holds the partition's lock while it changes the list of segments, which needs no I/O. It also holds
+//! the lock while it renames the new files, but not while it renames the old files, of which there may be hundreds.
 //!
 //! Invariant: in the files that a restarted broker would use, every record that is kept has its old offset.
 
@@ -30,8 +31,8 @@ use crate::segment::{Segment, Stage};
 use crate::steps::step;
 
 impl Log {
-    /// Replaces the segments with the base offsets `sources` by `cleaned`, and returns the old segments. Fails, and
-    /// returns `cleaned`, if the old segments are not adjacent and sealed. Also fails if the log was truncated since
+    /// Replaces the segments with the base offsets `sources` by `cleaned`, and returns the old segments. Returns
+    /// `cleaned` as an error unless the old segments are adjacent and sealed. Also fails if the log was truncated since
     /// [`Log::cuts`] returned `cuts`, because segments with the same base offsets may have other records now.
     pub fn exchange(
         &mut self,
@@ -56,8 +57,8 @@ impl Log {
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Returns the index of the first of the segments with the base offsets `bases`; `None` unless these segments are
-    /// adjacent and sealed.
+    /// Returns the index of the first segment in a run of adjacent sealed segments with the base offsets `bases`.
+    /// Returns `None` if there is no such run.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -98,7 +99,7 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     sync_dir(dir).map_err(failed)
 }
 
-/// Files that an interrupted compaction has left in the directory of a log.
+/// The files that an interrupted compaction has left in a log's directory, and the files of the segments in use.
 #[derive(Default)]
 struct Leftovers {
     /// Files of new segments that are incomplete.
@@ -169,8 +170,7 @@ impl Leftovers {
     }
 }
 
-/// Returns the range from the first base offset to the last offset of the complete new segments, whose base offsets are
-/// `whole`.
+/// Returns the range of offsets that the complete new segments cover. `whole` has the base offsets of these segments.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {
@@ -192,7 +192,7 @@ fn settle_files(dir: &Path, base_offset: i64) -> io::Result<()> {
         step();
         let from = offset_path(dir, base_offset, &format!("{suffix}.{SWAP}"));
         match fs::rename(from, offset_path(dir, base_offset, suffix)) {
-            // The index already has its final name, because the log file is renamed last.
+            // This index already has its final name, or the segment has no such index. The log file is renamed last.
             Err(error) if error.kind() == io::ErrorKind::NotFound && suffix != LOG => {}
             result => result?,
         }

@@ -90,7 +90,8 @@ impl Read {
         self.slice.len - self.ranges.iter().map(|range| range.len).sum::<u32>()
     }
 
-    /// Returns the offsets of the batches that a client keeps of these ranges, and the offset from which it continues.
+    /// Reads `ranges` as a read_committed client does. Returns the offsets of the batches that are not aborted, and the
+    /// offset after the last batch.
     fn consumed(&self, ranges: &[FileSlice]) -> (Vec<i64>, i64) {
         let mut aborted: BTreeSet<_> = self.aborted.iter().map(|of| (of.first_offset, of.producer_id)).collect();
         let (mut aborting, mut kept, mut next) = (BTreeSet::new(), Vec::new(), 0);
@@ -151,7 +152,7 @@ async fn log_is_not_in_the_page_cache_aborted_batches_in_read_ahead_pieces_are_l
     let FileSlice { file, position, len, settled } = written.read(0, 1 << 20).expect("stable").slice;
     file.sync_all().expect("on disk");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-    // Planning a read brings pages back into memory, so only the scan is tested here.
+    // Only the scan is tested here, because planning a read would load pages of the file into memory.
     let (aborted, slice) =
         (written.log.plan_aborted(0).read(33).expect("read"), FileSlice { file: file.clone(), position, len, settled });
     if is_resident(&file, position, len as usize) {

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Maximum number of bytes in a piece. With pieces of a quarter of this size, a disk is slower by half.
+/// Maximum number of bytes in a piece. If pieces had a quarter of this size, disks would have only half the throughput.
 pub const PIECE_MAX: usize = 1024 * 1024;
 /// Maximum number of buffers that are kept for later use.
 const KEPT_MAX: usize = 4;
@@ -30,7 +30,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Returns a buffer. If the pool has memory, that is used.
+    /// Returns a buffer, with memory from the pool if there is any.
     pub fn take(&self) -> Buffer {
         let memory = self.kept.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
         let aligned = memory.as_ptr().align_offset(ALIGNMENT);
@@ -61,7 +61,7 @@ impl Buffers {
 /// Memory for a piece, and for the bytes around it that alignment requires.
 pub struct Buffer {
     memory: Vec<u8>,
-    /// The offset of the first aligned byte in `memory`.
+    /// The index of the first aligned byte in `memory`.
     aligned: usize,
     /// The pool to which the memory returns.
     of: Buffers,
@@ -110,8 +110,8 @@ pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize,
     }
 }
 
-/// Returns true if the range can be read without the disk. Also returns true if the system does not know. In that case,
-/// sendfile waits for the disk as it would without this check.
+/// Returns true if the range can be read without the disk. Also returns true if the system cannot find this out. In
+/// that case sendfile may wait for the disk, as it would without this check.
 pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     match pages_in_memory(file, position, len as u64) {
         Ok(pages) => pages >= pages_of(position, len as u64),
@@ -119,7 +119,7 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if a byte can be read without the disk. This is used if the system does not have cachestat(2). The
+/// Returns true if a byte can be read without the disk. This is the fallback for systems without cachestat(2). The
 /// check has a side effect: the kernel begins to read ahead.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];

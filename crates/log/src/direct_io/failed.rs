@@ -1,8 +1,8 @@
-//! Collects the reads of files that the disk has refused. A thread that reads, for example to send a response, does not
-//! know the partition of the file. Housekeeping takes the failed reads from here and finds their partitions.
+//! Collects reads of files that failed because of the disk. A thread that reads, for example to send a response, does
+//! not know the partition of the file. Housekeeping takes the failed reads from here and finds their partitions.
 //!
 //! Invariant: at most [`KEPT_MAX`] failures are kept, and further ones are dropped. If the cause of a dropped failure
-//! persists, a later read fails as well and is noted.
+//! persists, a later read fails as well and is recorded.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -20,11 +20,11 @@ pub struct FailedRead {
     pub position: u64,
     pub len: usize,
     pub error: io::Error,
-    /// True if the caller also gets the error and logs it.
+    /// True if the reader of the file logs the error itself.
     pub is_logged: bool,
 }
 
-/// The failed reads that were not taken yet.
+/// The failed reads that housekeeping has not taken yet.
 #[derive(Debug, Default)]
 pub struct FailedReads(Mutex<Vec<FailedRead>>);
 

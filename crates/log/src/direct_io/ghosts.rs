@@ -1,6 +1,6 @@
 //! Remembers which file ranges the broker has dropped from the page cache. These ranges are called ghosts.
 //!
-//! If a reader returns to such a range, the cache was too small by the number of bytes that were dropped since then.
+//! When a reader needs such a range again, the cache was too small by the number of bytes that were dropped since then.
 //! The ghost list of ARC and the refault distance of Linux work in the same way. [`Ghosts::wanted`] is the number of
 //! bytes by which the cache was too small.
 //!
@@ -22,21 +22,22 @@ const WANTED_FOR: Duration = Duration::from_secs(600);
 /// The file ranges that one broker has dropped from the page cache.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// A range is forgotten when it and the ranges dropped after it have more bytes than this.
+    /// Limit in bytes. A range is forgotten when the ranges from it to the newest one have a larger total size than
+    /// this.
     reach: u64,
     list: Mutex<GhostList>,
 }
 
 #[derive(Debug, Default)]
 struct GhostList {
-    /// The ranges of each file, by the address of its `Arc`.
+    /// The ranges of each file. The key is the address of the file's `Arc`.
     files: HashMap<usize, GhostFile>,
     /// All ranges, oldest first, even those that were read in the meantime.
     order: VecDeque<(usize, u64)>,
-    /// How many bytes were dropped since the broker's start.
+    /// Total number of bytes that were dropped since the broker's start.
     let_go: u64,
-    /// The largest distance of a range that a reader returned to. The distance is the size of the range, plus the bytes
-    /// dropped after it until it was read.
+    /// The largest distance of all ranges that readers needed again. The distance of a range is the number of bytes
+    /// that were dropped from this range on until a reader needed it.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,
@@ -46,7 +47,8 @@ struct GhostList {
 struct GhostFile {
     /// The file. This reference keeps its address from being reused for another file.
     _file: Weak<File>,
-    /// The ranges by their start. Each value is the range's end, and how many bytes were dropped before the range.
+    /// The ranges by their start. The value has the end of the range, and the number of bytes that were dropped before
+    /// it.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -94,9 +96,9 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// If a range contains `position`, removes the range, because a reader has returned to it. Increases `wanted` by
-    /// the size of the range, but at most to `furthest`. A cache with `furthest` more bytes would still have contained
-    /// all ranges that readers returned to, so a larger one is of no use.
+    /// If a range contains `position`, removes the range, because a reader needs it again. Increases `wanted` by the
+    /// size of the range, but at most to `furthest`. With `furthest` more bytes, the cache would still have had all
+    /// ranges that readers needed again, so more would be of no use.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -1,4 +1,4 @@
-//! Reads parts of logs that are not in memory. The reads use blocking threads and reused buffers, and avoid the page
+//! Reads parts of logs that are not in memory. The reads use blocking threads and reused buffers, and bypass the page
 //! cache.
 //!
 //! Threads that serve connections must never wait for the disk, and a consumer that is far behind must not evict pages
@@ -41,7 +41,7 @@ pub struct DirectReads {
 }
 
 impl fmt::Debug for DirectReads {
-    /// Shows only the name of the type.
+    /// Formats only the name of the type.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("DirectReads").finish_non_exhaustive()
     }
@@ -61,12 +61,13 @@ impl DirectReads {
         &self.ghosts
     }
 
-    /// Returns the reads that the disk has refused. Readers of the page cache note their failures here too.
+    /// Returns the reads that failed because of the disk. Threads that read through the page cache add their failures
+    /// too.
     pub fn failed(&self) -> &FailedReads {
         &self.failed
     }
 
-    /// Returns `None` if the page cache has the bytes, which is found out with one short system call. Otherwise returns
+    /// Returns `None` if the page cache has the bytes. A single short system call finds this out. Otherwise returns
     /// bytes of the file from `position` on, at most `len` and at most [`PIECE_MAX`]. The result is shorter at the end
     /// of a piece, and empty at the end of the file.
     ///
@@ -91,7 +92,7 @@ impl DirectReads {
         let piece = match self.piece_at(file, position, upto, settled) {
             // Box the future, so that the task of a connection needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await,
-            // Other readers use the whole cache, so read only the requested bytes.
+            // All slots of the cache are in use by other readers. Read only the requested bytes, and do not cache them.
             None => {
                 let upto = upto.min(end_of(position));
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await
@@ -101,8 +102,8 @@ impl DirectReads {
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
-    /// Copies bytes from `position` on into `buffer`, if a cached piece has them. Returns how many, which is 0 if no
-    /// piece has them. Does not wait.
+    /// Copies bytes from `position` on into `buffer`, if a cached piece has them. Returns the number of copied bytes,
+    /// which is 0 if no piece has them. Never reads the disk.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
         let part = PieceSlice::of(piece, position, buffer.len());
@@ -110,8 +111,8 @@ impl DirectReads {
         part.len()
     }
 
-    /// Returns the slot with the byte at `position`; `None` if the cache is full. Reads the next piece ahead if the
-    /// request (up to `upto`) goes beyond this piece, or if the cache also has the piece before it.
+    /// Returns the slot for the byte at `position`; `None` if the cache is full. Also reads the next piece ahead if the
+    /// request ends behind this piece (`upto`), or if the piece before this one is cached.
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);

@@ -9,8 +9,8 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of pieces in memory. A disk does not serve more reads at once, so a further read would only wait
-/// behind them.
+/// Maximum number of pieces in memory. A disk does not serve more reads at the same time, so a further read would only
+/// wait in the disk's queue.
 pub const PIECES_MAX: usize = 24;
 
 /// The permits and the memory for reading pieces.
@@ -31,7 +31,8 @@ impl Pieces {
     pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let buffers = self.buffers.clone();
-        // The thread owns the permit and the buffer, since it goes on even if the connection is closed.
+        // The blocking thread owns the permit and the buffer, because its read continues even if the connection is
+        // closed.
         let read = tokio::task::spawn_blocking(move || {
             let mut buffer = buffers.take();
             let filled = buffer.fill(&file, from, (end - from) as usize)?;

@@ -1,6 +1,6 @@
-//! Caches the pieces that were read recently, or are being read.
+//! Caches pieces that were read recently or are being read.
 //!
-//! Invariant: there are at most [`SLOTS_MAX`] slots. Each was used within [`KEPT_FOR`], or is about to be removed.
+//! Invariant: there are at most [`SLOTS_MAX`] slots. A slot that was not used for [`KEPT_FOR`] is removed soon after.
 
 use super::direct::boundary_before;
 use super::piece::{Piece, Pieces, end_of};
@@ -12,23 +12,22 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
-/// Maximum number of slots. It is smaller than the number of pieces that may be in memory, so that cached pieces never
-/// block a read.
+/// Maximum number of slots. Fewer pieces fit into the cache than may be in memory, so cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
 /// Maximum number of slots whose pieces were read ahead but not requested yet. This also limits how many readers can
 /// read ahead at a time.
 const AHEAD_MAX: usize = 8;
 /// How long a piece stays at least after it was last used.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// After this time without a read, a slot can be given to another piece.
+/// How long a slot must be idle before its piece may be replaced by another one.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The slots of one broker.
+/// The read-ahead cache of one broker.
 #[derive(Default)]
 pub struct ReadAheadCache {
     /// The slots. The one used last is at the end.
     kept: Vec<ShelvedPiece>,
-    /// A reference to the cache itself, for the tasks that remove unused slots.
+    /// A reference to the cache itself. The tasks that remove unused slots need it.
     own: Weak<Mutex<ReadAheadCache>>,
 }
 
@@ -39,8 +38,8 @@ struct ShelvedPiece {
     is_requested: bool,
 }
 
-/// A slot of the cache. It covers the bytes of a file from `from` up to the next multiple of
-/// [`PIECE_MAX`](super::direct::PIECE_MAX), without those that could still change when the slot was created.
+/// A slot of the cache. Its bytes end at the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX) after `from`, or
+/// at the first byte that could still change when the slot was created.
 pub struct Slot {
     file: Arc<File>,
     from: u64,
@@ -94,9 +93,8 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Returns true if there is a free slot. If all slots are in use, first removes one whose reader has gone on to the
-    /// next piece. If there is no such slot, removes the slot that has been idle for longest, provided that it was idle
-    /// for at least [`IDLE`].
+    /// Returns true if there is a free slot. If all slots are in use, first removes a slot whose reader has gone on to
+    /// the next piece. If there is none, removes the slot that has been idle for longest, if that is at least [`IDLE`].
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -117,8 +115,8 @@ impl ReadAheadCache {
         self.slots().any(|slot| slot.has(file, position))
     }
 
-    /// Returns true if the cache also has the bytes just before the slot. This means that the reader has continued from
-    /// there.
+    /// Returns true if the bytes just before the slot are also cached, which shows that a reader is reading the file in
+    /// order.
     pub fn has_before(&self, slot: &Slot) -> bool {
         self.slots().any(|other| other.is_before(slot))
     }
@@ -131,7 +129,8 @@ impl ReadAheadCache {
     }
 
     /// Returns a new slot for the bytes after `slot`. Returns `None` if the cache already has these bytes, or if
-    /// readers use all slots. Also returns `None` if [`AHEAD_MAX`] slots wait for their readers.
+    /// readers use all slots. Also returns `None` if the pieces of [`AHEAD_MAX`] slots were read ahead but not
+    /// requested yet.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_requested).count();
@@ -167,8 +166,8 @@ mod tests {
 
     const MIB: u64 = PIECE_MAX as u64;
 
-    /// Returns how many bytes are read for each requested byte. `readers` readers request 1 MiB each in turn, like a
-    /// consumer of as many partitions.
+    /// Returns the number of bytes read from the disk for each requested byte. `readers` readers take turns and request
+    /// 1 MiB each, as a consumer of this number of partitions does.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);

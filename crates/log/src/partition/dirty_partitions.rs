@@ -1,10 +1,12 @@
 //! Remembers which partitions of a follower's session have changed. Otherwise each fetch would have to check all
 //! partitions of the session.
 //!
-//! The records themselves are not here; the leader reads them from the partitions. To miss no change, a session first
-//! registers at a partition, then reads it, and then waits. A mark that is set before the wait is kept.
+//! This set contains no records: the leader reads them from the partitions. To miss no change, a session first
+//! registers at a partition, then reads it, and then waits. If a slot was marked for records before the wait, the wait
+//! ends at once.
 //!
-//! Invariant: each list contains a slot at most once until the set is taken.
+//! Invariant: each of the two lists of marked slots contains a slot at most once, until [`DirtyPartitions::take`]
+//! empties the lists.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -14,22 +16,22 @@ use tokio::sync::Notify;
 pub enum Moved {
     /// There may be new records, the role may have changed, or the partition may be deleted.
     Records,
-    /// Only the high watermark has moved, which can wait until the next records are sent.
+    /// Only the high watermark has moved. The leader need not send it at once: it can wait until the next records are
+    /// sent.
     HighWatermark,
 }
 
 const RECORDS: u8 = 1;
 const HIGH_WATERMARK: u8 = 2;
 
-/// The changed partitions of one follower. The follower's session gives each of its partitions a number, called its
-/// slot.
+/// The changed partitions of one follower. A slot is the number that the follower's session has given to a partition.
 #[derive(Debug, Default)]
 pub struct DirtyPartitions {
     state: Mutex<Marked>,
     notify: Notify,
 }
 
-/// The marked slots. Each is in a list at most once.
+/// The marked slots, in one list for each [`Moved`]. Each list contains a slot at most once.
 #[derive(Debug, Default)]
 struct Marked {
     records: Vec<u32>,

@@ -7,8 +7,8 @@ use fullbore_wire::ErrorCode;
 
 use crate::validation::InvalidBatch;
 
-/// The reason why a batch was not appended or cannot be acknowledged. In the second case, a flush or the replication
-/// has failed, and the batch stays in the leader's log.
+/// The reason why a batch was not appended, or cannot be acknowledged although it was appended. In the second case, a
+/// flush or the replication has failed, and the batch stays in the leader's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The producer's sequence numbers, epoch or transaction do not allow the batch.
@@ -17,11 +17,12 @@ pub enum AppendError {
     /// The batch is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
-    /// The disk has failed, or for a diskless topic the object store or the index. The broker's log has the cause.
+    /// The disk has failed. In a diskless topic, the object store or the index has failed. The broker's log shows the
+    /// cause.
     #[error("cannot store the records; the broker's log has the cause")]
     Storage,
-    /// An earlier batch was not stored or was sent to another broker, so the client must send this batch again. Only
-    /// for diskless topics.
+    /// An earlier batch of the producer was not stored, or was sent to another broker. The client must send this batch
+    /// again. This error only occurs in diskless topics.
     #[error(
         "cannot store the batch: an earlier batch of the producer was not stored, or was sent to another broker; send \
          the batch again"
@@ -33,12 +34,11 @@ pub enum AppendError {
     /// The partition has been deleted, or the broker is stopping.
     #[error("the partition was deleted, or the broker is stopping")]
     Gone,
-    /// This broker's role does not allow the append, or the batch is on too few replicas.
+    /// The broker may not append because of its role, for example as a follower, or too few replicas have the batch.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is no longer known here, and its batch does not begin at sequence 0. The log start offset in the
-    /// response makes Java's producer begin a new epoch. Without this offset, the producer would send the batch again
-    /// for ever.
+    /// The partition has no state of the producer, and the batch does not begin at sequence 0. The log start offset in
+    /// the response makes Java's producer begin a new epoch. Without this offset, it would retry the batch forever.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// The partition's log start offset.

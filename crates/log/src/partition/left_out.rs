@@ -1,16 +1,17 @@
-//! The state in which a broker serves no diskless partitions, because only other brokers can reach the object store.
+//! The state in which a broker serves no diskless partitions, because other brokers can reach the object store and this
+//! one cannot.
 //!
 //! Such a broker refuses requests that need the store with NOT_LEADER_OR_FOLLOWER. A batch that is being uploaded may
-//! still be committed, for example if only the response is lost. If the producer then sends the batch to another
-//! broker, the index recognises it.
+//! still be committed, for example if only the store's response was lost. If the producer then sends the batch to
+//! another broker, the index recognises the duplicate.
 
 use std::sync::Arc;
 
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// True while the metadata lists this broker as one that does not serve diskless topics. All diskless partitions of the
-/// broker share it.
+/// A flag that is true while the metadata lists this broker as one that does not serve diskless topics. All diskless
+/// partitions of the broker share the flag.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 
@@ -34,8 +35,8 @@ impl LeftOut {
         if *self.0.borrow() { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Ok(()) }
     }
 
-    /// Waits for `what` until the broker is left out. If `what` is ready at once, returns its result even if the broker
-    /// is already left out.
+    /// Waits for `what`, but only until the broker is left out. If `what` is ready at once, returns its result even if
+    /// the broker is already left out.
     ///
     /// # Errors
     /// Fails with NOT_LEADER_OR_FOLLOWER if the broker is left out before `what` is ready.

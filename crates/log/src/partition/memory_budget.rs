@@ -1,9 +1,9 @@
 //! Limits the memory of batches that wait until they are durable, and shares it fairly among producers.
 //!
-//! A batch needs a [`MemoryPermit`] before it is admitted. For batches that wait for an upload, a producer gets at most
-//! half of the memory that the others leave, so a new producer always finds some. Requests that get no permit wait in a
-//! queue. The producer that holds the least goes first, so that one with little to send does not wait behind the
-//! backlogs of others.
+//! A batch needs a [`MemoryPermit`] before it is admitted. The batches of one producer that wait for an upload get at
+//! most half of the memory that other producers leave, so a new producer always finds some. Requests without a permit
+//! wait in a queue. The producer with the fewest bytes waiting for an upload goes first, so that a producer with little
+//! to send does not wait for the backlogs of others.
 //!
 //! Invariant: memory is counted from the moment its permit is given until the permit is dropped.
 
@@ -47,16 +47,16 @@ pub struct MemoryBudget {
 struct BudgetState {
     /// The total size of all permits.
     held: usize,
-    /// The size of those permits whose batches wait to be uploaded.
+    /// The total size of those permits whose batches still wait for their upload.
     waiting: usize,
     shares: HashMap<ProducerKey, Share>,
-    /// Producers that have requests in the queue, in the order of [`Share::turn`].
+    /// The producers that have requests in the queue. The first one gets the next permit (see [`Share::turn`]).
     turns: BTreeMap<(usize, u64), ProducerKey>,
     arrivals: u64,
     is_closed: bool,
 }
 
-/// The memory that a producer holds, and its queued requests.
+/// A producer's bytes that wait for an upload, and its queued requests.
 #[derive(Debug, Default)]
 struct Share {
     /// The size of the batches that wait to be uploaded.
@@ -89,8 +89,8 @@ impl MemoryBudget {
         self.max
     }
 
-    /// Returns a permit for `bytes` if the memory is free. Returns `None` if it is not, or if a producer that holds no
-    /// more than this one waits in the queue.
+    /// Returns a permit for `bytes` if this memory is free. Returns `None` if it is not, or if a producer in the queue
+    /// has no more bytes waiting for an upload than this one.
     ///
     /// # Errors
     /// Returns [`Closed`] once the budget is closed.
@@ -135,7 +135,7 @@ impl MemoryBudget {
     }
 
     /// Returns true if the producer may take `bytes` more. These bytes must fit into the budget. If any batches wait
-    /// for an upload, the bytes must also fit into the producer's share: half of the memory that the others leave.
+    /// for an upload, the bytes must also fit into the producer's share: half of the memory that other producers leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);
@@ -179,8 +179,9 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns the producer and the size of the next request in the queue; `None` if the queue is empty. Among the
-    /// requests of the producers that hold the least memory, the oldest is next.
+    /// Returns the producer and the size of the next request in the queue; `None` if the queue is empty. This is the
+    /// oldest request of the producer with the fewest bytes waiting for an upload. If several producers have equally
+    /// few, the oldest of their requests is next.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
@@ -211,8 +212,8 @@ impl BudgetState {
 }
 
 impl Share {
-    /// Returns the position in the queue: producers with fewer waiting bytes go first, and among equals the one with
-    /// the oldest request. Returns `None` if there is no request.
+    /// Returns the producer's position in the queue. Producers with fewer bytes waiting for an upload come first, and
+    /// among equals the producer with the oldest request. Returns `None` if the producer has no request.
     fn turn(&self) -> Option<(usize, u64)> {
         self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
     }
@@ -229,7 +230,7 @@ fn send(grants: Grants) {
     }
 }
 
-/// A queued request. Dropping it removes the request from the queue.
+/// A guard for a queued request. Dropping the guard removes the request from the queue.
 struct Queued<'a> {
     budget: &'a Arc<MemoryBudget>,
     producer: ProducerKey,
@@ -272,7 +273,7 @@ impl MemoryPermit {
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        // If the permit was combined with others, its memory belongs to the combined one.
+        // A permit of 0 bytes was combined with others, so its memory belongs to the combined permit.
         if self.bytes > 0 {
             self.budget.free(|state| {
                 state.held -= self.bytes;

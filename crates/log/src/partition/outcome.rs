@@ -1,8 +1,8 @@
 //! Follows a batch from the moment it is offered to a partition until its client gets a response.
 //!
-//! A batch is either done, pending with a ticket, or blocked. If it is blocked, the caller waits for what is missing
-//! and offers it again. The request keeps the ticket, and the batch keeps the [`AppendAnswer`], which sends the answer
-//! to the ticket. Each can be used only once.
+//! An offered batch is either done, pending with a ticket, or blocked. If it is blocked, the caller waits for what is
+//! missing and offers the batch again. The request keeps the ticket. The batch keeps the [`AppendAnswer`], which sends
+//! the answer to the ticket. Each of the two can be used only once.
 //!
 //! A batch in the log is answered once it is durable: on the disk if the topic requires it, and on the other replicas
 //! if the client requires it.
@@ -25,8 +25,9 @@ use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 use super::waiters::Registration;
 
-/// Maximum number of copies of a batch that wait for its answer at the same time. All except the last belong to lost
-/// connections, or to clients that do not wait for responses.
+/// Maximum number of copies of a batch whose requests wait for its answer at the same time. A client sends another copy
+/// when it retries. All copies but the last then belong to lost connections, or to clients that do not wait for
+/// responses.
 const COPIES_MAX: usize = 4;
 
 /// A batch in the log, which was appended now or earlier.
@@ -42,7 +43,7 @@ pub struct Appended {
     pub batches_retained: usize,
 }
 
-/// How durable a batch must be before it is acknowledged.
+/// The replicas that must have a batch before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acks {
     /// The batch must be in the leader's log.
@@ -54,7 +55,7 @@ pub enum Acks {
 /// A batch in the leader's log, and what its answer has to wait for.
 #[derive(Debug, Clone)]
 pub struct WrittenBatch {
-    /// The batch's offset and times.
+    /// The batch's offset, and the other values for the response.
     pub appended: Appended,
     /// The conditions for the answer.
     pub durability: Durability,
@@ -75,13 +76,14 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is accepted. The ticket gets the answer later. The batch is stored even if the caller does not wait.
     Pending(AppendTicket),
-    /// Something is missing, so the batch is not accepted yet. The caller should get what is missing, and then offer
-    /// the batch again. Until then, no further request is read from the connection.
+    /// A condition is not met yet, so the batch is not accepted. The caller should wait for this condition and then
+    /// offer the batch again. Until then, no further request is read from the connection.
     Blocked(B),
 }
 
 impl AppendStep {
-    /// Returns true if the batch is in the leader's log, or was already committed to the diskless partition.
+    /// Returns true if the batch is in the leader's log. For a diskless partition, returns true if it is already
+    /// committed.
     pub fn is_written(&self) -> bool {
         match self {
             AppendStep::Done(_) => true,
@@ -112,11 +114,11 @@ impl From<WrittenBatch> for AppendStep {
 /// The one thing that is missing before a batch can be accepted.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocker {
-    /// A permit to decompress the batch, because it becomes large.
+    /// A permit to decompress the batch, which becomes large when it is decompressed.
     DecompressPermit,
     /// A slot for long work, because the batch would keep other connections waiting.
     LongWork,
-    /// The batches of this producer id that other brokers may have committed.
+    /// The latest commits of other brokers, which may contain batches of this producer id.
     StaleState(i64),
     /// Memory for a batch of this producer, in bytes.
     Memory(ProducerKey, usize),
@@ -134,8 +136,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// The batch is in the leader's log.
     Written(WrittenBatch),
-    /// The batch is in the reorder buffer until the batches before it are appended. A batch of a diskless partition
-    /// must then still be committed. For such a batch, the instant is the latest time at which it can leave the buffer.
+    /// The batch is in the reorder buffer until the batches before it are appended. In a diskless partition, it must
+    /// then still be committed. The instant is the latest time at which a diskless batch can leave the buffer.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// The batch is being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
@@ -152,8 +154,8 @@ impl AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, None))
     }
 
-    /// Creates the ticket of a batch in the reorder buffer of a diskless partition. If the batch leaves the buffer at
-    /// all, it does so before `turn`.
+    /// Creates the ticket of a batch in the reorder buffer of a diskless partition. `turn` is the latest time at which
+    /// the batch can leave the buffer.
     pub fn out_of_order_commit(answer: AwaitedAnswer, turn: Instant, left_out: LeftOut) -> AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, Some((turn, left_out))))
     }
@@ -169,10 +171,9 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits until the batch is acknowledged or refused. The wait for the object store and the replicas ends at
-    /// `deadline`. If the batch is in the reorder buffer, the wait also ends when `others_are_held_up` completes,
-    /// because other requests then wait behind this one. A written batch that is not acknowledged is counted as an
-    /// error in `metrics`.
+    /// Waits until the batch is acknowledged or refused. The waits for the object store and for the replicas end at
+    /// `deadline`. The wait in the reorder buffer ends early when `others_are_held_up` completes, because other
+    /// requests then wait behind this one. If a written batch is not acknowledged, counts an error in `metrics`.
     ///
     /// # Errors
     /// Returns [`AppendError`] if the batch is not acknowledged. A batch that is already in the leader's log might stay
@@ -226,7 +227,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// The sender of the answer to all copies of a batch. The sender is stored with the batch, and can be used only once.
+/// The sender of one answer to all copies of a batch. It is stored with the batch, and can be used only once.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -245,8 +246,8 @@ impl AppendAnswer {
         (answer, awaited)
     }
 
-    /// Adds a copy of the batch, which waits for the same answer. If there are already [`COPIES_MAX`] copies, the
-    /// oldest is refused with the error `of_oldest`, because its connection is probably lost.
+    /// Adds another copy of the batch, whose request waits for the same answer. If there are already [`COPIES_MAX`]
+    /// copies, refuses the oldest with the error `of_oldest`, because its connection is probably lost.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {
@@ -292,7 +293,8 @@ impl AppendAnswer {
 
     fn send(self, answer: &BatchAnswer) {
         for copy in self.copies {
-            // A client that no longer waits will send the batch again, and the partition will recognise it.
+            // Sending fails if the request no longer waits. The client will then send the batch again, and the
+            // partition will recognise the duplicate.
             let _ = copy.send(answer.clone());
         }
     }

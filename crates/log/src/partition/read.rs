@@ -27,7 +27,7 @@ impl Isolation {
 /// A slice of the log, and the partition's offsets at the time of the read.
 #[derive(Debug)]
 pub struct Read {
-    /// Complete batches. Only the last one may be cut off by the byte limit.
+    /// The batches. All are complete, except that the byte limit may cut off the last one.
     pub records: Records,
     /// The offset after the last record that consumers may see.
     pub high_watermark: i64,

@@ -1,8 +1,8 @@
-//! Keeps batches that arrived out of order, until the batches before them arrive. Each is kept with its bytes and the
-//! callers that wait for its answer. Classic and diskless partitions both use this buffer.
+//! Keeps batches that arrived out of order, until the batches before them arrive. With each batch, the buffer keeps the
+//! sender of its answer. Classic and diskless partitions both use this buffer.
 //!
-//! [`fullbore_rules::sequence::parking`] decides which batches may wait and which leaves next. Each append also appends
-//! the batches that now follow it, under the same lock, so that no other batch comes in between.
+//! [`fullbore_rules::sequence::parking`] decides which batches may wait and which leaves next. After each append, the
+//! parked batches that follow it are appended under the same lock, so that no other batch comes in between.
 //!
 //! The buffer has copies of the batches, because the connection reads its next requests into the memory of the
 //! originals. The copies count against this buffer's budget and not against the connection's. A connection with many
@@ -29,14 +29,14 @@ use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
-/// How many bytes a waiting batch costs in addition to its own, for entries in maps, its answer, and the waiting
+/// Estimated memory of a waiting batch in addition to its own bytes: entries in maps, its answer, and the waiting
 /// response.
 pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
-/// How long it takes at most to refuse a batch after its wait has ended.
+/// Maximum time between the end of a batch's wait and its refusal.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The broker's budget for batches that arrive out of order, and how much of it is used.
@@ -47,7 +47,7 @@ pub struct ReorderBuffer {
     wait_ms: u64,
     bytes: AtomicUsize,
     closed: AtomicBool,
-    /// The start of this buffer's clock.
+    /// The time at which the broker created this buffer. All times in the buffer are milliseconds since then.
     started: Instant,
     metrics: Metrics,
 }
@@ -66,7 +66,7 @@ impl ReorderBuffer {
         })
     }
 
-    /// Returns the time at which a batch that is parked now has certainly left the buffer or been refused.
+    /// Returns the time by which a batch that is parked now has left the buffer or was refused.
     pub fn until(&self) -> Instant {
         let now = Instant::now();
         let refused = now.checked_add(Duration::from_millis(self.wait_ms)).unwrap_or(now);
@@ -97,8 +97,8 @@ impl ReorderBuffer {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts `bytes` for a batch of a producer that already holds `own` bytes. Returns `None` if they do not fit into
-    /// the budget, which is the smaller of `max` and the setting.
+    /// Reserves `bytes` for a batch of a producer whose parked batches already have `own` bytes. Returns `None` if the
+    /// bytes do not fit into the budget, which is the smaller of `max` and the setting.
     fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
         let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
@@ -139,7 +139,7 @@ pub struct OutOfOrderBatch {
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
-    /// True if the wait has ended while no client waited for the answer. The next copy of the batch gets the refusal.
+    /// True if the first wait ended while no client waited for the answer. The next copy of the batch is then refused.
     is_late: bool,
 }
 
@@ -147,8 +147,8 @@ pub struct OutOfOrderBatch {
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// How many bytes out-of-order batches may hold in permits. The limit is below the whole memory budget, so that the
-    /// missing batches still get permits.
+    /// Maximum number of bytes that the permits of out-of-order batches may hold. This is less than the whole memory
+    /// budget, so that the missing batches still get permits.
     pub early_bytes_max: usize,
 }
 
@@ -187,14 +187,14 @@ impl OutOfOrderBatch {
     }
 }
 
-/// Batches whose wait has ended.
+/// Batches that have waited too long.
 pub struct Expired {
     batches: Vec<OutOfOrderBatch>,
     reordering: Arc<ReorderBuffer>,
 }
 
 impl Expired {
-    /// Splits the batches into those for which `is_one` returns true and the others.
+    /// Removes the batches for which `is_one` returns true. Returns these batches, and the others.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
@@ -258,7 +258,7 @@ impl OutOfOrderBatches {
     /// Removes and returns the batches whose wait has ended. Also returns when the next wait ends; `None` if no batch
     /// is left.
     ///
-    /// If the client of a batch no longer waits, the batch stays parked for a second wait. A copy that its producer
+    /// If no client waits for the answer to a batch, the batch stays parked for a second wait. A copy that its producer
     /// sends during the second wait is refused at once ([`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
@@ -267,7 +267,7 @@ impl OutOfOrderBatches {
         for early in unnoticed {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // `park` cannot return refused batches here, because no batch of an older epoch is parked beside this one.
+            // `park` refuses parked batches of an older epoch. There are none here, so it returns no batches.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();
@@ -275,8 +275,8 @@ impl OutOfOrderBatches {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    /// Removes the batch with this stamp if its wait ended without a client. In that case returns true, and the caller
-    /// must refuse the copy that has just arrived.
+    /// Removes the batch with this stamp if its first wait ended while no client waited. Returns true in that case. The
+    /// caller must then refuse the copy that has just arrived.
     pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {
@@ -289,8 +289,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch. `later` has the permit for its upload.
     ///
     /// # Errors
-    /// Returns [`AppendError`] if the batch cannot be parked. If there is no room for the batch, parked batches of the
-    /// same producer and epoch with later sequences are refused first.
+    /// Returns [`AppendError`] if the batch cannot be parked. If there is no room, refuses parked batches of the same
+    /// producer and epoch first, beginning with the highest sequence.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -10,7 +10,7 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// The position in a batch at which the bytes begin that the checksum covers.
+/// The position in a batch of the first byte that the checksum covers.
 const CRC_END: usize = 21;
 /// The bytes of a batch that hold its attributes.
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;
@@ -19,7 +19,7 @@ const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
 /// The bit of the attributes that is set if the records have the time of their append as their timestamp.
 const LOG_APPEND_TIME: i16 = 0x08;
 
-/// The header that replaces the client's.
+/// The batch header that the broker writes to the log, in place of the header that the client has sent.
 pub struct Stamping {
     bytes: [u8; HEADER_LEN],
     /// The largest timestamp in ms.

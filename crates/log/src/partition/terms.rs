@@ -1,4 +1,4 @@
-//! The terms on which a batch is offered to a partition.
+//! The terms on which a batch is offered to a partition: everything about an append that is not in the batch.
 
 use std::sync::Arc;
 
@@ -15,20 +15,22 @@ use fullbore_rules::sequence::TransactionsSeen;
 pub struct EarlyBatches<'a> {
     /// True if the producer has declared that its batches may arrive out of order.
     pub are_sent: bool,
-    /// The buffer in which out-of-order batches wait. `None` if no client waits for an answer.
+    /// The buffer in which out-of-order batches wait. `None` if such a batch must be refused, because no client waits
+    /// for the answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 
-/// The state of a partition before a verification.
+/// The state of a partition just before the coordinator verified a transaction. The append compares it with the current
+/// state, because the transaction may have ended in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerificationTime {
     /// The leader epoch, for a classic partition.
     pub leader_epoch: i32,
     /// The state of the producer's transactions, for a classic partition.
     pub seen: TransactionsSeen,
-    /// The next offset, as far as known, for a diskless partition.
+    /// For a diskless partition, the next offset that this broker knew.
     pub next_offset: i64,
-    /// The epoch of the coordinator that verified the transaction, for a batch without a sequence number. If the
+    /// For a batch without a sequence number, the epoch of the coordinator that verified the transaction. If the
     /// partition has a marker of a later coordinator epoch, the batch must not open a transaction. `None` if the epoch
     /// is unknown.
     pub coordinator_epoch: Option<i32>,
@@ -69,7 +71,7 @@ impl ConfirmationSender {
     }
 }
 
-/// The terms of an append.
+/// The terms of an append: everything about it that is not in the batch.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
     /// How durable the batch must be before it is answered. A diskless batch must always be in the object store,
@@ -79,13 +81,13 @@ pub struct AppendTerms<'a> {
     pub now_ms: i64,
     /// How the batch is handled if it is out of order.
     pub early: EarlyBatches<'a>,
-    /// The only leader epoch in which the batch may be appended. `None` allows any.
+    /// The leader epoch in which the batch must be appended; `None` if any epoch is allowed.
     pub leader_epoch: Option<i32>,
     /// The verification of the transaction that the batch would open.
     pub verification: Verification,
-    /// True if the client's producer keeps its epoch from one transaction to the next, as with transaction version 1.
+    /// True if the client's producer keeps its epoch after a transaction, as with transaction version 1.
     pub epoch_stays: bool,
-    /// The partition's state before the verification. The verified transaction may have ended since then.
+    /// The partition's state just before the verification, because the verified transaction may have ended since then.
     pub verified_at: VerificationTime,
     /// A confirmation that must arrive before the batch is committed. `verification` is valid only after that.
     pub awaited: Option<&'a AwaitedConfirmation>,

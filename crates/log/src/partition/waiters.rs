@@ -1,8 +1,9 @@
 //! The waiters of a partition. Long-polling fetches and acks=all wait for its high watermark. The sessions of followers
 //! also wait for its log end.
 //!
-//! A waiter is only notified of a change, and must then read the partition again. To miss no change, it must first
-//! register, then read, and then wait. `Notify` and [`DirtyPartitions`] keep a notification that arrives in between.
+//! A notification only means that the partition may have changed, so the waiter must read the partition again. To miss
+//! no change, a waiter must first register, then read, and then wait. `Notify` and [`DirtyPartitions`] keep a
+//! notification that arrives in between.
 //!
 //! Invariant: a waiter is in the list until its [`Registration`] is dropped.
 
@@ -100,8 +101,7 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Returns true once the partition is deleted. If a partition of the same name is created again, it is a different
-    /// one.
+    /// Returns true once the partition is deleted, even if a new partition has the same name.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

@@ -125,7 +125,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     };
     append(&mut log, 8, 0);
-    // Append an aborted transaction. Its batch is at offset 1 + 2 * sequence, and its marker follows.
+    // Append a transaction and abort it. The batch is at offset 1 + 2 * sequence, and the marker at the next offset.
     let abort = |log: &mut Log, sequence: i32| {
         append(log, 7, sequence);
         log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
@@ -142,8 +142,9 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // Earlier lookups have remembered that the transactions of these entries begin after the range at offset 2. Set
-    // their first offset in the file to 3, so that a lookup that reads the entries again would find them.
+    // Earlier lookups have remembered that the transactions of these entries begin after the range that begins at
+    // offset 2. Change their first offset in the file to 3. A lookup that reads these entries again would then return
+    // them, and the test would fail.
     let name = crate::files::offset_path(directory.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {
@@ -280,9 +281,9 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// The broker is killed. `damage` has a number and a flag. If the number is 0 and nothing was flushed, the last
-    /// index of aborted transactions is damaged. It is cut off within an entry if the flag is true, and removed
-    /// otherwise.
+    /// The broker is killed. `damage` has a number and a flag. If the number is 0 and nothing was flushed, the test
+    /// damages the last index of aborted transactions. If the flag is true, it cuts the file off within an entry, and
+    /// otherwise it removes the file.
     Kill {
         damage: Option<(usize, bool)>,
     },

@@ -2,9 +2,9 @@
 //!
 //! `validate` decides which batches are decompressed. Most are decompressed chunk by chunk, and only checked. The
 //! records are kept in memory only if they must be compressed again, or if a chunk would be large. Because a few bytes
-//! may decompress to gigabytes, each batch has a limit. Large batches are decompressed one at a time, since there is
-//! only one permit for them. A batch that waits for this permit does not hold a slot for long work, so that other work
-//! goes on.
+//! may decompress to gigabytes, each batch has a limit. There is only one permit for large batches, so they are
+//! decompressed one at a time. A batch that waits for this permit does not hold a slot for long work, so that other
+//! work goes on.
 //!
 //! Invariant: each slot of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
 //! [`SMALL_MAX`] of memory. In addition, there is at most one large batch, which uses at most as much as its topic
@@ -51,13 +51,13 @@ pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// The reason why validation does not return a batch.
+/// The reason why validation does not return a batch: an error, or something that the caller must wait for.
 pub enum Invalid {
     /// The batch is refused. The producer gets this error.
     Refused(RefusedBatch),
-    /// The batch becomes large, so it needs the permit.
+    /// The batch becomes large when it is decompressed, so the caller needs the permit.
     Large,
-    /// The batch takes longer than other connections should have to wait.
+    /// The validation takes longer than other connections should have to wait, so it needs a slot for long work.
     Long,
 }
 
@@ -88,7 +88,7 @@ impl Decompression {
 
 /// How many bytes a request may still decompress.
 pub struct DecompressionBudget {
-    /// How many bytes of a fast codec are left; `None` if the request has no limit.
+    /// How many bytes may still be decompressed, counted in bytes of a fast codec; `None` if the request has no limit.
     short_left: Option<usize>,
 }
 
@@ -113,9 +113,9 @@ pub struct Decompressing<'a> {
 }
 
 impl Decompressing<'_> {
-    /// Checks the records of a batch without keeping them. `most` is the maximum number of bytes after decompression.
-    /// Returns `None` if the caller must use [`Decompressing::decompress`] instead, because a chunk is too large or the
-    /// caller already has the permit.
+    /// Decompresses a batch only to check its records, without keeping them. `most` is the maximum number of bytes
+    /// after decompression. Returns `None` if the caller must use [`Decompressing::decompress`] instead, because a
+    /// chunk is too large or the caller already has the permit.
     ///
     /// # Errors
     /// Returns [`Invalid::Long`] if the budget is too small, and [`Invalid::Refused`] if the records are damaged or too
@@ -133,7 +133,7 @@ impl Decompressing<'_> {
         let now = self.budget.short_left.map_or(most, |left| most.min(left / a_byte));
         let checked = self.decompression.check(batch, now);
         if let Some(left) = &mut self.budget.short_left {
-            // The amount of work is unknown if a batch fails, so assume that the batch used up the budget.
+            // If a batch fails, the number of decompressed bytes is unknown. Assume that the batch used up the budget.
             *left = checked.as_ref().map_or(0, |checked| left.saturating_sub(checked.bytes.saturating_mul(a_byte)));
         }
         match checked {
@@ -144,11 +144,11 @@ impl Decompressing<'_> {
         }
     }
 
-    /// Returns the decompressed records of a batch, which must not exceed `most` bytes. A large batch needs the permit.
+    /// Returns the decompressed records of a batch, which must not exceed `most` bytes.
     ///
     /// # Errors
-    /// Returns [`Invalid::Long`] on a thread that serves connections, and [`Invalid::Large`] if the permit is missing.
-    /// Returns [`Invalid::Refused`] if the records are damaged or too large.
+    /// Returns [`Invalid::Long`] on a thread that serves connections. Returns [`Invalid::Large`] if the batch is large
+    /// and the permit is missing. Returns [`Invalid::Refused`] if the records are damaged or too large.
     pub fn decompress(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Bytes, Invalid> {
         if self.budget.short_left.is_some() {
             return Err(Invalid::Long);

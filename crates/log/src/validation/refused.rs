@@ -11,7 +11,7 @@ use std::borrow::Cow;
 pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: Cow<'static, str>,
-    /// The records that caused the refusal, if they are known.
+    /// The records that caused the refusal. Empty if they are unknown, or if the refusal is not about single records.
     pub records: Vec<BatchIndexAndErrorMessage>,
     /// The partition's log start offset if the producer needs it, and -1 otherwise.
     pub log_start_offset: i64,

@@ -1,8 +1,8 @@
 //! Validates a client's batch, and compresses it with the topic's codec if necessary. Only this file makes a
 //! [`ValidBatch`]. The log checks the batch's sequence number later.
 //!
-//! If the batch already has the right codec, it is decompressed chunk by chunk, just for the check. With
-//! `fullbore.produce.validation=header` it is not decompressed at all, unless the topic is compacted.
+//! If a batch already has the topic's codec, it is decompressed chunk by chunk, just for the check. With
+//! `fullbore.produce.validation=header` such a batch is not decompressed at all, unless the topic is compacted.
 //!
 //! Invariant: after a batch was decompressed or rewritten here, its records are readable, complete and in order, and
 //! their timestamps are in the topic's range. No batch is larger than `max.message.bytes`.
@@ -31,8 +31,9 @@ const SLOW: usize = 64;
 const GUNZIP: usize = 3;
 
 /// Estimates the work to validate a batch, as the number of bytes that a fast codec compresses in the same time.
-/// Returns usize::MAX if the batch must be decompressed and compressed again. If the batch is only checked, the
-/// estimate is based on its compressed size. `Decompressing` limits the work if the batch decompresses to much more.
+/// Returns usize::MAX if the batch must be decompressed and compressed again. If the batch is only decompressed for the
+/// check, the estimate is based on its compressed size. Should it decompress to much more, `Decompressing` limits the
+/// work.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -88,8 +89,8 @@ pub fn validate<'r>(
         }
     }
     let most = match target {
-        // A batch that is stored uncompressed must not exceed max.message.bytes, so there is no need to decompress more
-        // than that.
+        // If the batch will be stored uncompressed, its records must not exceed max.message.bytes. Stop decompressing
+        // there.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
@@ -189,7 +190,7 @@ fn has_wrong_record(checked: &CheckedRecords, to: Destination<'_>) -> bool {
 /// Returns the largest timestamp, which the header should have.
 fn latest(batch: &BatchView<'_>, checked: &CheckedRecords, config: &TopicConfig) -> i64 {
     match config.message_timestamp_type {
-        // The log writes the time of the append into the header later.
+        // The header's value does not matter, because the log will replace it by the time of the append.
         TimestampType::LogAppendTime => batch.max_timestamp(),
         TimestampType::CreateTime => checked.timestamps.latest,
     }

@@ -1,8 +1,8 @@
-//! Reports the records that cause the refusal of their batch, one by one (KIP-467). These records lack a key in a
-//! compacted topic, or their timestamp is outside the topic's range.
+//! Reports each record that causes the refusal of its batch (KIP-467). Such a record lacks a key in a compacted topic,
+//! or its timestamp is outside the topic's range.
 //!
-//! Records that cannot be read are not reported, because nothing more is known of them. Invariant: the number of
-//! records in a response is limited.
+//! If the records of a batch cannot be read, none of them are reported. Invariant: the number of records in a response
+//! is limited.
 
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};

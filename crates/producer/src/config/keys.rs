@@ -10,18 +10,19 @@ use fullbore_wire::did_you_mean;
 
 /// The producer's own settings, by name.
 pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
-    "acks", "all", "Replicas that must have a batch before it is acknowledged: all (or -1), 1, 0.",
+    "acks", "all", "Which replicas must have a batch before the leader acknowledges it: all in sync (all or -1), the \
+         leader (1), or none (0).",
         |c, v| c.acks = acks(v)?;
-    "batch.size", "16384", "A batch that reaches this many bytes is sent without waiting for linger.ms. A batch that cannot be sent yet keeps \
-         growing, up to max.request.size (unlike in Kafka). With 0, each record is a batch of its own.",
+    "batch.size", "16384", "A batch that reaches this many bytes is sent before linger.ms has passed. While a batch \
+         cannot be sent, it grows up to max.request.size (unlike in Kafka). With 0, each batch has one record.",
         |c, v| c.batch_size = size(v, 0)?;
     "bootstrap.servers", "", "host:port of the brokers to which the client connects first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
     "buffer.memory", "33554432", "Memory in bytes for records that are not acknowledged; send waits while this memory \
-         is in use. Where a topic has several partitions, one of them may use at most four fifths, so that an \
+         is in use. If a topic has several partitions, each of them may use at most four fifths, so that an \
          unreachable partition leaves memory to the others.",
         |c, v| c.buffer_memory = number(v, 1, i64::MAX)? as usize;
-    "compression.gzip.level", "", "1 to 9, or -1 for the codec's own; default -1.",
+    "compression.gzip.level", "", "1 to 9, or -1 (the default) for the default level of the codec.",
         |_c, v| level(v, 1, 9)?;
     "compression.lz4.level", "", "1 to 17. 9, the default, is the fast level; all others are slower and compress more.",
         |_c, v| level(v, 1, 17)?;
@@ -29,9 +30,10 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.compression = codec(v)?;
     "compression.zstd.level", "", "-131072 to 22; default 3.",
         |_c, v| level(v, -131_072, 22)?;
-    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto begins with one. \
-         If max.in.flight.requests.per.connection is auto too, auto adds connections as long as the connections limit \
-         throughput. A partition uses only one connection, unless the broker puts batches back in order.",
+    "connections.per.broker", "auto", "Number of connections to each broker, 1 to 16, or auto; Kafka has no such \
+         setting. auto begins with one connection. If max.in.flight.requests.per.connection is auto too, the producer \
+         adds connections as long as they limit throughput. A partition uses several connections only if the broker \
+         can put its batches in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "Longest time from send to success or failure.",
         |c, v| c.delivery_timeout = ms(v)?;
@@ -40,16 +42,18 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.enable_idempotence = Some(boolean(v)?);
     "linger.ms", "5", "Time for which a batch smaller than batch.size waits for more records.",
         |c, v| c.linger = ms(v)?;
-    "max.block.ms", "60000", "Longest wait of send for memory or metadata.",
+    "max.block.ms", "60000", "Longest time for which send waits for memory or metadata.",
         |c, v| c.max_block = ms(v)?;
-    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). With idempotence, more than 5 are allowed too: the number of batches that the broker retains limits each partition separately.",
+    "max.in.flight.requests.per.connection", "auto", "Maximum number of Produce requests on a connection that have no \
+         response yet, or auto for as many as fill the path (Kafka's default is 5). More than 5 are allowed even with \
+         idempotence: the number of batches that the broker remembers limits each partition separately.",
         |c, v| c.max_in_flight = in_flight(v)?;
     "max.request.size", "1048576", "Largest request in bytes, and so the largest batch and record.",
         |c, v| c.max_request_size = size(v, 1024)?;
     "metadata.max.age.ms", "300000", "Age at which metadata is fetched again.",
         |c, v| c.metadata_max_age = ms(v)?;
-    "partitioner.ignore.keys", "false", "With true, the partition of a record does not depend on its key, as for \
-         records without keys.",
+    "partitioner.ignore.keys", "false", "With true, the producer chooses a record's partition as if the record had no \
+         key.",
         |c, v| c.partitioner_ignore_keys = boolean(v)?;
     "retries", "2147483647", "Maximum number of attempts after the first. Prefer to limit the time of all attempts by delivery.timeout.ms.",
         |c, v| c.retries = number(v, 0, i64::from(i32::MAX))? as u32;
@@ -61,7 +65,8 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.transaction_timeout = ms(v)?;
     "transaction.two.phase.commit.enable", "false", "true is refused: two-phase commit (KIP-939) is not offered.",
         |_c, v| if boolean(v)? { return Err("must be false: this producer does not offer two-phase commit".to_owned()); };
-    "transactional.id", "", "Sends every record within a transaction of this id. The id outlives the producer: a new producer with the same id fences the previous one.",
+    "transactional.id", "", "Makes the producer transactional: every record belongs to a transaction of this id. The \
+         id outlives the producer: a new producer with the same id fences the previous one.",
         |c, v| c.transactional_id = Some(transactional_id(v)?);
 };
 

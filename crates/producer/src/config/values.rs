@@ -8,20 +8,20 @@ use std::time::Duration;
 /// How many Produce requests a connection may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// As many requests as the path holds.
+    /// As many requests as the estimate of the path's capacity allows (`pipe`).
     Auto,
     /// This fixed number of requests.
     Requests(usize),
 }
 
-/// The replicas that must have a batch before the broker acknowledges it.
+/// The replicas that must have a batch before the broker acknowledges the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// No replica. The broker sends no response, so a lost batch goes unnoticed.
     None = 0,
     /// The leader alone.
     Leader = 1,
-    /// Every replica in sync.
+    /// Every in-sync replica (ISR).
     All = -1,
 }
 
@@ -34,26 +34,26 @@ pub struct ProducerConfig {
     pub client: ClientConfig,
     /// acks.
     pub acks: Acks,
-    /// enable.idempotence. `None` turns it on unless another setting rules it out.
+    /// enable.idempotence. `None` turns idempotence on, unless another setting contradicts it.
     pub enable_idempotence: Option<bool>,
     /// Maximum number of Produce requests in flight per connection (max.in.flight.requests.per.connection).
     pub max_in_flight: InFlight,
     /// The number of connections to each broker, or `None` to choose it automatically (connections.per.broker, a
     /// setting of Fullbore).
     pub connections_per_broker: Option<usize>,
-    /// The size in bytes from which a batch is sent without a wait for more records (batch.size).
+    /// The size in bytes from which a batch is sent without lingering (batch.size).
     pub batch_size: usize,
     /// How long a smaller batch waits for more records (linger.ms).
     pub linger: Duration,
-    /// The memory for records that are not acknowledged yet, in bytes (buffer.memory).
+    /// The memory in bytes for records without an acknowledgement (buffer.memory).
     pub buffer_memory: usize,
     /// How long `send` waits for memory or metadata (max.block.ms).
     pub max_block: Duration,
-    /// The maximum size of a request, and so of a batch and of a record, in bytes (max.request.size).
+    /// The maximum size in bytes of a request, and therefore also of a batch and of a record (max.request.size).
     pub max_request_size: usize,
-    /// How long a record may take from `send` to success or failure (delivery.timeout.ms).
+    /// Maximum time from `send` to the result of a record (delivery.timeout.ms).
     pub delivery_timeout: Duration,
-    /// How many attempts may follow the first one (retries).
+    /// The maximum number of attempts after the first one (retries).
     pub retries: u32,
     /// The pause before the first retry (retry.backoff.ms).
     pub retry_backoff: Duration,
@@ -65,7 +65,7 @@ pub struct ProducerConfig {
     pub compression_level: Option<i32>,
     /// If true, records with keys are spread like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
-    /// The age at which metadata is fetched again (metadata.max.age.ms).
+    /// The age at which the producer fetches metadata again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
     /// transactional.id. If it is set, every record belongs to a transaction.
     pub transactional_id: Option<String>,
@@ -111,7 +111,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if two settings contradict each other, with both keys of the first contradiction.
+    /// Returns [`ConfigError`] with the first two settings that contradict each other.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

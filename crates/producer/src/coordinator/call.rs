@@ -1,6 +1,6 @@
 //! Sends requests to a coordinator and repeats them until a response is final.
 //!
-//! Invariant: an error that may pass is never returned, unless the caller gives up.
+//! Invariant: a retriable error is never returned, unless the caller gives up.
 
 use crate::backoff::backoff;
 use crate::core::Core;
@@ -13,12 +13,12 @@ use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The feature whose level decides how transactions work (KIP-890).
+/// The feature whose finalized level selects the protocol of transactions (KIP-890).
 const TRANSACTION_VERSION: &str = "transaction.version";
 /// The level of [`TRANSACTION_VERSION`] at which Produce adds partitions and EndTxn raises the epoch.
 const ADDS_PARTITIONS: i16 = 2;
-/// The first pause while the coordinator still completes the previous transaction. Kafka's
-/// `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
+/// The first pause if the coordinator is still completing the previous transaction (Kafka's
+/// `ADD_PARTITIONS_RETRY_BACKOFF_MS`).
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 /// The final error of a request. Another attempt would not change it.
@@ -26,7 +26,7 @@ const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 pub(super) struct Refusal {
     code: ErrorCode,
     message: String,
-    /// True if an attempt got no response, so that the coordinator may have received it.
+    /// True if an attempt got no response, so that the coordinator may have carried it out.
     pub(super) is_lost: bool,
 }
 
@@ -60,8 +60,9 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the one of several errors in a response that decides about the request. A final error takes precedence over
-/// one that may pass. An error with a cause of its own takes precedence over OPERATION_NOT_ATTEMPTED.
+/// Returns the error code that decides about the request, if a response has several. A final error takes precedence
+/// over a retriable one. OPERATION_NOT_ATTEMPTED only means that another entry of the response failed, so that entry's
+/// final error takes precedence.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,
@@ -87,7 +88,7 @@ impl Coordinator {
         Coordinator { core, ledger, kind, key: key.clone(), connection: None }
     }
 
-    /// Returns true if the cluster's `transaction.version` is 2 or above, or `None` if there is no connection.
+    /// Returns true if the cluster's `transaction.version` is 2 or higher. Returns `None` without a connection.
     pub(super) fn adds_partitions(&self) -> Option<bool> {
         let connection = self.connection.as_ref()?;
         Some(connection.feature(TRANSACTION_VERSION) >= ADDS_PARTITIONS)
@@ -131,7 +132,7 @@ impl Coordinator {
                 return Err(Refusal { code, message, is_lost });
             }
             if gives_up() {
-                // The caller gives up only because the transaction is aborted, so the error is not fatal for the
+                // The caller gives up only because the transaction is being aborted, so this error is not fatal for the
                 // producer.
                 let message = format!(
                     "the producer stopped trying because the transaction is being aborted; the last error: {}",
@@ -158,7 +159,7 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Remembers why requests fail, for the errors of waiting calls and records.
+    /// Remembers why requests fail. Calls and records that time out meanwhile have this reason in their errors.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
         let why = format!("the records wait for their transaction: {why}");
@@ -175,8 +176,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the error code to assume for a request without a response. The code is retriable, unless it is
-/// UNSUPPORTED_VERSION.
+/// Returns an error code that stands for the missing response of a request: a retriable one, or UNSUPPORTED_VERSION if
+/// no retry can succeed.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

@@ -16,7 +16,7 @@ use fullbore_wire::apis::txn_offset_commit::{
 const ADD_OFFSETS_MAX: i16 = 4;
 /// The newest version of TxnOffsetCommit that needs a preceding AddOffsetsToTxn.
 const KNOWS_GROUP_MAX: i16 = 4;
-/// The newest version of TxnOffsetCommit that is used.
+/// The newest version of TxnOffsetCommit that this producer sends.
 const COMMIT_MAX: i16 = 5;
 
 impl TransactionTask {
@@ -59,7 +59,8 @@ impl TransactionTask {
         requested.await.map(drop)
     }
 
-    /// Returns the coordinator of a group. If the group is the same as in the last call, its coordinator is kept.
+    /// Returns the coordinator of a group. Reuses the one of the last call, with its connection, if the group is the
+    /// same.
     fn coordinator_of(&mut self, group: &Text) -> &mut Coordinator {
         let known = self.group.take().filter(|known| known.key == *group);
         let new = || Coordinator::new(self.core.clone(), self.ledger.clone(), CoordinatorKind::Group, group);

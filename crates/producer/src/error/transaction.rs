@@ -1,11 +1,11 @@
-//! The errors of transactions. Each answers four questions: may the same call succeed later, and may another
-//! transaction? Is the error fatal for the producer, and may the transaction have been committed?
+//! The errors of transactions. Each answers four questions. May the same call succeed later? May another transaction
+//! succeed? Is the error fatal for the producer? May the transaction have been committed?
 
 use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// The rule that a call breaks if the producer has no transactional.id.
+/// The rule that is broken if a producer without a transactional.id gets a call about transactions.
 pub(crate) const NO_TRANSACTIONAL_ID: &str = "transactions need a transactional.id";
 
 /// The reason why a transaction, or a call about it, has failed.
@@ -26,14 +26,14 @@ pub enum TransactionError {
         /// The limit of the queue.
         &'static str,
     ),
-    /// The call waited for max.block.ms. The producer keeps trying.
+    /// The call waited for max.block.ms. The producer still tries to carry out the call.
     #[error("cannot {action} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
         /// The attempted action, as a verb.
         action: &'static str,
         /// How long the call waited.
         waited: Duration,
-        /// The last problem, or empty.
+        /// The last problem that delayed the call, or empty.
         why: String,
         /// True if the records of the transaction may already be committed.
         possibly_committed: bool,
@@ -56,7 +56,7 @@ pub enum TransactionError {
         /// The first such failure.
         ProduceError,
     ),
-    /// The previous transaction was not committed. The producer did not know this yet when this transaction began.
+    /// The commit of the previous transaction failed after this transaction had begun.
     #[error("the transaction before this one was not committed: {0}")]
     Previous(
         /// The error of the previous transaction, as text.
@@ -76,13 +76,13 @@ impl TransactionError {
         matches!(self, Self::Timeout { .. } | Self::Full(_))
     }
 
-    /// Returns true if only this transaction has failed. It is aborted, and the next one may succeed.
+    /// Returns true if only this transaction has failed. The producer aborts it, and the next one may succeed.
     pub fn is_abortable(&self) -> bool {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer cannot send anything more. For example, another producer may have replaced it
-    /// under its id.
+    /// Returns true if this producer cannot send any more. For example, another producer with the same transactional.id
+    /// may have fenced it.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::State(rule) => *rule == NO_TRANSACTIONAL_ID,

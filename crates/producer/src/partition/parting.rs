@@ -1,8 +1,9 @@
-//! Splits batches that are larger than their topic accepts. The parts take the position of the batch.
+//! Splits batches that are larger than their topic accepts. The parts replace the batch at its position in the order.
 //!
-//! After a broker refuses such a batch, the batches in flight behind it come back out of order. These batches and those
-//! that wait are split before they leave. A limit thus costs one round trip instead of one for each batch. A batch is
-//! never split if an attempt may be in the log, because the broker would not recognise the parts.
+//! After a broker refuses such a batch, it also refuses the batches in flight behind it, as out of order. These batches
+//! and the queued ones are split before they are sent. Learning a topic's limit thus costs one round trip, and not one
+//! for each batch that is too large. A batch is never split if an attempt may be in the log, because the broker would
+//! not recognise the parts as a retry.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, Parts, ProducerBatch};
@@ -19,7 +20,7 @@ impl Partition {
         }
     }
 
-    /// Returns true if a broker may accept the batch, as far as the limit is known.
+    /// Returns true if the batch does not exceed the limit that is known so far.
     pub(crate) fn allows(&self, batch: &ProducerBatch) -> bool {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
@@ -29,14 +30,14 @@ impl Partition {
         self.limit.set(bytes);
     }
 
-    /// Returns true only at the first call for the topic, so that the topic's limit is handled once.
+    /// Returns true only at the first call for the topic, so that its limit is requested and reported once.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }
 
-    /// Splits a batch that a broker refused as too large, with the reason `why`. The parts take the batch's position,
-    /// and later batches stay smaller. Returns how large the largest record would be as a batch of its own, at about
-    /// the same compression ratio.
+    /// Splits a batch that a broker refused as too large, with the reason `why`. The parts replace the batch, and later
+    /// batches stay smaller. Returns the estimated size of a batch with only the largest record, at the same
+    /// compression ratio.
     ///
     /// # Errors
     /// Returns the batch if it is a single record.
@@ -58,7 +59,7 @@ impl Partition {
         Ok(largest)
     }
 
-    /// Splits a new batch that turned out too large when it was sealed. The parts are sent instead.
+    /// Splits a new batch that turned out to be too large when it was sealed. Its parts are queued in its place.
     ///
     /// # Errors
     /// Returns `batch` itself if it cannot be split.
@@ -72,15 +73,15 @@ impl Partition {
         Ok(())
     }
 
-    /// Splits the next batch to be sent again until it is small enough.
+    /// Splits the next retry if it is too large. Repeats this until the next retry is small enough.
     pub(super) fn part_retries(&self, state: &mut PartitionQueue, missing: bool) {
         while let Some(parts) = state.window.peek_retry(missing).and_then(|batch| self.parts_if_large(batch)) {
             state.window.part_retry(missing, counted(parts));
         }
     }
 
-    /// Splits the oldest batch that was never sent until it is small enough. A batch that is not sealed yet is checked
-    /// later.
+    /// Splits the oldest queued batch if it is sealed and too large. Repeats this until the oldest batch is small
+    /// enough. A batch that is not sealed yet is checked when it is sealed.
     pub(super) fn part_queue(&self, state: &mut PartitionQueue) {
         while let Some(parts) = state.queue.front().and_then(|batch| self.parts_if_large(batch)) {
             state.queued_bytes -= state.queue.pop_front().map_or(0, |batch| batch.size());

@@ -1,16 +1,18 @@
-//! Estimates how well a partition's batches are compressed, so that they can grow to a request's size on the wire.
+//! Estimates the compression ratio of a partition's batches (bytes on the wire per uncompressed byte), so that batches
+//! can grow to a request's size on the wire.
 //!
-//! Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be split.
+//! Invariant: the estimate rises at once if batches compress worse, and falls slowly if they compress better. As a
+//! result, few batches turn out to be too large and must be split.
 
-/// Maximum size of a batch before compression, in multiples of a request's size. A broker decompresses larger batches
-/// one at a time.
+/// Maximum size of a batch before compression, as a multiple of a request's size. A broker would decompress larger
+/// batches one at a time.
 const EXPANSION_MAX: f64 = 4.0;
-/// A safety margin, by which the estimate exceeds the observed ratio.
+/// The factor by which the estimate exceeds the observed ratio, as a safety margin.
 const MARGIN: f64 = 1.1;
-/// With each batch of a lower ratio, the estimate falls by this part of its difference from that ratio.
+/// The fraction of the difference by which the estimate approaches a lower observed ratio with each batch.
 const FALL: f64 = 0.25;
 
-/// An upper estimate of how many bytes on the wire one uncompressed byte takes.
+/// A cautious estimate of the bytes on the wire per uncompressed byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionRatio {
     estimate: f64,
@@ -23,14 +25,14 @@ impl Default for CompressionRatio {
 }
 
 impl CompressionRatio {
-    /// Notes that a batch of `before` bytes was compressed to `after`.
+    /// Notes that a batch of `before` bytes was compressed to `after` bytes.
     pub(super) fn note(&mut self, before: usize, after: usize) {
         let seen = (after as f64 / before.max(1) as f64 * MARGIN).min(1.0);
         let fallen = self.estimate + (seen - self.estimate) * FALL;
         self.estimate = if seen > self.estimate { seen } else { fallen };
     }
 
-    /// Returns how many uncompressed bytes will take at most `wire` bytes once compressed.
+    /// Returns the number of uncompressed bytes that take `wire` bytes after compression, by the estimate.
     #[inline]
     pub(super) fn uncompressed(&self, wire: usize) -> usize {
         if self.estimate >= 1.0 {

@@ -1,40 +1,42 @@
-//! The circumstances in which a sender requests batches from partitions.
+//! The conditions under which a sender gathers batches for one request.
 
 use crate::grant::Grants;
 use crate::transaction_pass::TransactionPass;
 use std::time::{Duration, Instant};
 
-/// The circumstances in which a sender requests batches from partitions.
+/// The conditions under which a sender gathers batches for one request.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
-    /// True if batches of any size should leave at once, because of a flush or a caller that waits for memory.
+    /// True if batches should be sent without lingering, because a caller waits for a flush or for memory.
     pub(crate) hurry: bool,
-    /// True only for a flush. Batches are then not spaced.
+    /// True if a caller waits for a flush. Batches are then not spaced.
     pub(crate) flush: bool,
     /// The shortest round trip on the connection.
     pub(crate) rtt: Option<Duration>,
-    /// How many bytes are left in the request. `None` while the request is empty, because any batch fits then.
+    /// How many bytes still fit into the request. `None` while the request is empty, because any batch then fits.
     pub(crate) room: Option<usize>,
     /// The broker's grants.
     pub(crate) grants: &'a Grants,
-    /// True if the connection is full. A batch may then leave only if other batches wait for it at the broker.
+    /// True if the connection is full. Only a batch for which other batches may wait at the broker can then be sent.
     pub(crate) missing: bool,
-    /// The connection that the batches will go over.
+    /// The connection over which the request will be sent.
     pub(crate) path: Path,
-    /// True if a partition may use all connections at once, because the broker puts its batches back in order.
+    /// True if a partition may use all connections at once, because the broker parks batches that are out of order.
     pub(crate) striped: bool,
-    /// True if `striped` would be true with several connections.
+    /// True if the broker parks batches that are out of order. With several connections, `striped` is then true as
+    /// well.
     pub(crate) reorders: bool,
-    /// The transaction whose batches may leave. `None` if no batch may leave, or if the producer has no transactions.
+    /// The transaction whose batches may be sent. `None` if no batch may be sent, or if the producer has no
+    /// transactions.
     pub(crate) pass: Option<TransactionPass>,
 }
 
-/// A connection, as partitions see it.
+/// The facts about a connection that partitions need.
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
-    /// The number of the connection. A later connection never gets the same number.
+    /// The number of the connection. No other connection to the broker ever gets the same number.
     pub(crate) connection: u64,
-    /// The index of this connection among those to the broker, and their number.
+    /// The index of this connection among the connections to the broker. `lanes` is their number.
     pub(crate) lane: usize,
     pub(crate) lanes: usize,
 }

@@ -1,4 +1,4 @@
-//! Chooses the batch of a partition that a broker may send now, or returns the reason why there is none.
+//! Chooses the batch of a partition that may be sent to a broker now, or returns the reason why there is none.
 
 use super::{Listing, Outgoing, Partition, PartitionQueue, ProducerLimits, Round, Take};
 use crate::batch::{OpenBatch, ProducerBatch};
@@ -8,17 +8,18 @@ use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The minimum round trip at which batches are spaced. On a shorter path, waiting for an acknowledgement costs less
-/// than a timer.
+/// The minimum round trip at which batches are spaced over the round trip. On a shorter path, it is cheaper to wait for
+/// an acknowledgement than to set a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// After this time without an acknowledgement, the next batch goes alone, which costs one round trip. The broker may
-/// have forgotten the producer by then (producer.id.expiration.ms, by default a day).
+/// Time without an acknowledgement after which the next batch is sent alone, because the broker may have forgotten the
+/// producer (producer.id.expiration.ms). This costs one round trip. The broker's default is a day.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Returns true if the entry `serial` may leave the worklist of `broker`: another entry counts, or this broker does
-    /// not lead any more. In the second case, puts the partition on the worklist of the new leader, if it has work.
+    /// Returns true if the entry `serial` can be removed from the worklist of `broker`, because the entry is no longer
+    /// valid or the broker no longer leads the partition. In the second case, adds the partition to the worklist of the
+    /// new leader if it has work.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
@@ -35,10 +36,10 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
-    /// would be spread over twice as many connections. That helps only if the window permits more batches than are in
-    /// flight now. It need not permit twice as many, because a full connection has twice its bandwidth-delay product in
-    /// flight, which is enough for two.
+    /// Returns true if a batch is ready and would be sent over a further connection. With `striped`, the batches of a
+    /// partition are spread over all connections. Doubling their number then helps only if the window permits more
+    /// batches in flight. It need not permit twice as many: a full connection has twice its bandwidth-delay product in
+    /// flight, which is enough for two connections.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_more() {
@@ -50,7 +51,8 @@ impl Partition {
         state.window.is_open() && (!state.queue.is_empty() || state.open.as_ref().is_some_and(is_ready))
     }
 
-    /// Returns the batch that `broker` may send now over the connection of `round`, or why there is none.
+    /// Returns the batch that may be sent to `broker` now over the connection of `round`, or the reason why there is
+    /// none.
     pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64, round: &Round<'_>) -> Take {
         let is_home = self.spread % round.path.lanes == round.path.lane;
         if !is_home && (!round.striped || round.missing) {
@@ -64,7 +66,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // Batches that are sent again must keep their order, which only a single connection guarantees.
+        // Retries must keep their order, which only a single connection guarantees.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -98,7 +100,7 @@ impl Partition {
         }
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < self.limit.bytes()) {
-            // A batch that is sent again may be as large as a whole request, so it starts the next one.
+            // A retry may be as large as a whole request, so it is the first batch of the next request.
             return Take::NoRoom;
         }
         let missing = state.others_wait(round);
@@ -124,8 +126,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // While responses are due, a record that joins the partition does not wake any task. The next check is
-            // therefore one linger time from now.
+            // While responses are due, a record that is added does not wake the sender. The sender therefore checks
+            // again after linger.ms.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
@@ -156,8 +158,8 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // A batch that leaves alone does not permit reordering. There is no batch before it, but a broker that forgot
-        // the producer would wait for one.
+        // A batch that is alone in flight must not be parked. No batch is missing before it, but a broker that has
+        // forgotten the producer would wait for one.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
@@ -170,7 +172,7 @@ impl Partition {
     }
 }
 
-/// The next batch to leave among those that were never sent.
+/// The answer to a request for the next batch without an attempt.
 enum Next {
     None,
     At(Instant),
@@ -178,9 +180,9 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Returns true if batches in flight may be held at the broker until a missing batch arrives. The missing batch
-    /// then leaves at once. Batches that all went over one connection are not held, because their requests did not
-    /// permit reordering.
+    /// Returns true if batches in flight may be parked at the broker until a missing batch arrives. The missing batch
+    /// must then be sent at once. Batches that were all sent over one connection are not parked, because their requests
+    /// did not permit it.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
         round.striped || (round.reorders && are_scattered)
@@ -202,18 +204,18 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the time at which the open batch may leave, or `None` if it may leave now. Once half of the window is in
-    /// use, batches leave evenly spaced over a round trip. If the batches left together, later records would wait for
-    /// the first acknowledgement in every round trip. A record that may join any of several partitions waits for a
-    /// shorter time, because it can use the windows of all of them.
+    /// Returns the time at which the open batch may be sent, or `None` if it may be sent now. Once half of the window
+    /// is in use, batches are sent evenly spaced over a round trip. If they were sent together, later records would
+    /// wait for the first acknowledgement in every round trip. If a record can choose among several partitions, the
+    /// interval is shorter, because the windows of all of them are available.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// Returns the time at which this partition's own window lets the next batch leave, and the interval between its
-    /// batches. Returns `None` on a short path, and until half of the window is in use.
+    /// Returns the time at which the next batch may be sent by this partition's window, and the interval between two
+    /// batches. Returns `None` on a short path, or if less than half of the window is in use.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();
@@ -221,7 +223,7 @@ impl PartitionQueue {
         (2 * self.window.span() >= limit).then(|| (left_at + step, step))
     }
 
-    /// Returns roughly when another batch may leave, or `None` on a short path.
+    /// Returns about when another batch may be sent, or `None` on a short path.
     pub(super) fn free_at(&self) -> Option<Instant> {
         let (left_at, _) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         Some(self.own_turn().map_or(left_at, |(at, _)| at))

@@ -19,14 +19,14 @@ fn partition() -> Arc<Partition> {
     Partition::new(Text::from_static("t"), 0, Arc::new(limits), limit, &Pool::new(10_000, 1000))
 }
 
-/// Takes the entries that are new in a broker's worklist.
+/// Removes and returns the new entries of a broker's worklist.
 fn listed(broker: &Worklist<Listing>) -> Vec<Listing> {
     std::mem::take(&mut *broker.incoming.lock())
 }
 
 /// If a leader loses the partition and gets it back before its task reads the worklist, the list has two entries for
-/// it. The sender used to put two batches of the partition into one request. Both were then completed with the offset
-/// of the first, and Kafka's broker keeps only one of them.
+/// the partition. The sender then used to put two of its batches into one request. Both were completed with the offset
+/// of the first one, although Kafka's broker appends only one of them.
 #[test]
 fn leader_leads_again_before_its_task_runs_it_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));

@@ -1,6 +1,6 @@
-//! How transactions restrict a partition: which batch may leave, and how the batches of an aborted transaction end.
+//! How transactions restrict a partition: which batch may be sent, and how the batches of an aborted transaction end.
 //!
-//! Invariant: batches leave in the order of their transactions, and those of a transaction only while
+//! Invariant: batches are sent in the order of their transactions. The batches of a transaction are sent only while
 //! [`TransactionLedger`](crate::ledger::TransactionLedger) permits it.
 
 use super::{Partition, PartitionQueue, Round, Take};
@@ -10,12 +10,12 @@ use crate::scope::Wish;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The numbers of the transactions that a partition has joined or requested to join. 0 if there was none.
+/// The transactions to which a partition was added, or is to be added, by their numbers. 0 stands for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Membership {
-    /// The transaction for which the coordinator was last requested to add the partition.
+    /// The last transaction for which the producer has requested the coordinator to add the partition.
     requested: u64,
-    /// The transaction to which the coordinator has last added the partition.
+    /// The last transaction to which the coordinator has added the partition.
     added: u64,
 }
 
@@ -32,7 +32,7 @@ impl Partition {
         self.state.lock().window.is_clean()
     }
 
-    /// Fails all records without a result that belong to transactions up to `number`, because these are aborted.
+    /// Fails all records without a result in transactions up to `number`, because these transactions are aborted.
     pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -52,8 +52,8 @@ impl Partition {
         self.relist(&mut state);
     }
 
-    /// Returns why no new batch may leave now. Returns `None` if a new batch may leave, or if all batches were already
-    /// sent and some are not resolved yet. Also adopts the epoch of the transaction.
+    /// Returns the reason why no new batch may be sent now. Returns `None` if the transaction permits a new batch, or
+    /// if all batches were sent and some still lack a result. Also lets the window adopt the epoch of the transaction.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
             if !state.window.is_idle() {
@@ -75,7 +75,7 @@ impl Partition {
 }
 
 impl PartitionQueue {
-    /// Returns the number of the transaction of the oldest batch that was never sent, or `None` if there is no such
+    /// Returns the number of the transaction of the oldest batch without an attempt, or `None` if there is no such
     /// batch.
     fn next_transaction(&self) -> Option<u64> {
         let outcome = match self.queue.front() {

@@ -1,23 +1,24 @@
 //! Allows for acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that
-//! gathers batches into objects acknowledges all batches of an object together. While it acknowledges one object, it
-//! can fill the next one only from batches that are in flight beside the acknowledged ones.
+//! stores batches in objects acknowledges all batches of an object together. While it acknowledges them, it can fill
+//! the next object only if the producer has further batches in flight.
 //!
-//! As many bytes as were acknowledged together in the last rounds may be in flight beyond the usual multiple of the
-//! BDP. The smallest burst of these rounds counts, so a single stall, after which all responses come together, changes
-//! nothing.
+//! The connection may therefore have the bytes of a burst in flight in addition to the usual multiple of the BDP. The
+//! size of a burst is the smallest among the last rounds. A single stall, after which all responses come together, thus
+//! changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The number of last rounds among which the smallest burst is taken.
+/// The number of rounds whose smallest burst is used.
 const ROUNDS: usize = 4;
 
 /// The size of the bursts in the last rounds.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// The time since which more was acknowledged than the rate predicts, and the bytes acknowledged by then.
+    /// The time since which the acknowledged bytes exceed those that the rate predicts, and the value of `delivered` at
+    /// that time.
     since: (Instant, u64),
-    /// The largest excess in this round.
+    /// The largest excess over the prediction in this round, in bytes.
     most: usize,
     rounds: VecDeque<usize>,
 }
@@ -37,8 +38,8 @@ impl Bursts {
         }
         let more = (delivered - self.since.1).saturating_sub(promised(self.since.0));
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        // A single request does not count as a burst. A burst counts with all of its bytes, so that the next one may be
-        // larger.
+        // A single request is no burst. A burst counts with all of its bytes, without deducting one request, so that
+        // the next burst can be larger.
         if more > bytes {
             self.most = self.most.max(more);
         }

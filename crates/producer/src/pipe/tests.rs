@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A link with a queue. A request waits for those before it, takes time in proportion to its size, and gets its
-/// response a round trip later.
+/// A link with a queue. Requests are transferred one after another, each in a time in proportion to its size. The
+/// response arrives one round trip after the transfer.
 struct Link {
     rtt: Duration,
     bytes_per_second: f64,
@@ -174,7 +174,7 @@ fn an_application_that_has_little_to_send_does_not_lower_the_estimate() {
 #[test]
 fn a_trickle_never_waits() {
     let mut link = Simulation::new(ms(150), 50.0 * MB, App::Trickles(1000, ms(1)));
-    // The first two seconds do not count, because the window still grows.
+    // The first two seconds are not measured, because the window still grows.
     link.run(Duration::from_secs(2));
     let reached = link.run(Duration::from_secs(30));
     assert!(reached > 0.99e6, "{reached}");
@@ -212,8 +212,8 @@ fn number_of_requests_and_buffer_memory_bound_the_window() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// Simulates a broker that gathers requests into objects. An object of eight requests is closed at once, and a smaller
-/// object every 100 ms. Each object takes `put` to write, and then its requests are acknowledged together.
+/// Simulates a broker that gathers requests into objects. It closes an object at eight requests, or after 100 ms. It
+/// writes an object in the time `put`, and then acknowledges all of its requests together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();
@@ -253,8 +253,8 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // If the broker writes one object of eight requests at a time, it acknowledges 8 MiB in each `put`. The test
-        // requires half of that rate.
+        // A broker that writes full objects one after another acknowledges 8 MiB in each `put`. The test requires half
+        // of that rate.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

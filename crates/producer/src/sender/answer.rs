@@ -1,4 +1,4 @@
-//! Handles a response or its absence. Each batch of the request is either written, sent again, split, or failed.
+//! Handles a response or its absence. Each batch of the request is completed, sent again, split, or failed.
 //!
 //! The meaning of errors is defined in `verdict`, and batches that are too large are handled in `oversize`. Invariant:
 //! every batch of a request returns to its partition exactly once.
@@ -17,7 +17,7 @@ use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, To
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The first pause of a batch while the coordinator still completes the previous transaction.
+/// The first pause before a retry if the coordinator is still completing the previous transaction.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 impl Broker {
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Handles a request without a response, which might not have reached the broker.
+    /// Handles a request that got no response and may or may not have reached the broker.
     pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
         let now = Instant::now();
         self.want_metadata();
@@ -103,7 +103,7 @@ impl Core {
     fn act(self: &Arc<Self>, mut outgoing: Outgoing, answer: &PartitionProduceResponse, now: Instant) {
         let message = answer.error_message.as_deref().unwrap_or_default();
         let verdict = match verdict::of(answer.error_code, outgoing.batch.ambiguous) {
-            // Within a transaction no new epoch can begin, so the batch fails.
+            // The batch would need a new epoch. None can begin within a transaction, so the batch fails.
             Verdict::SetBack(Setback::Fenced) if self.ledger.is_some() => Verdict::Failed { maybe: false },
             verdict => verdict,
         };
@@ -112,7 +112,8 @@ impl Core {
         }
         if verdict::is_stale_topic(answer.error_code) {
             self.doubt_topic(&outgoing.partition.topic, outgoing.topic_id);
-            // The broker did not know the topic. A topic that is created later under this name cannot have the batch.
+            // The broker did not know the topic, so this attempt cannot be in any topic that is created later under
+            // this name.
             outgoing.by_name = false;
         }
         match verdict {
@@ -150,7 +151,8 @@ impl Core {
     }
 
     /// Takes a batch back for another attempt. The batch fails instead if no retries are left, or if its records
-    /// already have their results. The first pause is about `first`, and it grows with each failure in a row.
+    /// already have their results. The first pause before a retry is about `first`. It grows with each failure in a
+    /// row.
     fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
@@ -168,7 +170,8 @@ impl Core {
     }
 
     /// Moves the partition to the leader that the response names (KIP-951). Fetches metadata if that is not possible,
-    /// or if the batches would go to the broker that has just refused them. That broker may be behind for long.
+    /// or if the named leader is the broker that has just refused the batches. Such a broker may have stale metadata
+    /// for long.
     fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();

@@ -1,35 +1,35 @@
-//! Detects that the window of an idempotent producer limits throughput on a long path. This is reported once.
+//! Detects that the window of an idempotent producer limits throughput on a long path, and reports it once.
 //!
-//! A window binds if full batches wait only for acknowledgements, the connection could carry more, and acknowledgements
-//! keep coming. Times in which the broker sends no response do not count, because the broker is the limit then. Time is
-//! an argument.
+//! A window *binds* if full batches wait only for acknowledgements, although the connection could carry more. A long
+//! pause between acknowledgements restarts the measurement, because the broker is then the limit and not the window.
+//! Time is an argument.
 
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
 /// How long the window must bind before it is reported.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Acknowledgements keep coming if the pauses between them are at most two round trips, or this time if it is longer.
+/// A pause between acknowledgements is long if it exceeds both two round trips and this time.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Detects that a producer's window limits throughput (*binds*).
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// The time of the last check if the window bound at that time, and otherwise `None`.
+    /// The time of the last check, if the window bound at that time. Otherwise `None`.
     bound_at: Option<Instant>,
-    /// Total time during which the window has bound.
+    /// Total time in which the window has bound.
     bound: Duration,
-    /// The number of acknowledged bytes, and the time of the last check at which this number had grown.
+    /// The number of acknowledged bytes, and the time of the check at which this number was last found to have grown.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }
 
-/// The result of looking at a broker's connections.
+/// The observations of one check of a broker's connections.
 pub(super) struct BindingLook {
     /// True if full batches wait only for the window.
     pub(super) binds: bool,
-    /// The round trip.
+    /// The shortest round trip, or `None` before the first response.
     pub(super) rtt: Option<Duration>,
     /// How many bytes were acknowledged on all connections.
     pub(super) delivered: u64,
@@ -37,12 +37,12 @@ pub(super) struct BindingLook {
 }
 
 impl Binding {
-    /// Returns how long the window has bound in all.
+    /// Returns the total time in which the window has bound.
     pub(super) fn bound(&self) -> Duration {
         self.bound
     }
 
-    /// Evaluates a check. Returns true only once, when the window has bound for `PATIENCE`.
+    /// Evaluates a check. Returns true only once: when the window has bound for [`PATIENCE`] without interruption.
     pub(super) fn look(&mut self, look: &BindingLook) -> bool {
         let now = look.now;
         if let Some(before) = self.bound_at {

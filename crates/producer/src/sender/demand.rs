@@ -1,12 +1,13 @@
-//! Decides how many connections to a broker there are, if the configuration does not. There is one at first, and more
-//! as long as each increase carries more bytes.
+//! Determines the number of connections to a broker, if it is not configured. The sender begins with one connection and
+//! opens more as long as that raises the throughput.
 //!
-//! More connections help if a connection is the limit, by its own congestion window or by the far end's buffers. Only a
-//! trial shows whether this is the case. The trial begins when batches have waited for a connection in most checks of
-//! an epoch (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not
-//! increase the rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer
-//! each time. The number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: no
-//! connection is added while a request takes less than [`LEAST`], since further connections only cost on a short path.
+//! More connections help if the limit is in each connection: its congestion window, or the broker's receive buffer.
+//! Only a trial can show this. A trial begins when batches have waited for a connection in most checks of an epoch
+//! (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not increase the
+//! rate by a fifth within a few epochs, the number is halved again. The pause before the next trial doubles with each
+//! failure. The number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: no
+//! connection is added while the round trip is shorter than [`LEAST`], because more connections only cost time on a
+//! short path.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ const LANES_MAX: usize = 8;
 const LEAST: Duration = Duration::from_millis(5);
 /// The length of an epoch, as a multiple of the shortest round trip.
 const EPOCH_ROUNDS: u32 = 6;
-/// The minimum length of an epoch, which needs more than a few samples.
+/// The minimum length of an epoch. A shorter one would have too few samples.
 const EPOCH_MIN: Duration = Duration::from_millis(100);
 /// The number of checks per epoch.
 const SAMPLES: u32 = 16;
@@ -26,7 +27,7 @@ const GAIN: f64 = 1.2;
 const STEADY: f64 = 1.1;
 /// The number of epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// How long the sender pauses after a failed trial. The pause doubles with each further failure.
+/// The pause after a failed trial. It doubles with each further failure.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Maximum pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
@@ -42,7 +43,7 @@ pub(super) struct Look {
     pub(super) delivered: u64,
     /// The shortest round trip of a request.
     pub(super) least: Duration,
-    /// True if every connection is full and there are batches that more connections could carry.
+    /// True if every connection is full and batches are waiting that more connections could send.
     pub(super) pressed: bool,
 }
 
@@ -93,8 +94,7 @@ impl Demand {
         self.wanted
     }
 
-    /// Returns true if it is time for the next check. The caller makes no check before that, because each one has a
-    /// cost.
+    /// Returns true if the next check is due. Checks are rare because each one examines all active partitions.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.epoch.is_none_or(|epoch| epoch.next_look <= now)
     }
@@ -117,14 +117,14 @@ impl Demand {
             return;
         }
         let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
-            // While a connection is being opened, samples mean nothing. A new epoch begins.
+            // Samples are useless while a connection is being opened, so a new epoch begins.
             self.epoch = Some(Epoch::new(look));
             return;
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first round trip is too long, because it includes the slow start of its connection. The epoch therefore
-        // ends by the shortest round trip that is known now.
+        // The first measured round trip is too long, because it includes the slow start of its connection. The end of
+        // the epoch is therefore recomputed with the shortest round trip known now.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {

@@ -1,7 +1,8 @@
-//! Chooses the content of a Produce request: the next batch of each partition that may send one, as many as fit.
+//! Chooses the batches of a Produce request: the next batch of each partition that may send one, until the request is
+//! full.
 //!
-//! Invariant: a request has at most one batch of a partition. A partition whose batch did not fit is the first of the
-//! next request. Time is in the [`Round`].
+//! Invariant: a request has at most one batch of a partition. If the batch of a partition does not fit, this partition
+//! is the first one of the next request. The time is a field of [`Round`].
 
 use crate::partition::{Listing, Outgoing, Partition, Round, Take};
 use crate::window::ProducerIdAndEpoch;
@@ -9,7 +10,7 @@ use crate::worklist::Worklist;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The batches of a request, and what the other partitions wait for.
+/// The batches of a request, and the events for which the other partitions wait.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,
@@ -19,9 +20,9 @@ pub(super) struct Gathered {
     pub(super) window_binds: bool,
 }
 
-/// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than its argument, if there is one. `join` requests that the coordinator adds
-/// a partition to the transaction.
+/// Takes batches from the partitions of `active` for a request of at most `max` bytes. Removes partitions without work
+/// from `active`. `identity` returns a producer id that differs from its argument, if there is one. `join` queues a
+/// partition that the coordinator must add to the transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,
@@ -72,7 +73,7 @@ pub(super) fn gather(
     gathered
 }
 
-/// Returns the earlier of two times. If there is only one, returns it.
+/// Returns the earlier of two times, where `None` means never.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

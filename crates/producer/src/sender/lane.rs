@@ -1,7 +1,8 @@
-//! A connection to a broker, with the estimate of what it may have in flight, and the request that is being written.
+//! A connection to a broker, with the estimate of how much it may have in flight, and the request that is being
+//! written.
 //!
 //! The batches are chosen in `sender`, and the number of connections in `lanes`. Invariant: one request is written at a
-//! time. The connection gets no other before the socket has accepted it.
+//! time. The connection gets the next one only after the socket has accepted all bytes.
 
 use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;
@@ -33,18 +34,19 @@ impl ProduceLane {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Returns true if the connection can take a missing batch, for which batches in flight on it may wait.
+    /// Returns true if a missing batch may be sent over the connection, for which batches in flight may wait at the
+    /// broker.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }
 
-    /// Returns true if no request is written or in flight.
+    /// Returns true if no request is being written or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
-    /// Begins to write a request. If the socket does not accept the whole request without a wait, [`ProduceLane::poll`]
-    /// continues.
+    /// Begins to write a request. If the socket does not accept the whole request at once, [`ProduceLane::poll`] writes
+    /// the rest.
     pub(super) async fn write(&mut self, request: BoxFuture<()>) {
         debug_assert!(self.writing.is_none());
         self.writing = Some(request);
@@ -55,7 +57,7 @@ impl ProduceLane {
         .await;
     }
 
-    /// Returns ready when a write has just ended.
+    /// Continues the write, if there is one. Returns ready when it has just ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(request) = &mut self.writing else { return Poll::Pending };
         let written = request.as_mut().poll(cx);

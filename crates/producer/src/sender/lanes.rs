@@ -1,7 +1,7 @@
 //! Opens, counts and closes the connections to one broker.
 //!
 //! Invariant: a connection listed here was open at the last check. The home connection of a partition depends only on
-//! the number of connections, so that every caller gets the same one.
+//! the number of connections, so that every caller computes the same one.
 
 use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;
@@ -51,8 +51,8 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Removes connections that have ended. The batches that were in flight on them have already returned to their
-    /// partitions, or do so now.
+    /// Removes connections that have ended. The handlers of their requests return the batches in flight to the
+    /// partitions.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
@@ -63,8 +63,8 @@ impl Lanes {
         }
     }
 
-    /// Removes connections that are no longer wanted. Their requests in flight still complete. Only then do their
-    /// partitions move.
+    /// Stops sending over connections that are no longer wanted. They are closed when their requests in flight are
+    /// complete, and only then do their partitions use other connections.
     pub(super) fn shrink(&mut self) {
         if self.open.len() > self.wanted {
             self.leaving.extend(self.open.drain(self.wanted..));
@@ -85,7 +85,7 @@ impl Lanes {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
 
-    /// Closes all connections. The batches in flight have returned to their partitions when this function returns.
+    /// Closes all connections. When this function returns, the batches in flight have returned to their partitions.
     pub(super) fn close(&mut self) {
         self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
         self.prune();
@@ -101,8 +101,8 @@ impl Lanes {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// Returns the connection with the least in flight that can take another request, or `None` if none can.
-    /// Connections in `tried`, a set of bits, are left out.
+    /// Returns the connection with the least in flight that can take another request, or `None` if none can. Ignores
+    /// the connections in the bit set `tried`.
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())

@@ -1,7 +1,8 @@
-//! Handles a batch that was refused for its size. Fetches the topic's limit and names the setting in a notice.
+//! Handles a batch that was refused for its size: fetches the topic's limit, and adds a notice with the name of the
+//! setting.
 //!
-//! If the cluster does not return the limit, `limit` searches for it. Invariant: the limit of a topic is requested
-//! once, after the first refusal.
+//! If the cluster does not return the limit, `limit` finds it by bisection. Invariant: the limit of a topic is
+//! requested once, after the first refusal.
 
 use crate::core::Core;
 use crate::error::{self, ProduceError};
@@ -33,8 +34,9 @@ impl Core {
         }
     }
 
-    /// Fetches the topic's limit and adds a notice. `largest` is the size of the largest record of a batch with several
-    /// records. If that record alone is too large, there is no notice, because its error has the same content.
+    /// Fetches the topic's limit and adds a notice. If the refused batch had several records, `largest` is the size of
+    /// its largest record. There is no notice if this record alone is too large, because the record's error already
+    /// explains the limit.
     fn first_refused(
         self: &Arc<Self>,
         partition: &Arc<Partition>,

@@ -1,8 +1,8 @@
-//! Defines the meaning of the broker's errors for a batch, as a table.
+//! Defines in a table what the error codes of a broker mean for a batch.
 //!
-//! Invariant: an error counts as "certainly not written" only where the broker decides it before it appends. With
-//! acks=all a leader may append, and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for
-//! replicas.
+//! Invariant: an error code means "certainly not written" only if brokers return it only before they append the batch.
+//! With acks=all, a leader may append the batch, wait for replicas, and then answer NOT_LEADER_OR_FOLLOWER or
+//! REQUEST_TIMED_OUT.
 
 use crate::window::Setback;
 use fullbore_wire::ErrorCode;
@@ -26,8 +26,8 @@ pub(crate) enum Verdict {
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // An earlier attempt may be in the log, written before the limit was lowered, or by another leader. The batch
-        // must not be split, because the broker would not recognise the parts as already written.
+        // An earlier attempt may be in the log: it was written before the limit was lowered, or by another leader. The
+        // batch must not be split, because the broker would not recognise its parts as already written.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
@@ -35,7 +35,7 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
         // retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        // Brokers return every code of this arm before they append. CONCURRENT_TRANSACTIONS means that the previous
+        // Brokers return each code of this arm only before they append. CONCURRENT_TRANSACTIONS means that the previous
         // transaction is still being completed.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NOT_ENOUGH_REPLICAS

@@ -1,15 +1,18 @@
-//! Tests the window against the broker's own rules, over a network and with brokers that fail in every known way.
+//! Tests the window against the broker's own rules, with a modelled network and modelled brokers that fail in every
+//! known way.
 //!
-//! A schedule is a setup and a list of steps. Proptest makes it from a fixed seed, so that a failure repeats and
-//! shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED` sets another seed.
+//! A schedule is a setup and a list of steps. Proptest generates it from a fixed seed, so that a failure can be
+//! repeated and shrunk. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED` sets another
+//! seed.
 //!
-//! Each step checks that a record is in the log once, in the order of sending, and never after it was reported as
-//! certainly not written. A record reported as written must be in the log at the reported offset, and a correct broker
-//! must know that offset. At the end each record must have one result, and must have got it soon after the faults have
-//! stopped.
+//! After each step, the log must have no record twice and must have the records in the order of sending. A record that
+//! was reported as certainly not written must not be in the log. A record that was reported as written must be in the
+//! log at the reported offset, and a correct broker must have returned that offset. At the end each record must have
+//! exactly one result, at the latest soon after the faults have stopped.
 //!
-//! Two cases are not covered, because no producer can detect them. One is a broker that forgets a producer while
-//! batches are in flight. The other is late copies under an abandoned producer id, which the new id does not fence.
+//! Two cases are excluded, because no producer can detect them. In the first, a broker forgets a producer while batches
+//! are in flight. In the second, late copies arrive with an abandoned producer id, which the new producer id does not
+//! fence.
 
 mod broker;
 mod world;
@@ -21,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use world::{LANES, World};
 
-/// A violation of an invariant, with the record if there is one.
+/// A violation of an invariant, with the number of the record if it concerns one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Breach {
     Duplicate(u32),
@@ -41,9 +44,9 @@ enum Bug {
     WindowOneLarger,
     /// The epoch is bumped while batches are in flight.
     EpochWithoutWaiting,
-    /// The sequences of a batch that was given up are used for the next batch.
+    /// The next batch reuses the sequences of a batch that was given up.
     SequencesReused,
-    /// A batch whose response was lost counts as refused.
+    /// A batch whose response was lost counts as certainly not written.
     LostMeansRefused,
     /// Some results are never reported.
     NoResult,
@@ -61,10 +64,10 @@ struct Setup {
     retain: [usize; 2],
     /// How many batches a node parks. Above 0, a partition uses several connections at once.
     parks: usize,
-    /// True if brokers restore only the newest batch, and answer OUT_OF_ORDER_SEQUENCE_NUMBER to batches that they
-    /// forgot.
+    /// True if brokers behave like Kafka: a restart restores only the newest batch of a producer, and a retry of a
+    /// forgotten batch is refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
     kafka: bool,
-    /// How many records there are before sequences wrap.
+    /// The number of records before the sequences wrap.
     before_wrap: Option<i32>,
     /// How many records are sent in all.
     records: u32,
@@ -72,7 +75,7 @@ struct Setup {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends as many batches as may leave, at most `most`, over connections from `lane` on.
+    /// The producer sends up to `most` batches: two over connection `lane`, two over the next one, and so on.
     Send {
         lane: u8,
         most: usize,
@@ -92,32 +95,32 @@ enum Step {
         lane: u8,
         most: usize,
     },
-    /// A connection ends, as in [`World::cut`].
+    /// A connection ends ([`World::cut`] explains the fields).
     Cut {
         lane: u8,
         arrives: usize,
         unsent: usize,
         late: bool,
     },
-    /// A request of a connection that has ended arrives.
+    /// A late request arrives at its broker. Its connection has already ended.
     Late {
         which: usize,
         twice: bool,
     },
-    /// The other node leads.
+    /// The other node becomes the leader.
     Move,
     /// A node changes the number of batches that it retains.
     Retain {
         node: u8,
         batches: usize,
     },
-    /// A node changes how large a batch it accepts.
+    /// A node changes the maximum size of a batch.
     RecordsMax {
         node: u8,
         records: u32,
     },
     Restart,
-    /// The batches that have been parked longest reach the time limit.
+    /// The batches that have been parked longest are refused.
     ExpireParked {
         most: usize,
     },
@@ -170,8 +173,8 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
     (setup(window), prop::collection::vec(step(window), 1..steps))
 }
 
-/// Returns schedules with few kinds of steps and few records. Late copies, restarts and parking then often coincide,
-/// and the order of responses decides what each response proves.
+/// Returns schedules with few kinds of steps and few records. Late copies, restarts and parking thus often coincide, so
+/// that the schedules test what responses prove in each order.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });
@@ -190,7 +193,7 @@ fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     (setup, prop::collection::vec(step, 1..80))
 }
 
-/// Runs a schedule and then lets everything complete.
+/// Runs a schedule, and then ends the faults until every record has its result.
 fn run(setup: Setup, steps: &[Step], bug: Option<Bug>) -> Result<(), Breach> {
     let mut world = World::new(setup, bug);
     for step in steps {
@@ -243,8 +246,8 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(6000, narrow());
 }
 
-/// Schedules that are too special to occur by chance. Each would violate an invariant if one rule of the window or of
-/// the table of errors were missing.
+/// Schedules that random generation hardly finds. Each would violate an invariant if one certain rule of the window or
+/// of the table of errors were missing.
 #[test]
 fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
@@ -253,25 +256,25 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
     let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
 
-    // The second of two batches overtakes the first, waits in vain and is refused. Then the first is acknowledged, and
-    // its response overtakes that refusal. A late copy of the second is appended after that, so the refusal is no
-    // evidence.
+    // The second of two batches overtakes the first one, is parked, and is refused when its wait ends. Then the first
+    // one is acknowledged, and its response overtakes that refusal. A late copy of the second batch can now be
+    // appended, so the refusal proves nothing.
     let mut overtaken = first();
     overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
-    // Two of three batches are out of order in one round, and late copies of all three are appended. The broker forgets
-    // all but the last, so the first is out of order in the next round. The responses of the previous round are no
-    // evidence for the others.
+    // Two of three batches are refused as out of order in one round. Then late copies of all three are appended, and
+    // the broker forgets all but the last one. It therefore refuses the first one as out of order in the next round.
+    // The refusals of the previous round prove nothing any more.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
     forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);
     forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
     assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
 
-    // A batch is written and its response is lost. The next leader finds the batch too large. The batch must not be
-    // split, because its parts would count as other batches.
+    // A batch is written and its response is lost. The next leader refuses the retry as too large. The batch must not
+    // be split, because the broker would append its parts as new batches.
     let split = [
         send(0, 1),
         arrive(0, 1),
@@ -284,7 +287,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     assert_eq!(run(setup, &split, None), Ok(()));
 }
 
-/// Each planted fault must be found, and reported as the right violation.
+/// The checks must find each planted fault, and report it as the right violation.
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {

@@ -1,26 +1,27 @@
-//! Sends the batches of a window again, in order, after failures.
+//! Sends the failed batches of a window again, in order.
 //!
-//! Batches get their sequences in `window`, and whether the epoch goes on is decided in `settle.rs`. Invariant: a round
-//! sends each waiting batch at most once, so that every round ends.
+//! `window` assigns the sequences, and `settle.rs` decides if the epoch can go on. Invariant: a round sends each
+//! waiting batch at most once, so that every round ends.
 
 use super::{Slot, SlotState, Ticket, Window};
 use fullbore_wire::batch::Stamp;
 
-/// A pass over the batches that must be sent again, oldest first.
+/// A pass over the batches that wait for a retry, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// The `place` of the batch that is sent next.
+    /// The `place` of the next batch to send.
     pub(super) next: u64,
-    /// No batch before this `place` is in flight.
+    /// A `place` before which no batch is in flight.
     pub(super) waits_from: u64,
-    /// How many batches are left to send, from `next` on. At least one.
+    /// The number of batches that the round still has to send, from `next` on. At least one.
     pub(super) left: usize,
 }
 
 impl<B> Window<B> {
-    /// Returns the next batch to send again, or `None` if none may leave. In a round the batches leave in order, one
-    /// after another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes.
-    /// The oldest batch then leaves at once, outside of a round, and no response is evidence until a round begins.
+    /// Returns the next batch to send again, or `None` if none may be sent. Normally the batches are sent in order, in
+    /// a round. If `missing` is true, the broker may have parked batches in flight until the oldest waiting batch
+    /// arrives. That batch is then sent at once, outside of a round, and responses count as evidence only from the next
+    /// round on.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
@@ -71,16 +72,16 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // A new round sends all waiting batches again, including those that were out of order. The front is one of
-            // them, since it is neither acknowledged nor in flight.
+            // A new round sends all waiting batches, including those that were out of order. The front is one of them,
+            // since it is unresolved and not in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
         self.within_reach()
     }
 
-    /// Returns the `place` of the round's next batch. Returns `None` if there is no round, or if that batch is too far
-    /// after the oldest one in flight.
+    /// Returns the `place` of the round's next batch. Returns `None` if there is no round, or if the limit does not
+    /// permit a batch that far after the oldest one in flight.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);
@@ -93,8 +94,8 @@ impl<B> Window<B> {
         ((next - waits_from) < self.limit() as u64).then_some(next)
     }
 
-    /// Moves the round on to the next waiting batch at or after `place`. The round is over when the last batch is sent.
-    /// Batches that fail now wait for the next round.
+    /// Advances the round to the next waiting batch at or after `place`. Ends the round after its last batch. Batches
+    /// that fail during the round wait for the next one.
     fn advance_round(&mut self, place: u64) {
         let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
         (round.next, round.left) = (place, round.left - 1);
@@ -105,8 +106,8 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if a failure should start no pause, because a round goes on. The round must have a next batch, and
-    /// batches must be in flight or that batch may already have been written.
+    /// Returns true if a failure should not start a pause, because a round is in progress. In addition, batches must be
+    /// in flight, or the round's next batch may already be in the log.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)

@@ -5,7 +5,7 @@ pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
     sequence.wrapping_add(count as i32) & i32::MAX
 }
 
-/// Returns how many records there are from `from` forward to `to`.
+/// Returns the distance from `from` forward to `to`, in records.
 pub(super) fn sequence_distance(from: i32, to: i32) -> u32 {
     (to.wrapping_sub(from) & i32::MAX) as u32
 }

@@ -1,20 +1,19 @@
-//! Decides, once none of a window's batches is in flight, whether its epoch can go on. If it cannot, starts another
-//! epoch.
+//! Decides if the epoch of a window can go on, when no batch is in flight. If it cannot, begins another epoch.
 //!
-//! Single responses are handled in `window`. Invariant: a batch gets a new number only if no attempt under the old
-//! number is, or ever will be, in the log that it is now for. If that is uncertain the batch fails as unresolved.
+//! Single responses are handled in `window`. Invariant: a batch gets a new sequence number only if no attempt with the
+//! old number is in the log, or can still be appended to it. If that is uncertain, the batch fails as unresolved.
 
 use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 use fullbore_wire::Uuid;
 
 impl<B> Window<B> {
-    /// Returns true if no new batch may leave until every batch in flight is resolved.
+    /// Returns true if no new batch may be sent before [`Window::settle`] has run with nothing in flight.
     pub(super) fn must_settle(&self) -> bool {
         self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.holes > 0)
     }
 
-    /// Starts a new epoch if the old one cannot go on. With transactions, settles the waiting batches instead. Does
-    /// nothing while a batch is in flight.
+    /// Begins a new epoch if the old one cannot go on. For a transactional producer, settles the waiting batches
+    /// instead. Does nothing while a batch is in flight.
     pub(super) fn settle(&mut self) {
         if self.in_flight > 0 {
             return;
@@ -22,7 +21,7 @@ impl<B> Window<B> {
         let Some(identity) = self.identity else { return };
         let all_out_of_order = self.is_all_out_of_order();
         let dead_end = match self.hole {
-            // If a batch was certainly not written, no later batch can have been written either.
+            // If the batch of the hole was certainly not written, no later batch of the epoch was written either.
             Some(certain) => certain || self.retries == 0,
             None => false,
         };
@@ -34,7 +33,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // The old log is gone, and with it any attempt that was written to it.
+            // The topic was recreated. Attempts in the old log do not matter any more, because that log is deleted.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();
@@ -53,9 +52,10 @@ impl<B> Window<B> {
         Window { transactional, ..self }
     }
 
-    /// Continues with the identity from the transaction coordinator. A new identity begins at sequence 0. Returns false
-    /// while batches of the old identity are not resolved. `established` is true if the broker accepts only 0 as the
-    /// first sequence of an epoch, as with `transaction.version` 2. Several batches may then leave at once.
+    /// Adopts the identity from the transaction coordinator. A new identity begins at sequence 0. Returns false,
+    /// without any effect, while batches of the old identity are unresolved. `established` is true if the broker
+    /// accepts only 0 as the first sequence of an epoch, as with `transaction.version` 2. Several batches may then be
+    /// in flight before the first acknowledgement.
     pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
         if self.identity == Some(identity) {
             return true;
@@ -68,14 +68,14 @@ impl<B> Window<B> {
         true
     }
 
-    /// Returns true if every batch that was sent in this epoch is in the log. The next sequence is then the one that
-    /// the broker expects.
+    /// Returns true if every batch that was sent in this epoch is in the log, so that the broker expects the window's
+    /// next sequence.
     pub(crate) fn is_clean(&self) -> bool {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles the batches that wait to be sent again, because no new epoch begins before the transaction ends. If the
-    /// topic was recreated and no batch waits, the epoch can go on.
+    /// Settles all batches that wait for a retry. A transactional producer cannot begin a new epoch before the
+    /// transaction ends. If the topic was recreated and no batch waits, the old epoch can go on.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);
@@ -88,11 +88,11 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker has refused the next expected batch as out of order, and also every waiting batch
-    /// that may have been written. Batches that were certainly not written give no evidence.
+    /// Returns true if the broker has refused the oldest batch as out of order, and also every waiting batch that may
+    /// have been written. Refusals of batches that were certainly not written prove nothing and are not required.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
-        // Nothing is in flight, so the front, if there is one, is a waiting batch.
+        // Nothing is in flight, so the front, if any, is a waiting batch.
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
@@ -100,15 +100,16 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles batches with an unknown outcome as unresolved, if the refusals of their retries prove nothing. There are
-    /// two such cases. A fenced producer gets no more responses for its batches. Or the window has given up a batch
-    /// that may have been written. That batch may be the newest one written, so refused retries of others do not prove
-    /// that none was written. It may also arrive late, and late copies of later batches would then be appended.
+    /// Settles batches with an unknown outcome as unresolved, if refusals of their retries prove nothing. There are two
+    /// such cases. First, a fenced producer gets no more evidence. Second, the window has given up a batch that may
+    /// have been written. It may be the newest one in the log and the only one that the broker retains, so the refused
+    /// retries of the others prove nothing. A copy of it may also arrive late, and late copies of later batches would
+    /// then be appended.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;
         }
-        // Batches behind one that was certainly not written were not written either.
+        // Batches after one that was certainly not written were not written either.
         let certain = |slot: &Slot<B>| match slot.state {
             SlotState::Retry(_) => !slot.ambiguous,
             SlotState::Hole { maybe } => !maybe,
@@ -121,7 +122,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if some attempt may have been written to the log that batches are now for.
+    /// Returns true if an attempt of the batch may be in the present log.
     fn may_be_in_log(&self, at: usize) -> bool {
         self.slots[at].maybe_in.is_some_and(|log| log == self.log || log == Uuid::default())
     }
@@ -134,7 +135,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Takes a batch out of the window if it waits to be sent again.
+    /// Settles a batch with this outcome if it waits for a retry.
     pub(super) fn settle_slot(&mut self, at: usize, fate: Fate) {
         let slot = &mut self.slots[at];
         if let SlotState::Retry(_) = slot.state
@@ -145,7 +146,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Gives the waiting batches new numbers from 0 on, under a new identity.
+    /// Begins an epoch with a new identity. The waiting batches get new sequence numbers from 0 on.
     pub(super) fn start_epoch(&mut self, identity: ProducerIdAndEpoch) {
         debug_assert_eq!(self.in_flight, 0);
         self.identity = Some(identity);
@@ -157,8 +158,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in the present log, so `maybe_in` keeps a value only if it names another log.
-            // That log counts as deleted, but may later turn out to be the topic's log after all.
+            // No attempt of the batch is in the present log, so `maybe_in` is kept only if it names another log. That
+            // log counts as deleted, but may turn out to be the topic's real log if the present id is stale.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -36,8 +36,8 @@ fn the_window_is_bounded_by_distance_not_by_count() {
     assert_eq!(window.span(), 0);
 }
 
-/// With three partitions and windows of five batches, two full connections hold about eleven batches. Each window then
-/// has three or four in flight, and batches still wait for a connection.
+/// Three partitions have windows of five batches, and two full connections have about eleven batches in flight. Each
+/// window then has three or four of them, and more batches wait for a connection.
 #[test]
 fn three_of_five_in_flight_the_window_takes_more() {
     assert!(in_flight(3).0.takes_more());
@@ -151,7 +151,7 @@ fn without_idempotence_there_are_no_sequences_and_no_window() {
     assert!(window.may_open());
 }
 
-/// Sends all retries that may leave and returns their sequences.
+/// Sends all retries that may be sent now and returns their sequences.
 fn resent(window: &mut Window<u32>) -> Vec<i32> {
     std::iter::from_fn(|| window.next_retry(false)).map(|(_, stamp, _)| stamp.base_sequence).collect()
 }
@@ -222,9 +222,9 @@ fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised()
 fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_left() {
     let (mut window, _) = in_flight(0);
     let tickets: Vec<Ticket> = (0..2).map(|_| window.open(1).0).collect();
-    // The connection ends, and both batches may arrive late. They are sent again over two connections, where the second
-    // overtakes, waits in vain for the first and is refused. Then the first arrives, and its response overtakes that
-    // refusal.
+    // The connection ends, and both batches may arrive late. They are sent again over two connections. The second one
+    // overtakes the first one, is parked, and is refused when its wait ends. Then the first one arrives, and its
+    // response overtakes that refusal.
     tickets.iter().for_each(|ticket| window.set_back(*ticket, Setback::Retry { maybe: true }, 7));
     assert_eq!(resent(&mut window), [1, 2]);
     window.acked(tickets[0]);
@@ -331,7 +331,7 @@ fn a_producer_that_rested_sends_one_batch_first() {
     assert!(window.may_open());
 }
 
-/// The cost of a batch, in visited slots, does not grow with the window.
+/// The number of visited slots per batch must not grow with the window.
 #[test]
 fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
     for size in [1024, WINDOW_MAX] {
@@ -344,8 +344,8 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
                 in_flight[batches % lanes].push_back(window.open(3).0);
                 batches += 1;
             }
-            // Responses come connection by connection. In every third round one response is lost, and all batches
-            // behind it are sent again.
+            // Responses arrive one connection after another. In every third round of the test, one response is lost,
+            // and all batches behind it are sent again.
             let mut back = Vec::new();
             for lane in &mut in_flight {
                 for ticket in lane.drain(..).rev() {
@@ -366,7 +366,7 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
 const OLD: Uuid = Uuid([1; 16]);
 const NEW: Uuid = Uuid([2; 16]);
 
-/// Returns the same as [`in_flight`], for a log that is then replaced because its topic was recreated.
+/// Returns a window like [`in_flight`]. The topic of its log is recreated later in the test.
 fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     assert!(!window.write_to(OLD), "the first that is known");
@@ -394,7 +394,8 @@ fn log_replaced_batch_possibly_written_by_name_is_unresolved() {
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
 }
 
-/// A broker is behind for long. Its metadata still has the old id after another broker's metadata had the new one.
+/// A broker has stale metadata for long. It still returns the topic's old id after another broker has returned the new
+/// one.
 #[test]
 fn log_counted_as_gone_returns_batch_possibly_in_it_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);

@@ -1,11 +1,10 @@
-//! A producer with a batch for each record, so that a test can count batches by counting records.
+//! A producer that sends each record in a batch of its own, so that a test can count batches by counting records.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord};
 use std::time::Duration;
 
-/// A value that is long enough that no two records fit into a request of 1,024 bytes. A request has at most one record
-/// of each partition.
+/// A value so large that a request of 1,024 bytes has room for only one record.
 pub const PADDING: [u8; 600] = [b'p'; 600];
 
 /// Creates a producer with short pauses, and with the settings `more`.

@@ -120,7 +120,8 @@ async fn compressed_batches_grow_beyond_a_request_and_are_split_once_records_sto
         char::from(b'!' + (seed >> 33) as u8 % 90)
     };
     for number in 0..900 {
-        // The first batches show how well letters compress. The later ones are held back and grow by this ratio.
+        // From the first batches the producer learns how well letters compress. The responses to later batches are held
+        // back, so that batches grow by this ratio.
         let (letters, held) = (number < 600, number >= 400);
         fake.hold(held);
         let value: String = (0..100).map(|_| if letters { 'a' } else { noise() }).collect();
@@ -322,8 +323,8 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    // No attempt is in flight at the timeout. Otherwise the outcome of the attempt would be unknown. The last attempt
-    // comes at least two seconds before the timeout.
+    // No attempt must be in flight at the timeout, because its outcome would be unknown. With these pauses, the last
+    // attempt ends at least two seconds before the timeout.
     let pauses = [("retry.backoff.ms", "1500"), ("retry.backoff.max.ms", "60000")];
     let producer =
         producer(&fake, &[&[("delivery.timeout.ms", "8000"), ("request.timeout.ms", "6000")], &pauses[..]].concat());
@@ -343,7 +344,7 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     fake.lock().leaders[0] = 1;
     // No process listens on this port.
     fake.lock().ports[1] = 1;
-    // The warning comes after a second, so it comes long before the end even if the machine is busy.
+    // The warning is due after a second and the timeout after eight, so the warning comes first even on a busy machine.
     let producer = producer(&fake, &[("delivery.timeout.ms", "8000"), ("request.timeout.ms", "4000")]);
     let (reported, mut reports) = tokio::sync::mpsc::unbounded_channel();
     producer.on_trouble(move |why| drop(reported.send(why.to_owned())));
@@ -365,8 +366,8 @@ async fn requests_have_the_client_id() {
     let producer = Producer::from_properties([("bootstrap.servers", address.as_str()), ("client.id", "me")]).unwrap();
     assert!(matches!(producer.try_send(ProducerRecord::new("t", b"v")), Err(SendError::NoMetadata)));
     let (mut socket, _) = listener.accept().await.unwrap();
-    // The length, the API, the version and the correlation id come before the client id, whose own length takes two
-    // bytes.
+    // The client id follows after the length of the frame, the API, the version, the correlation id, and its own length
+    // in two bytes.
     let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
     socket.read_exact(&mut start).await.unwrap();
     assert_eq!(&start[12..], b"\0\x02me");
@@ -426,8 +427,8 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
 #[tokio::test]
 async fn every_connection_takes_the_detour() {
     let fake = Fake::start(1, 1).await;
-    // The first name does not resolve, so the bootstrap works only through its relay. After that, the cluster returns
-    // its own address, which has another relay.
+    // The first name does not resolve, so the producer can reach the bootstrap server only through its relay. The
+    // address in the cluster's metadata has another relay.
     let mut relayed = Vec::new();
     let mut detours = HashMap::new();
     for at in ["nowhere.invalid:1".to_owned(), fake.bootstrap()] {
@@ -464,7 +465,7 @@ async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
 #[tokio::test]
 async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let fake = Fake::start(1, 1).await;
-    // Idempotence is off. Otherwise an overdue response would also let the later record leave.
+    // Idempotence is off, because with it an overdue response would also cause the later record to be sent.
     let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
     let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
     send("0").await.unwrap().await.unwrap();

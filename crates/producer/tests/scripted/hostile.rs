@@ -1,5 +1,6 @@
-//! Tests order, and that nothing is lost or duplicated, under faults of the network and the cluster. Batches get random
-//! fates, connections end, leaders move, and a broker forgets all but one batch. A seed replays a schedule of fates.
+//! Tests that records keep their order and are neither lost nor duplicated, under faults of the network and the
+//! cluster. Batches get random fates, connections end, leaders move, and a broker forgets all but one batch. The fates
+//! can be repeated by their seed.
 
 use crate::fake::{Announced, Fake, Fate};
 use fullbore_producer::{Producer, ProducerRecord};
@@ -143,7 +144,7 @@ async fn striped_batches_arrive_once_and_in_order() {
     for seed in 500..508 {
         run_against(seed, &settings, [striped; 2]).await;
     }
-    // The leader moves between a broker that puts batches in order and one that does not.
+    // The leader moves between a broker that parks out-of-order batches and one that refuses them.
     for seed in 510..516 {
         run_against(seed, &settings, [striped, Announced::default()]).await;
     }

@@ -1,6 +1,6 @@
 //! Tests the items of KIP-1269's own test plan for producers, except those in `learning`. Also tests two bugs of other
-//! producers (see `rows`), and a broker whose responses have the ids of other requests. Old producers are tested in the
-//! broker's own tests.
+//! producers (see `rows`), and a broker whose responses have the correlation ids of other requests. The cases of the
+//! test plan with old producers are in the tests of the broker.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Announced, Fake, Fate, Garble, State};
@@ -116,7 +116,7 @@ async fn two_brokers_with_different_values_get_as_many_as_each_retains() {
 async fn an_old_broker_gets_five_at_most() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
-    // This version of the response has no field for the value.
+    // This version of the Produce response has no field for the value.
     fake.lock().announced[0].retain = 20;
     let producer = producer(&fake, "100");
     written(send(&producer, 0, 0..1).await, 0).await;
@@ -135,8 +135,8 @@ async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_orig
         fake.lock().announced[0].retain = window as i32;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
-        // The first of many batches is written, but its response has an error. The others are acknowledged. The
-        // response to the second attempt of the first batch is held back.
+        // The first of many batches is written, but the response has an error. The other batches are acknowledged. The
+        // response to the first batch's second attempt is held back.
         let gate = fake.clone();
         let mut tries = 0;
         fake.script(move |seen| {
@@ -180,7 +180,8 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
     fake.hold(true);
     let at_second = |state: &State| state.seen.iter().filter(|seen| seen.broker == 1).count();
     let answered = move |state: &State| state.logs[&0].values.len() - 1;
-    // At most five more records may arrive than were acknowledged before the broker held its responses back again.
+    // The second broker may receive at most five records more than it acknowledged before its responses were held back
+    // again.
     stays(&fake, move |state| at_second(state) <= answered(state) + 5).await;
     fake.hold(false);
     written(deliveries, 1).await;

@@ -1,5 +1,5 @@
-//! Tests several connections to one broker. A partition uses one of them, or all of them if the broker puts batches in
-//! order.
+//! Tests several connections to one broker. A partition uses one of them, or all of them if the broker parks
+//! out-of-order batches.
 
 use crate::alone::{self, send, settle};
 use crate::fake::{Announced, Fake, Fate, Seen, State};
@@ -81,7 +81,7 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     let before = fake.lock().seen.len();
-    // The broker always reads the requests of one connection last.
+    // The broker stops reading one connection after another, each for 10 ms, so that batches arrive out of order.
     let stall = tokio::spawn({
         let fake = fake.clone();
         async move {
@@ -101,8 +101,8 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     assert!(!seen.is_sorted_by_key(|batch| batch.stamp.base_sequence), "some were early");
 }
 
-/// A batch that is alone in flight does not permit reordering. A broker that forgot the producer would otherwise hold
-/// the batch for fullbore.reorder.wait.ms.
+/// A batch that is alone in flight does not permit parking. Otherwise a broker that has forgotten the producer would
+/// park it for fullbore.reorder.wait.ms.
 #[tokio::test]
 async fn a_batch_alone_does_not_permit_reordering() {
     let fake = striped(64, 63).await;
@@ -152,8 +152,8 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
         fake.hold(false);
         settle(deliveries).await;
         assert_eq!(fake.values(0), expected(begin + 200));
-        // Batches whose response was lost were sent again, in one round over one connection, and the broker recognised
-        // them.
+        // The batches whose responses were lost were sent again in one round, over one connection. The broker
+        // recognised these retries.
         let seen = fake.lock().seen[before..].to_vec();
         let mut firsts = HashSet::new();
         let (again, first): (Vec<_>, Vec<_>) = seen.iter().partition(|batch| !firsts.insert(batch.stamp.base_sequence));
@@ -176,8 +176,7 @@ async fn all_lanes_but_one_die_the_missing_batch_reaches_those_that_wait() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     for connection in 1..4 {
-        // Requests over these three connections are lost, because the broker reads none of them before the connections
-        // end.
+        // The broker does not read from these three connections before they end, so their requests are lost.
         fake.lock().stalled.insert(connection);
     }
     let before = fake.lock().seen.len();
@@ -242,7 +241,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let last = seen.last().unwrap().connection;
     let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
     assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
-    // The broker puts batches in order again, so a partition may use all connections.
+    // The broker parks out-of-order batches again, so a partition may use all connections.
     fake.lock().announced[0].reorder = 63;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 1, first + 400..first + 600).await).await;
@@ -277,22 +276,23 @@ async fn the_leader_moves_while_a_partition_is_striped() {
     }
     settle(deliveries).await;
     assert_eq!(fake.values(0), expected(1000));
-    // The other broker does not put batches in order.
+    // The other broker refuses out-of-order batches.
     assert!(fake.seen(0).iter().all(|batch| batch.broker == 0 || !batch.reorder));
 }
 
 #[tokio::test]
 async fn producer_idle_or_blocked_its_task_does_not_spin() {
     let fake = striped(64, 63).await;
-    // The broker refuses a connection again and again. The pause is long enough for a busy task to make many passes.
+    // The broker refuses the fourth connection again and again. In the long pause between two attempts, a task that
+    // spins would make many passes.
     fake.lock().connections_max = 3;
     let settings =
         [("connections.per.broker", "4"), ("reconnect.backoff.ms", "10000"), ("reconnect.backoff.max.ms", "10000")];
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // A task that spins makes many passes in every interval. On a loaded machine, a correct task may still handle
-        // the last responses in the first intervals. All intervals are within the pause.
+        // A task that spins makes many passes in every interval. A correct task on a loaded machine may still be
+        // handling the last responses, but only in the first intervals. All intervals are within the pause.
         let (mut turned, mut quiet_intervals) = (u64::MAX, 0);
         for _ in 0..25 {
             let before = turns(&producer);

@@ -1,5 +1,5 @@
-//! Tests leaders that move while a broker is behind. Batches must find the new leader, although this broker sends old
-//! metadata.
+//! Tests leaders that move while a broker has stale metadata. Batches must reach the new leader in spite of this
+//! broker's responses.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::Fake;

@@ -20,8 +20,8 @@ async fn flood(producer: &Producer, partitions: std::ops::Range<i32>, count: usi
     deliveries
 }
 
-/// Sends more batches than any window allows while responses are held back. Returns how many batches of each partition
-/// arrive.
+/// Sends more batches than any window allows while responses are held back. Asserts that exactly `expected` batches of
+/// each partition arrive.
 async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i32>, expected: usize) {
     let before = fake.lock().seen.len();
     fake.hold(true);
@@ -76,8 +76,8 @@ async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
     fake.lock().announced[0].retain = 12;
-    // The second partition needs an acknowledgement of its own, but it knows the broker's grant from the first
-    // partition.
+    // The second partition needs an acknowledgement of its own before it uses its window. The size of the window is
+    // known from the first partition.
     written(&producer, 1).await;
     fake.lock().announced[0].retain = 20;
     written(&producer, 0).await;
@@ -156,11 +156,11 @@ async fn a_broker_gets_one_request_until_its_first_success() {
     let mut deliveries = flood(&producer, 0..3, 3).await;
     fake.until("one request", |state| state.requests == 1).await;
     stays(&fake, |state| state.requests == 1).await;
-    // Another broker has its own limit.
+    // The limit of one request applies to each broker separately.
     deliveries.extend(flood(&producer, 3..4, 3).await);
     fake.until("one request each", |state| state.requests == 2).await;
     stays(&fake, |state| state.requests == 2).await;
-    // A refusal does not count as a success.
+    // A refusal does not end the limit of one request, because it is no acknowledgement.
     let mut left = 3;
     fake.script(move |seen| {
         if seen.broker == 0 && left > 0 {

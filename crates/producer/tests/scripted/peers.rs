@@ -1,5 +1,5 @@
-//! Tests brokers that hang, in whole or in part, and unreachable partitions. Reachable ones must continue, and every
-//! record must get its result in time.
+//! Tests brokers that hang completely or for some APIs, and unreachable partitions. Reachable partitions must continue,
+//! and every record must get its result in time.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// A limit that ends a test that hangs. It asserts nothing about speed.
+/// A time limit whose only purpose is to end a test that hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 fn producer(bootstrap: &str, more: &[(&str, &str)]) -> Producer {
@@ -75,7 +75,7 @@ async fn every_broker_hangs_delivery_timeout_is_kept() {
     fake.silence(|_, _| true);
     let started = Instant::now();
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap_err();
-    // Nothing of this later record was sent.
+    // This later record was not sent at all.
     in_time("the third", send(&producer, 0, b"2").await).await.unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
 }
@@ -86,7 +86,8 @@ async fn a_broker_that_takes_nothing_more_without_acks_is_left_after_the_request
     let settings = [("acks", "0"), ("request.timeout.ms", "1000"), ("delivery.timeout.ms", "60000")];
     let producer = producer(&fake.bootstrap(), &settings);
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The broker no longer reads from the connection in use. Bytes in the system's buffers still count as written.
+    // From now on the broker does not read from the connection. The first requests still fit into the system's buffers
+    // and count as written.
     fake.until("a connection", |state| state.connections[0] > 0).await;
     let used = 0..fake.lock().connections[0];
     fake.lock().stalled.extend(used);
@@ -148,8 +149,8 @@ fn runtime_of_callers_ends_during_sends_other_callers_continue() {
             Err(error) => break assert_eq!(error, SendError::Full),
         }
     }
-    // Some callers wait for memory, others for metadata, for their results or for a flush. A task counts itself when it
-    // is done.
+    // Some callers wait for memory, others for metadata, for results or for a flush. Each task increments `ended` when
+    // its call returns.
     let ended = Arc::new(AtomicUsize::new(0));
     let sends = |runtime: &Runtime| {
         let (producer, ended) = (producer.clone(), ended.clone());
@@ -227,7 +228,8 @@ async fn leader_hangs_batches_move_once_another_broker_leads() {
     }
     fake.silence(|broker, _| broker == 0);
     let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
-    // The batches do not move at once. First the producer fetches metadata, in which the hung broker still leads.
+    // At first the batches do not move to another broker, because the hung broker still leads in the metadata that the
+    // producer fetches.
     fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
     for delivery in deliveries {
@@ -245,21 +247,21 @@ async fn leader_hangs_a_single_request_moves_too() {
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
     fake.silence(|broker, _| broker == 0);
     let delivery = send(&producer, 0, b"1").await;
-    // Once the request has left, no other event wakes the task of the broker.
+    // The hung broker sends no response, and no further record is sent. Only the timer for overdue responses can now
+    // wake the task of the broker.
     fake.until("somebody else is asked", |state| state.connections[1] > 0).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     in_time("what hung", delivery).await.unwrap();
     assert_eq!(fake.values(0), ["0", "1"]);
 }
 
-/// Returns a producer with a record for broker 1. By then this broker leads, and it hangs during the connection's
-/// handshake.
+/// Returns a producer that has a record for broker 1 and connects to it. Broker 1 hangs during the handshake.
 async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) {
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
     fake.lock().leaders = vec![0];
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The operating system of the hanging broker still accepts connections.
+    // Broker 1 still accepts connections, as the operating system of a hung broker does.
     fake.silence(|broker, _| broker == 1);
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     let delivery = send(&producer, 0, b"1").await;

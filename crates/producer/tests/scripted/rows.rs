@@ -1,5 +1,5 @@
-//! Tests bugs that other producers had, against a scripted broker. The rows in the names of the tests number these
-//! bugs.
+//! Tests against a scripted broker that this producer does not have certain bugs of other producers. The row in the
+//! name of a test is the number of the bug.
 
 use crate::alone::{producer, send};
 use crate::fake::{Fake, Fate, Seen, State};
@@ -113,7 +113,8 @@ async fn row_21_after_a_lost_response_the_same_sequence_goes_again() {
     written(&producer, 0, "0").await;
     fake.script(once(&[("1", Fate::ResponseLost)]));
     assert_eq!(written(&producer, 0, "1").await.offset, 1);
-    // A broker that has forgotten the offset only answers that the batch is a duplicate. This is a success too.
+    // If a broker has forgotten the offset of a written batch, it answers the retry with DUPLICATE_SEQUENCE_NUMBER.
+    // This is a success too.
     let duplicate = Fate::Refused(ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
     fake.script(once(&[("2", Fate::ResponseLost), ("2", duplicate)]));
     assert_eq!(written(&producer, 0, "2").await.offset, -1);
@@ -166,7 +167,8 @@ async fn row_23_a_topic_that_is_unknown_for_a_while_keeps_its_sequences() {
 
 #[tokio::test]
 async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
-    // With topic ids the broker refuses the old id, and without ids the old sequence. A lenient broker refuses neither.
+    // After the topic was recreated, a broker with topic ids refuses the old id, and one without ids refuses the old
+    // sequence. A lenient broker without ids refuses neither.
     for (old, lenient) in [(false, false), (true, false), (true, true)] {
         let fake = Fake::start(1, 1).await;
         (fake.lock().old, fake.lock().lenient) = (old, lenient);
@@ -195,8 +197,8 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // The fake reads no request before all five are in flight. If it closed the connection earlier
-        // (`Fate::Dropped`), the next batch would go alone.
+        // The fake reads no request before all five are in flight. With `Fate::Dropped` it would close the connection
+        // at the first request, and the next batch would be sent alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;
@@ -260,7 +262,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
         }
     }
     let counts = |s: &State| [0, 1, 2].map(|p| s.seen.iter().filter(|seen| seen.partition == p).count());
-    // Before its first acknowledgement, a broker has one request in flight.
+    // Until a broker has acknowledged a batch, one request to it is in flight.
     fake.until("one", move |s| counts(s) == [1, 0, 0]).await;
     stays(&fake, move |s| counts(s) == [1, 0, 0]).await;
     fake.script(|seen| if seen.nth == 1 { Fate::WrittenBut(ErrorCode::REQUEST_TIMED_OUT) } else { Fate::Normal });
@@ -302,8 +304,8 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 #[tokio::test]
 async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch() {
-    // As in fluss#2826, the first of many batches is unresolved while later batches are acknowledged. Each record must
-    // still get its offset.
+    // As in fluss#2826, the first of many batches has no known result while later batches are acknowledged. Each record
+    // must still get its offset.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "50")]);
     written(&producer, 0, "0").await;
@@ -340,8 +342,8 @@ async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
 
 #[tokio::test]
 async fn a_new_topic_loses_nothing_on_a_broker_that_takes_any_first_sequence() {
-    // As in KAFKA-15591, the broker refuses the first batch but would accept its successors. No record may be lost or
-    // come out of order.
+    // As in KAFKA-15591, the broker refuses the first batch but would accept the following ones. No record may be lost
+    // or written out of order.
     for _ in 0..50 {
         let fake = Fake::start(1, 1).await;
         fake.lock().lenient = true;

@@ -1,11 +1,11 @@
-//! Tests producers in a runtime of the caller.
+//! Tests producers whose tasks run in a runtime of the caller.
 
 use crate::fake::Fake;
 use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime that runs only producers, so that all of its tasks are theirs.
+/// A runtime without other tasks than those of producers, so that a test can count these.
 struct Shared(Option<Runtime>);
 
 impl Shared {
@@ -15,8 +15,8 @@ impl Shared {
 
     fn producer(&self, fake: &Fake) -> Producer {
         let bootstrap = fake.bootstrap();
-        // The timeouts are longer than the test waits. A stop must close the connection of a request without a
-        // response.
+        // The timeouts exceed the duration of the test. A stop must therefore close a connection even if a response is
+        // due on it.
         let timeouts = [("request.timeout.ms", "300000"), ("delivery.timeout.ms", "600000")];
         let settings = [("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")];
         let settings = settings.into_iter().chain(timeouts);

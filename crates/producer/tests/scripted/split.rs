@@ -1,4 +1,5 @@
-//! Tests batches that the broker finds too large. They are split until the parts fit or are single records.
+//! Tests batches that the broker refuses as too large. The producer splits them until the parts fit or are single
+//! records.
 
 use crate::fake::{Fake, Fate, State};
 use fullbore_producer::{ProduceError, Producer, ProducerRecord};
@@ -8,7 +9,7 @@ use std::time::Duration;
 /// Maximum size of a batch that the broker accepts, in bytes.
 const BATCH_MAX: usize = 3000;
 
-/// Refuses batches for their size, as max.message.bytes and segment.bytes do.
+/// Starts a broker that refuses batches larger than [`BATCH_MAX`] with this error.
 async fn strict(code: ErrorCode) -> Fake {
     let fake = Fake::start(1, 1).await;
     fake.script(move |seen| if seen.bytes.len() > BATCH_MAX { Fate::Refused(code) } else { Fate::Normal });
@@ -27,7 +28,7 @@ fn producer(fake: &Fake, codec: &str) -> Producer {
     Producer::from_properties(settings).unwrap()
 }
 
-/// Returns text of about this length that no codec makes much smaller. Each seed gives another text.
+/// Returns a text of about this length that no codec compresses well. Each seed gives another text.
 fn noise(seed: u64, length: usize) -> String {
     let mut state = seed;
     let mut next = || {
@@ -89,8 +90,8 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
     }
 }
 
-/// The records of both halves have one outcome. If one half may have been written, the outcome must not be that both
-/// are certainly lost.
+/// The records of both halves share one outcome. If one half may have been written and the other is refused, the error
+/// must not claim that all records are certainly not written.
 #[tokio::test]
 async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_refused() {
     let fake = Fake::start(1, 1).await;
@@ -104,7 +105,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
         ("delivery.timeout.ms", "64000"),
     ];
     let producer = Producer::from_properties(settings).unwrap();
-    // After a first acknowledgement, both halves are sent before either gets a response.
+    // After the first acknowledgement of the broker, both halves are sent before either gets a response.
     drop(producer.send(ProducerRecord::new("t", b"first")).await.unwrap());
     producer.flush().await;
     let (mut whole, mut first_half) = (true, true);
@@ -131,7 +132,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     assert!(error.may_have_been_written(), "{error}");
 }
 
-/// Sends `records` records of 100 bytes, which end up in a few large batches. Returns the notices.
+/// Sends `records` records of 100 bytes, which the producer gathers in a few large batches. Returns the notices.
 async fn send_all(fake: &Fake, records: u64) -> Vec<String> {
     fake.hold(true);
     let bootstrap = fake.bootstrap();
@@ -198,8 +199,8 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
 
-/// Batches grow to max.request.size while the window is full. The first refusals apply to all batches that wait behind
-/// them.
+/// Batches grow to max.request.size while the window is full. What the producer learns from the first refusals must
+/// apply to all batches behind them.
 #[tokio::test]
 async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {
     for (codec, partitions, in_flight) in [("none", 1, "auto"), ("zstd", 1, "5"), ("none", 3, "auto"), ("none", 1, "1")]
@@ -236,7 +237,8 @@ async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_na
         for partition in 0..partitions {
             let seen = fake.seen(partition as i32);
             let refused = seen.iter().filter(|seen| seen.bytes.len() > BATCH_MAX).count();
-            // At most five batches are in flight, and each is halved six times.
+            // At most five batches are in flight, and each is refused at most six times, because each refusal halves
+            // it.
             assert!(refused <= 5 * 6, "{case}: {refused} refused of {}", seen.len());
             assert!(seen.len() <= 4000 / 8, "{case}: {} batches are small ones", seen.len());
         }

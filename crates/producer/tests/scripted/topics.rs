@@ -46,7 +46,7 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
 }
 
-/// A batch is in flight to a recreated topic. Then a broker that is behind returns metadata with the old topic.
+/// While a batch to a recreated topic is in flight, a broker with stale metadata returns the id of the old topic.
 #[tokio::test]
 async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again() {
     let fake = Fake::start(2, 1).await;
@@ -76,8 +76,9 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
 }
 
-/// The response to a batch for the old topic names the old topic's leader. This response comes after the new topic is
-/// known. (With idempotence the connection would be closed once another broker leads and the response is overdue.)
+/// The response to a batch for the old topic names the old topic's leader. It arrives when the producer already knows
+/// the new topic. Idempotence is off, because with it the producer would close the connection once another broker leads
+/// and the response is overdue.
 #[tokio::test]
 async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
     let fake = Fake::start(2, 1).await;
@@ -107,8 +108,7 @@ async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one(
     assert_eq!(fake.values(0), ["1", "2"]);
 }
 
-/// A broker that was behind sent metadata with an older topic of this name, and the producer took it for the newest
-/// one.
+/// A broker with stale metadata returned an older topic of this name, and the producer took this for the newest topic.
 #[tokio::test]
 async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     let fake = Fake::start(1, 1).await;

@@ -1,5 +1,5 @@
-//! Tests transactions with `transaction.version` 0 and 2, by example and by seed. The coordinator loses and refuses
-//! requests.
+//! Tests transactions with `transaction.version` 0 and 2, in examples and in random runs. The coordinator loses and
+//! refuses requests.
 
 use crate::fake::{Announced, Fake, Fate, TransactionFate, Transactions};
 use fullbore_producer::{
@@ -196,7 +196,7 @@ async fn commit_has_failed_unobserved_the_next_transaction_skips_no_offsets() {
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
     let ending = first.commit();
-    // Transactions end in order. Once the second has ended, the first also has its outcome.
+    // Transactions end in order, so the first has its outcome when the second has ended.
     producer.begin().await.expect("begun").abort().await.expect("aborted");
     let next = producer.begin().await.expect("begun");
     let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");
@@ -317,7 +317,7 @@ async fn coordinator_moves_or_responses_are_lost_the_request_is_sent_again() {
 #[tokio::test]
 async fn commit_without_an_answer_times_out_as_possibly_committed_and_is_awaited_again() {
     let fake = cluster(2, 1, 1).await;
-    // Until the coordinator falls silent, a slow machine must answer within these times.
+    // The times must be long enough for the responses of a slow machine before the coordinator falls silent.
     let producer = initialised(&fake, &[("max.block.ms", "5000"), ("request.timeout.ms", "2000")]).await;
     let transaction = producer.begin().await.expect("begun");
     send(&transaction, 0, "v").await.await.expect("written");
@@ -335,7 +335,7 @@ async fn commit_without_an_answer_times_out_as_possibly_committed_and_is_awaited
 #[tokio::test]
 async fn batches_that_were_sent_and_not_written_raise_the_epoch_of_an_aborted_transaction() {
     let fake = cluster(0, 1, 1).await;
-    // The number of attempts ends the batch. A time limit could end it before the first attempt.
+    // The batch fails after two retries. With a timeout instead, it could fail before its first attempt.
     let producer = initialised(&fake, &[("retries", "2")]).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
     let transaction = producer.begin().await.expect("begun");
@@ -435,8 +435,8 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // A transaction may have begun before the outcome of the previous one was known. The later transaction must not
-        // skip the records of the previous one.
+        // This transaction may have begun before the outcome of the previous one was known. If the previous one failed,
+        // this one must not commit past its records.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;
@@ -464,11 +464,11 @@ async fn schedule(seed: u64) -> Result<(), String> {
 struct Committing<'a> {
     ending: Ending<'a>,
     values: [Vec<String>; 2],
-    /// True if it must fail because the previous one has failed.
+    /// True if the commit must fail because the previous transaction has failed.
     passes_over: bool,
 }
 
-/// If a transaction is committed, adds its values to `expected`. Returns false if it is not.
+/// Waits for the outcome. If the transaction is committed, adds its values to `expected`, and returns false otherwise.
 async fn settle(of: Committing<'_>, expected: &mut [Vec<String>; 2]) -> Result<bool, String> {
     match of.ending.await {
         Ok(()) if of.passes_over => Err("a transaction passed over the records of the last one".to_owned()),

@@ -40,12 +40,12 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
     brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// Chooses the leader and the ISR from the brokers that are alive. A fit leader stays. Otherwise the first replica that
-/// has every committed record becomes the leader. Unfit members leave the ISR if a fit member leads. Returns None if
-/// nothing changes.
+/// Chooses the leader and the ISR from the brokers that are alive. A fit leader stays. Otherwise the first fit replica
+/// that has every committed record becomes the leader. Unfit members then leave the ISR. Returns None if nothing
+/// changes.
 ///
-/// A leader with a full disk hands over only to members of the ISR. Its own log is complete, and may have records that
-/// replicas in the ELR lack.
+/// A leader with a full disk is replaced only if a fit broker is in the ISR. No replica in the ELR replaces it, because
+/// such a replica may lack records that are in the leader's log.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -59,7 +59,7 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.isr, &is_fit))
         .or_else(|| partition.leader.filter(stays))
         .or_else(|| first(&partition.elr, &is_fit))
-        // The next best choices are a replica with a full disk, then one that is about to stop, then no leader.
+        // No candidate is fit. The next best leader is a replica with a full disk, then one that is about to stop.
         .or_else(|| first(&partition.isr, &stays))
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))
@@ -75,9 +75,9 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// Updates the partition after brokers have come or gone. Returns None if nothing changes. First [`settle`] looks for a
-/// leader. If it finds none, [`elect_among_lost`] tries. If that fails too and `may_be_unclean` is true, the first live
-/// replica becomes the leader.
+/// Updates the partition after the state of a broker has changed. Returns None if nothing changes. First [`settle`]
+/// looks for a leader. If it finds none, [`elect_among_lost`] tries. If that fails too and `may_be_unclean` is true,
+/// the first live replica becomes the leader.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,

@@ -12,10 +12,10 @@ use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, Part
 ///
 /// - STALE_BROKER_EPOCH: another process has replaced the sender.
 /// - FENCED_LEADER_EPOCH: the sender does not lead in this epoch.
-/// - INVALID_UPDATE_VERSION: another change came first.
-/// - INVALID_REQUEST: the ISR lacks its leader, lists a member twice, or has a broker without a replica.
-/// - INELIGIBLE_REPLICA: a member is fenced, is about to stop, joins with a full disk, or is not the process that
-///   fetched.
+/// - INVALID_UPDATE_VERSION: the partition has changed since the leader made this request.
+/// - INVALID_REQUEST: the ISR lacks its leader, lists a member twice, or lists a broker that has no replica.
+/// - INELIGIBLE_REPLICA: a member is fenced, is about to stop, joins with a full disk, or has registered again since
+///   its last fetch.
 pub fn alter_isr(
     partition: &PartitionRegistration,
     brokers: &Brokers,

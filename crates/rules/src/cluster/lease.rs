@@ -8,8 +8,9 @@
 //! ```
 //!
 //! After an outage of the database, the last heartbeat of every broker is old. So a broker considers others failed only
-//! after its own heartbeats have arrived for a whole timeout. In that time, every live broker has sent a heartbeat. The
-//! detector does not stop a failed broker from serving. Epochs do that.
+//! after its own heartbeats have reached the database for one session timeout without a gap. In that time, every live
+//! broker has sent a heartbeat. A broker that is considered failed may still be running. The epochs, not this detector,
+//! keep it from serving.
 
 /// The evidence that a broker has about the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub struct FailureDetector {
     uninterrupted: Option<(i64, i64)>,
 }
 
-/// A broker sends at least this many heartbeats in the longest time that does not count as a gap.
+/// Minimum number of heartbeats that a broker sends in a quarter of the session timeout, so that none of its pauses
+/// counts as a gap.
 const HEARTBEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker
@@ -51,7 +53,7 @@ impl FailureDetector {
         FailureDetector { session_timeout_ms, uninterrupted: None }
     }
 
-    /// Notes that this broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
+    /// Notes that this broker's own heartbeat has reached the database at `now_ms` of a monotonic clock.
     pub fn heartbeat(&mut self, now_ms: i64) {
         self.uninterrupted = match self.uninterrupted {
             Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),
@@ -60,13 +62,13 @@ impl FailureDetector {
     }
 
     /// Returns true if the time from `last_ms` to `now_ms` is a gap, which is more than a quarter of the session
-    /// timeout. The heartbeats of other brokers may be missing from this time as well.
+    /// timeout. After a gap, heartbeats of other brokers may be missing as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
-    /// Returns true if this broker's heartbeats have arrived for a whole timeout until now, so that it can judge
-    /// others.
+    /// Returns true if this broker's heartbeats have reached the database without a gap for one session timeout until
+    /// now. Only then may it consider others failed.
     pub fn may_judge(&self, now_ms: i64) -> bool {
         self.uninterrupted.is_some_and(|(first, last)| {
             !self.is_gap(last, now_ms) && last.saturating_sub(first) >= self.session_timeout_ms

@@ -1,7 +1,7 @@
 //! Decisions about a cluster's metadata: its brokers, leaders, ISRs and failures.
 //!
-//! Every decision is a function of the newest metadata and a request. Any broker may make it, any number of times,
-//! because a repeated decision changes nothing.
+//! Every decision is a function of the newest metadata and a request. Any broker may make a decision, and several may
+//! make the same one, because a repeated decision changes nothing.
 //!
 //! - `registration`: a broker joins, and its log may have lost records.
 //! - `election`: who leads a partition and who leaves its ISR, given the live brokers.
@@ -11,13 +11,14 @@
 //! - [`store`]: when a broker reports that it has lost the object store.
 //! - `zones`: which broker of a zone serves a partition that every broker can serve.
 //!
-//! Databases, sockets and clocks are in other crates. A decision is valid once it is committed, and only on the
-//! metadata that it was made on. Safety depends on the epochs and the ISR alone. The failure detector only triggers
-//! elections.
+//! Databases, sockets and clocks are in other crates. A decision takes effect when it is committed, and can be
+//! committed only if the metadata has not changed since. The epochs and the ISR alone prevent the loss of records. The
+//! failure detector only triggers elections.
 //!
 //! Invariants: a new leader comes from the ISR or the ELR, and its log has lost no records at its end. Only
-//! [`elect_unclean`] and [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a
-//! live member then leads. Each election has its own leader epoch, and each change its own partition epoch.
+//! [`elect_unclean`] and [`elect_among_lost`] choose others. The cluster removes members from an ISR without a request
+//! of the leader only if a live member leads afterwards. Each election has its own leader epoch, and each change its
+//! own partition epoch.
 //!
 //! The rules are those of Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager`
 //! (4.3), KIP-966 (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose

@@ -10,7 +10,8 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 pub enum PreviousShutdown {
     /// The process closed its logs.
     Clean,
-    /// The process was killed. The machine has not booted since then, so all its writes are there.
+    /// The process was killed. The machine has not booted since then, so the system still has all writes of the
+    /// process.
     Killed,
     /// The machine has booted since then, so writes that were not flushed may be gone.
     Lost,
@@ -31,16 +32,16 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns true if this process is registered with this epoch. Returns false after a late registration: a request
-    /// that the process had given up was still carried out, with a later epoch. The process does not know that epoch,
-    /// so its requests are refused and it stays out of ISRs.
+    /// Returns true if this process is registered with this epoch. The process may have given up a registration that
+    /// the cluster carried out later. The process then does not know its newest epoch, so its requests are refused and
+    /// it stays out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }
 }
 
-/// The contents of a data directory that show whether the directory is an older copy. One of them is a heartbeat
-/// number:
+/// The contents of a data directory that show whether the directory is an older copy. The most important one is a
+/// heartbeat number:
 ///
 /// ```text
 /// directory   1   2   3   4       a process writes the next number before each of its heartbeats,
@@ -51,8 +52,8 @@ impl Member {
 /// Copies made between the same two heartbeats have the same number, so nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryMarks {
-    /// The process that was the last one to use this state of the directory, and the process that last tried to
-    /// register with it. None if the directory does not name them.
+    /// The two processes that the directory names: the last one that ran with it, and the last one that tried to
+    /// register with it. None if the directory names no process.
     pub users: Option<[u128; 2]>,
     /// The last heartbeat number that a process wrote to the directory. None if a power loss may have lost later
     /// numbers.
@@ -60,7 +61,7 @@ pub struct DirectoryMarks {
 }
 
 impl DirectoryMarks {
-    /// Returns true if the process `registered` used a newer state of the directory than this one. `reported` is the
+    /// Returns true if this directory is an older copy of the one that the process `registered` used. `reported` is the
     /// newest heartbeat number that the process reported to the database, or 0 if it reported none.
     pub fn is_older_than(&self, registered: u128, reported: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
@@ -87,8 +88,8 @@ pub struct Joining {
 /// has the current metadata. Its epoch is larger than all earlier ones. If the previous process used a newer state of
 /// the directory, the directory counts as another one. Kafka compares the previous broker epoch for this (KIP-966).
 ///
-/// If the same process repeats its request, the member is returned as it is, because the first response may have been
-/// lost.
+/// If the registered process repeats its request, the member is returned unchanged, because the first response may have
+/// been lost.
 ///
 /// # Errors
 /// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and has another directory or a newer
@@ -119,10 +120,11 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 /// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how
 /// the previous process ended. `others` are all brokers, of which this one is marked as fenced.
 ///
-/// If another replica can lead, it does, and the new process joins the ISR again by fetching. If no other replica can
-/// lead and the log is complete, the partition stays as it is. The new process then leads in the same epoch.
+/// If another replica can lead, it becomes the leader, and the new process must fetch before it can join the ISR again.
+/// If no other replica can lead and the log is complete, the partition stays as it is. The new process then leads in
+/// the same epoch.
 ///
-/// Afterwards the caller elects a leader among the brokers as they are now (see [`super::follow_up`]).
+/// Afterwards the caller elects a leader by the present state of the brokers (see [`super::follow_up`]).
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
@@ -182,9 +184,9 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 
 /// Updates a partition whose broker now has another log with unknown contents. Returns None if nothing changes.
 ///
-/// If the former log was the last one with every record, `lost` is cleared, so that all replicas become candidates for
-/// the next election. A replica in `lost` may lack even more records than the others, because the former log grew
-/// without it.
+/// If no replica in the ISR or ELR remains, no log is certain to have every record. Then `lost` is cleared, so that all
+/// replicas become candidates for the next election. A replica in `lost` may lack even more records than the others,
+/// because the former log grew without it.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));

@@ -6,10 +6,10 @@
 //!                 '- 1 s -'                             '-- 5 s, or longer -'
 //! ```
 //!
-//! A disk that gets a little room now and then still counts as full, because each report costs elections. So a broker
-//! leaves quickly and comes back slowly, and even more slowly if its disk fills up again soon after. If a partition
-//! takes no writes without the broker, the broker comes back after the shortest wait, 5 s. A hanging disk is reported
-//! at once, since the write has already waited for long. This module frees no space and refuses no writes.
+//! Each report causes elections, so a disk that has room only for a moment still counts as full. A broker reports a
+//! full disk after 1 s, and room after 5 s. The 5 s become up to 40 s if the disk fills up again and again. If acks=all
+//! fails in a partition without the broker, the wait is always 5 s. A hanging disk is reported at once, since the write
+//! has already waited for long. This module frees no space and refuses no writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
@@ -25,7 +25,7 @@ pub enum DiskRoom {
     Full,
     /// The last write found room, but there is little left.
     Tight,
-    /// The disk reserve has its full size, and there is free space beside it.
+    /// The disk reserve has its full size, and there is more free space.
     Ample,
 }
 
@@ -45,7 +45,8 @@ const FULL_MS: i64 = 1_000;
 const ROOM_MIN_MS: i64 = 5_000;
 /// Maximum time for which a disk must have ample room before the broker reports it, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
-/// If a disk fills up again within this time after a report of room, in ms, the next wait is twice as long.
+/// If a disk fills up again within this time after a report of room, in ms, the next report of room waits twice as
+/// long.
 const SOON_MS: i64 = 60_000;
 
 /// Watches a broker's disk, and decides when to report its state.

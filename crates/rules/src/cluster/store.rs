@@ -1,16 +1,16 @@
 //! Decides when a broker reports that it has lost the object store, and when it reports that the store responds again.
 //!
-//! After it has reported the loss, the broker is left out and serves no diskless partition. A store that fails for all
-//! brokers is no reason to leave any of them out. So the last broker that serves diskless partitions never reports a
-//! loss, and a broker that was left out comes back if no other one serves them. The times are those of [`RoomWatch`],
-//! so a store that responds now and then counts as lost. The outcome of a single request is decided elsewhere.
+//! A broker that has reported the loss is left out: it serves no diskless partition. A store that fails for all brokers
+//! is no reason to leave any of them out. So the last broker that serves diskless partitions never reports a loss, and
+//! a broker that was left out comes back if no other one serves them. The waits are those of [`RoomWatch`], so a store
+//! that responds only now and then counts as lost. What happens to a single request is decided elsewhere.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 
 /// The state of the object store, as a broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
-    /// For seconds, requests have failed or made no progress, and none has succeeded.
+    /// For several seconds, no request has succeeded: all have failed or made no progress.
     Lost,
     /// Requests fail, or the last probe has had no response.
     Unsure,

@@ -1,8 +1,9 @@
 //! Chooses a broker in the client's zone, for a partition that every broker can serve.
 //!
 //! The choice is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition. The
-//! heaviest broker of a zone serves the partition there. A broker that joins takes an equal share from all others in
-//! its zone. A broker that leaves gives an equal share to each of them. No other partition moves.
+//! heaviest broker of a zone serves the partition there. A broker that joins takes about the same number of partitions
+//! from each of the others in its zone. When it leaves, each of them gets about the same number. No other partition
+//! moves.
 //!
 //! The caller decides which brokers are alive and which zone a client is in. Invariant: the result depends only on ids
 //! and names of zones. So all brokers agree on it, even after restarts and across versions of the program.
@@ -16,7 +17,7 @@ pub struct Zones<'z> {
 }
 
 impl<'z> Zones<'z> {
-    /// Creates the zones from brokers, each of which must be given once.
+    /// Creates the zones from brokers. Each broker must be in the list only once.
     pub fn new(brokers: impl IntoIterator<Item = (i32, Option<&'z str>)>) -> Self {
         let mut by_name: BTreeMap<Option<&str>, Vec<i32>> = BTreeMap::new();
         for (id, zone) in brokers {
@@ -25,9 +26,9 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone for
-    /// which `name` begins with the zone's name and a dash. Kafka Connect and Streams append such suffixes to the
-    /// configured client.id. None if no zone or more than one matches.
+    /// Returns the zone that a client means by `name`. This is the zone with that name. If there is none, it is the
+    /// only zone for which `name` begins with the zone's name and a dash. Kafka Connect and Streams append such
+    /// suffixes to the configured client.id. None if no zone matches, or if several do.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));

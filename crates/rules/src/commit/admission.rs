@@ -1,15 +1,16 @@
-//! Decides which batches of a producer a broker may take for a partition before they are committed.
+//! Decides which batches of a producer a broker may accept for a partition, before they are committed to the index.
 //!
 //! Admission fixes the order of the batches, and the commit to the index confirms it. A batch is checked against the
 //! committed state that this broker knows, and against the pending batches. The known state may be stale, because the
-//! producer may have written through another broker. A stale state is enough to accept a batch, but not to refuse one.
-//! So the caller reads the committed state again before a refusal, and at a producer's first batch.
+//! producer may have written through another broker. A batch may be accepted on a stale state, but not refused. So the
+//! caller reads the committed state again before a refusal, and before the first batch of a producer that the state
+//! does not know.
 //!
 //! This module stores no bytes of batches, and no function here waits.
 //!
 //! Invariants: within each epoch, the pending batches of a producer have consecutive sequences. Once a batch fails, no
-//! later batch of its producer stays pending, and none is accepted as if it were the first batch of an unknown producer
-//! ([`RefusedBatches`]).
+//! later batch of its producer stays pending. Such a later batch is not accepted as the first one of an unknown
+//! producer either ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -57,14 +58,15 @@ pub enum Freshness {
 /// How a transactional batch relates to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The batch continues a transaction that is open or that a pending batch opens.
+    /// The batch continues a transaction. The transaction is open, or a pending batch opens it.
     Open {
-        /// The confirmation of the producer's newest pending batch, which holds for this batch as well
-        /// ([`ObjectBatch::confirmation`](super::ObjectBatch::confirmation)). `None` if that batch has none, or if no
-        /// batch of the same epoch is pending.
+        /// The coordinator's confirmation for the producer's newest pending batch
+        /// ([`ObjectBatch::confirmation`](super::ObjectBatch::confirmation)). It holds for this batch as well. `None`
+        /// if that batch has no confirmation, or if no batch of the same epoch is pending.
         confirmation: Option<Confirmation>,
     },
-    /// The batch opens a transaction. The coordinator must confirm this first.
+    /// The batch opens a transaction. Before that, the coordinator must confirm that the partition is in the
+    /// transaction.
     Unverified,
 }
 
@@ -109,8 +111,8 @@ impl PartitionAdmission {
         }
         let is_known = committed.producers.knows(stamp.producer_id);
         let verdict = match committed.check(stamp) {
-            // The batch would be the next one after the committed batches, but the pending batches of its producer come
-            // first.
+            // The batch would be the next one after the committed batches, but pending batches of its producer will be
+            // committed before it.
             Verdict::Append if newest.is_some() => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
             verdict => verdict,
         };
@@ -136,8 +138,9 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer. Returns None if there is none, or if another broker has
-    /// committed that batch or a later one. The producer then continues after the committed batches.
+    /// Returns the newest pending batch of a producer. Returns None if no batch is pending. Also returns None if
+    /// another broker has committed that batch or a later one, because the producer then continues after the committed
+    /// batches.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
@@ -148,9 +151,9 @@ impl PartitionAdmission {
     /// client must have sent the batch without `reorder`.
     ///
     /// A recreated partition is an exception. If the producer has not written to it yet, an out-of-order batch is
-    /// refused at once, as on a classic partition. The missing batches went to the deleted partition, and the client
-    /// cannot resend them while later batches fill its requests in flight. If the state of the producer may be
-    /// forgotten, its first batch waits, unless the batch continues from the deleted partition.
+    /// refused at once, as on a partition that is not diskless. The client sent the missing batches to the deleted
+    /// partition. It cannot resend them while later batches take up all its requests in flight. If the state of a
+    /// producer may be forgotten, its first batch waits, unless the batch continues from the deleted partition.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -165,9 +168,9 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns how a transactional batch relates to the open transactions that this broker knows.
-    /// [`PartitionAdmission::check`] has admitted the batch before. A transaction that seems open may have ended, if
-    /// another broker has committed its marker. With transaction version 1, the commit then refuses the batch as
+    /// Returns how a transactional batch relates to the open transactions that this broker knows. The caller must have
+    /// had the batch admitted by [`PartitionAdmission::check`]. A transaction that seems open here has ended if another
+    /// broker has committed its marker. With transaction version 1, the commit then refuses the batch as
     /// [`Unverified`](super::Refusal::Unverified). The client resends it, and the coordinator must verify it.
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
@@ -177,14 +180,13 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // A batch that is refused here is still put into an object, because the commit checks it again and can
-            // refuse it.
+            // On an error, the batch is still put into an object, because the commit checks it again and can refuse it.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { confirmation: None },
         }
     }
 
-    /// Makes a batch pending, once it is in an object. `confirmation` is the coordinator's, as in
-    /// [`ObjectBatch`](super::ObjectBatch). Markers are not recorded here.
+    /// Records a batch as pending after the caller has put it into an object. `confirmation` is the coordinator's, as
+    /// in [`ObjectBatch`](super::ObjectBatch). Markers are not recorded here.
     pub fn admitted(&mut self, stamp: &Stamp, batch_number: BatchNumber, confirmation: Option<Confirmation>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
@@ -237,7 +239,8 @@ impl PartitionAdmission {
         self.refused.of_early(stamp, now)
     }
 
-    /// Removes refused batches whose clients have timed out since the refusal (see [`RefusedBatches::forget_old`]).
+    /// Removes refused batches whose clients must have timed out since the refusal (see
+    /// [`RefusedBatches::forget_old`]).
     pub fn forget_old(&mut self, now: Duration) {
         self.refused.forget_old(now);
     }
@@ -274,8 +277,8 @@ fn place(pending: &VecDeque<UncommittedBatch>, batch_number: BatchNumber) -> Opt
     pending.binary_search_by_key(&batch_number, |of| of.batch_number).ok()
 }
 
-/// Returns the pending copy of a batch, if there is one. The search relies on the sequences of each epoch having no
-/// gap.
+/// Returns the pending copy of a batch, if there is one. This is a binary search, which works because the sequences of
+/// each epoch have no gap.
 fn same<'a>(pending: &'a VecDeque<UncommittedBatch>, stamp: &Stamp) -> Option<&'a UncommittedBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
@@ -318,7 +321,7 @@ mod tests {
     }
 
     /// The missing batches were refused while the topic did not exist. A later batch must not wait for them, because a
-    /// waiting batch takes one of the five places for batches in flight.
+    /// waiting batch counts as one of the client's five requests in flight.
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);
@@ -411,7 +414,8 @@ mod tests {
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 
-    /// If the batch waited in vain, it would get UNKNOWN_PRODUCER_ID, which is fatal for librdkafka's producer.
+    /// If the batch waited until its deadline, it would get UNKNOWN_PRODUCER_ID, which is fatal for librdkafka's
+    /// producer.
     #[test]
     fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);

@@ -1,4 +1,4 @@
-//! Batches on their way into a diskless topic, and the ids of partitions and objects.
+//! Batches that are about to be committed to diskless topics, and the ids of partitions and objects.
 
 use crate::sequence::{Marker, Producers, Stamp, VersionedMarker};
 
@@ -26,7 +26,7 @@ pub struct ObjectBatch {
     pub kind: BatchKind,
     /// The coordinator's confirmation that the partition is in the producer's transaction; None if the batch was not
     /// verified. A batch that opens a transaction here can be committed only if it has been verified. For a marker,
-    /// this is the state when the marker was requested.
+    /// `next_offset` is the partition's next offset when the coordinator requested the marker.
     pub confirmation: Option<Confirmation>,
 }
 
@@ -50,7 +50,8 @@ pub enum BatchKind {
     Transactional,
     /// The batch is a control batch that ends the producer's transaction.
     Marker {
-        /// The leader epoch of the partition of `__transaction_state` whose coordinator decided to end the transaction.
+        /// The epoch of the coordinator that decided to end the transaction. It is the leader epoch of the
+        /// coordinator's partition of `__transaction_state`.
         coordinator_epoch: i32,
         /// True to commit, false to abort. A row of producer state does not store this, so it is false in a batch that
         /// was read from such a row.
@@ -76,7 +77,7 @@ impl BatchKind {
 }
 
 impl ObjectBatch {
-    /// Returns true if the batch is checked by its sequence, which holds for idempotent batches that are not markers.
+    /// Returns true if the batch has a sequence to check: it is idempotent and not a marker.
     pub fn is_sequenced(&self) -> bool {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
@@ -96,14 +97,14 @@ pub struct AppendedBatches {
     pub batches: Vec<AppendedBatch>,
 }
 
-/// A batch of a producer that has been appended.
+/// An appended batch of an idempotent producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
     /// The stamp of the batch. For a marker, `base_sequence` is the sequence with which the producer continues.
     pub stamp: Stamp,
     /// The offset of the batch's first record.
     pub base_offset: i64,
-    /// The timestamp that the response to a retry has, in ms.
+    /// The timestamp for the response to a retry of the batch, in ms.
     pub timestamp: i64,
     /// How the batch takes part in a transaction.
     pub kind: BatchKind,
@@ -120,7 +121,7 @@ impl AppendedBatch {
         marker(&self.stamp, self.kind)
     }
 
-    /// Notes the batch in a partition's producer state, which keeps the newest `window` batches of each producer.
+    /// Adds the batch to a partition's producer state, which remembers the newest `window` batches of each producer.
     /// Ignores a batch that the state already has.
     pub fn remember(&self, producers: &mut Producers, now_ms: i64, window: usize) {
         let AppendedBatch { stamp, base_offset, timestamp, kind } = self;

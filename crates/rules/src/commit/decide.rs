@@ -8,13 +8,13 @@ use super::run::BatchRun;
 use super::state::PartitionState;
 use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
-/// The state that a commit is decided on. It has the newest state of every partition in the commit.
+/// The state by which a commit is decided. It has the newest state of every partition in the commit.
 #[derive(Debug)]
 pub struct CommitState<'a> {
     /// The existing partitions, which the commit changes. A partition that is not in the map was deleted.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// The producer state of deleted partitions, as far as the index still has it. A batch that this state remembers
-    /// was committed before the deletion.
+    /// The producer state of deleted partitions, as far as the index still has it. Batches in this state were committed
+    /// before the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
     /// The wall clock in ms, from which the idle time of producers is counted.
     pub now_ms: i64,
@@ -25,7 +25,7 @@ pub struct CommitState<'a> {
 pub struct CommitDecision {
     /// The verdicts on the batches of each object, in the same order.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The objects that become committed. Objects of earlier commits are not repeated here.
+    /// The objects that this commit commits. Objects that an earlier attempt has committed are not in the list.
     pub objects: Vec<CommittedObject>,
     /// The extents of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
@@ -45,12 +45,12 @@ pub struct PartitionAborted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedObject {
     pub id: ObjectId,
-    /// The number of bytes in the object's appended batches. An object with 0 bytes is never read.
+    /// The size of the object's appended batches in bytes. An object with 0 bytes is never read.
     pub live_bytes: i64,
 }
 
 /// Decides on objects, in the order in which their broker closed them. Changes `state.partitions` to the state after
-/// the commit. If the commit might not have been written, the caller must read the partitions again.
+/// the commit. If the caller does not know whether the decision was written, it must read the partitions again.
 pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -69,8 +69,8 @@ pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> Commit
 }
 
 /// The producers that had a batch refused in this commit, each with the newest epoch of such a batch. Their later
-/// batches are not appended, because an unknown producer could otherwise begin with one of them. Markers are still
-/// decided on.
+/// batches are refused, because the first of them would otherwise count as the first batch of an unknown producer.
+/// Markers are decided as usual.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
 /// Updates `failed` after the decision about a batch. A refused batch adds its producer. An appended marker with a
@@ -98,8 +98,8 @@ struct Deciding<'a, 'b> {
 impl Deciding<'_, '_> {
     fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
         let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
-        // The partition of the last extent, and the position at which a batch would extend it. Computing the position
-        // from the extent for each batch would take quadratic time.
+        // The partition of the last extent, and the position at which the extent ends. A batch that begins there
+        // extends it. To compute the position from the extent for each batch would take quadratic time.
         let mut run_end = None;
         let mut verdicts = Vec::with_capacity(object.batches.len());
         for batch in &object.batches {
@@ -187,8 +187,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Decides on a batch whose object was committed before. An extent with the batch shows that the batch was appended.
-/// Without such an extent, the present state decides.
+/// Decides on a batch whose object was already committed. If an extent contains the batch, the batch was appended.
+/// Otherwise the verdict depends on the partition's present state.
 fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
@@ -197,12 +197,13 @@ fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> Com
     let Some(partition) = state.partitions.get(&batch.partition) else { return gone(state.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
-            // The marker was refused, or it was appended and its extent is deleted. The coordinator writes it again.
+            // Either another marker was appended and this one refused, or this one was appended and its extent is
+            // deleted. In both cases the coordinator sends the marker again.
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // The marker was appended, and its extent is deleted. A marker that was refused at the first attempt would
-            // also be refused now.
+            // A marker that was refused at the first attempt would also be refused now. So this one was appended, and
+            // its extent is deleted.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
@@ -215,7 +216,7 @@ fn again(state: &CommitState<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> Com
 }
 
 /// Decides on a batch of a deleted partition. A batch that was written there is a duplicate. If it were refused, its
-/// producer would resend it to the recreated topic, without the later batches that were acknowledged.
+/// producer would resend it to the recreated topic, but not the later batches, which are already acknowledged.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
     let left = deleted.get(&batch.partition).filter(|_| batch.is_sequenced());
     let Some(left) = left.filter(|left| left.knows(batch.stamp.producer_id)) else {
@@ -223,8 +224,7 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // `left` has only the batches of each producer's newest commit. A batch before these was appended by an earlier
-        // commit.
+        // `left` has only the batches of each producer's newest commit. Older batches were appended by earlier commits.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

@@ -1,17 +1,18 @@
 //! Start-time fair queueing: decides in which order the bytes of several producers are served.
 //!
-//! A unit is a number of bytes of one producer that are served together. It starts at the end of the producer's
-//! previous unit, or at the clock's time if that is later. Units are served in the order of their starts. So a producer
-//! with little to send overtakes the backlogs of others, and all backlogs are served at the same rate.
+//! A unit is a number of bytes of one producer that are served together. Virtual time is counted in bytes. A unit
+//! starts at the end of the producer's previous unit, or now if the previous unit has ended. Units are served in the
+//! order of their starts. So a producer with little to send overtakes the backlogs of others, and all backlogs are
+//! served at the same rate.
 //!
-//! The callers keep the units and sort them. Invariant: the units of a producer have growing starts, in the order of
-//! the calls of `begin`.
+//! The callers store the units and sort them. Invariant: each unit of a producer starts later than the producer's
+//! previous unit.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Producers whose last unit has ended are removed from time to time. The next removal comes when there are twice as
-/// many producers as the previous one left, plus this number.
+/// Producers whose last unit has ended are removed from time to time: when twice as many producers are stored as after
+/// the last removal, plus this number.
 const SWEEP_AFTER: usize = 64;
 
 /// A clock that counts virtual time in bytes. `K` identifies a producer.
@@ -20,7 +21,7 @@ pub struct FairClock<K> {
     now: u64,
     /// The end of the newest unit of each producer.
     ends: HashMap<K, u64>,
-    /// The length of `ends` at which ends in the past are removed.
+    /// The length of `ends` at which producers whose last unit has ended are removed.
     sweep_at: usize,
 }
 

@@ -1,16 +1,16 @@
 //! The rules of the index of diskless topics. They decide which batches of uploaded objects are appended, and at which
 //! offsets.
 //!
-//! A broker gathers batches of any partitions into an object, puts the object into the object store, and commits it
-//! to the index. Until then a batch has no offset. A decision is written in one transaction with the state that it was
-//! made on. So the index alone orders every partition, whichever brokers take its batches.
+//! A broker gathers batches of any partitions into an object, puts the object into the object store, and commits it to
+//! the index. Until then a batch has no offset. The same database transaction reads the state and writes the decision.
+//! So the index alone determines the order of a partition's batches, whichever brokers have accepted them.
 //!
 //! - [`commit`](fn@commit): decides on objects, and returns verdicts and rows to write.
-//! - [`BatchRun`]: an extent, which is a row for the adjacent batches of a partition in an object.
+//! - [`BatchRun`]: an extent, which is one row for adjacent batches of a partition in an object.
 //! - [`admission`]: which batches of a producer a broker may take before any of them is committed.
 //! - [`rotation`]: when an object is closed and uploaded.
 //! - [`ObjectNumbers`]: the ids of objects.
-//! - [`fair`]: the order of batches if more of them wait than fit into an object.
+//! - [`fair`]: the order of batches if more of them are waiting than fit into an object.
 //!
 //! Tables, the object store, the wire format and clocks are in other crates.
 //!

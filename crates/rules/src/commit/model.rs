@@ -24,8 +24,8 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
-/// The largest id of a producer whose state has expired. This is the id of the first client, so the client may begin
-/// with any sequence while its partition does not know it.
+/// The largest id of a producer whose state has expired. The first client has this id, so it may begin with any
+/// sequence as long as its partition does not know it.
 const EXPIRED_TO: i64 = 0;
 
 /// A rule that the model breaks on purpose.
@@ -95,7 +95,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // Offset 0 stands for an earlier write by a producer whose state has expired since.
+        // Offset 0 is taken by a record of a producer whose state has expired since.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,
@@ -132,8 +132,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends the client's next batch within its window, or resends a batch that waits at the client's former broker. In
-    /// one of eight cases, the client resends its first unacknowledged batch instead.
+    /// Sends the client's next batch within its window, or resends a batch whose response the client still awaits from
+    /// its former broker. With a probability of one in eight, resends the client's first unacknowledged batch instead.
     fn send(&mut self, at: usize) {
         let client = &self.clients[at];
         let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {
@@ -217,8 +217,8 @@ impl World {
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
         let mut left = Vec::new();
         for mut object in objects {
-            // The first attempt to commit fixes the object's batches, since its outcome may be unknown. Before that,
-            // batches that are no longer pending are dropped: an earlier object of the broker has failed.
+            // Batches that failed with an earlier object of the broker are dropped. After the first attempt to commit,
+            // the object's batches no longer change, because the outcome of that attempt may be unknown.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }

@@ -1,15 +1,15 @@
-//! Draws the ids of objects in such a way that an older copy of the index never repeats an id of a newer one.
+//! Draws the ids of objects. After an older copy of the index is restored, no id is drawn that the newer index had.
 //!
 //! An id consists of the second in which it was drawn and a 31-bit counter that starts at random. If an older copy of
-//! the index is restored, the objects that it lacks were made before. So ids drawn after the restore are larger than
-//! the ids of these objects. Consecutive ids are close to each other, which is good for rows and their indexes.
+//! the index is restored, it lacks the ids of some objects. Those ids were drawn before the restore, so ids drawn
+//! afterwards are larger. Consecutive ids are close to each other, which is good for rows and their indexes.
 //!
-//! Ids are registered by the index, which refuses a known one. Invariant: a process that draws fewer than 2^31 ids a
-//! second draws none twice, unless its clock is set back.
+//! The caller registers each id in the index, which refuses an id that it already has. Invariant: a process that draws
+//! fewer than 2^31 ids a second draws no id twice, unless its clock is set back.
 
 use super::batch::ObjectId;
 
-/// The counter has this many bits, and the second is in the bits above.
+/// Number of bits of the counter. The second is in the higher bits.
 const BITS: u32 = 31;
 
 /// Draws the ids of the objects that a process makes.

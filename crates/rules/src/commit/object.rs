@@ -52,14 +52,15 @@ pub enum Refusal {
     Sequence(SequenceRefusal),
     /// The topic was deleted.
     PartitionGone,
-    /// The commit came too late, and the object is an orphan or was deleted. The client resends the batch.
+    /// The commit was too late: the object is an orphan or was deleted. The client resends the batch.
     ObjectGone,
-    /// An earlier batch of the same producer is refused in this commit. The client resends both, in order.
+    /// An earlier batch of the same producer is refused in this commit. The client resends both batches in order.
     Behind,
     /// The batch would open a transaction, but the coordinator's confirmation is missing, or is older than a marker of
-    /// the same epoch. The client resends the batch, and its broker has it verified first.
+    /// the same epoch. The client resends the batch, and the broker then requests a confirmation first.
     Unverified,
-    /// The batch was refused when its object was committed, for a reason that no longer holds. The client resends it.
+    /// An earlier attempt has committed the object and refused the batch, for a reason that no longer holds. The client
+    /// resends the batch.
     Earlier,
 }
 

@@ -1,18 +1,18 @@
 //! Decides when the active object, which collects batches, is closed and uploaded.
 //!
-//! No object is closed while all upload slots are busy. A closed object would only wait for a slot, and could take no
-//! more batches. Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the
+//! No object is closed while all upload slots are busy. It would only wait for a slot, while an open object can still
+//! get more batches. Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the
 //! commit interval. Otherwise it may be closed early, because waiting would only save requests. Requests cost money, so
 //! objects are closed early only below a limit of PUTs per second. All uploads count towards this limit.
 //!
 //! An object is closed early only after a pause in the arrival of batches. The batches of a request, or of consecutive
-//! requests of a producer, are acknowledged together. If they were split, the later part would wait for another PUT.
+//! requests of a producer, are acknowledged together. If they were in two objects, the request would wait for two PUTs.
 //!
 //! There are no uploads and no clocks here. Times are durations since a fixed moment.
 
 use std::time::Duration;
 
-/// Maximum number of batches in an object, so that a commit of small batches takes no longer than others.
+/// Maximum number of batches in an object. It keeps the commit of an object with many small batches short.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
 /// A pause of this length in the arrival of batches ends a burst. After a burst, an object may be closed early.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
@@ -43,7 +43,8 @@ pub struct ActiveObject {
     pub first_at: Duration,
     /// When the last batch arrived.
     pub last_at: Duration,
-    /// True if a batch ends a transaction, as the marker or as the last records. The producer waits for this batch.
+    /// True if a batch is a marker or has the last records of a transaction. The producer's next transaction waits for
+    /// this batch.
     pub ends_transaction: bool,
 }
 
@@ -59,7 +60,7 @@ impl ActiveObject {
 pub enum Close {
     /// At once.
     Now,
-    /// At this time, unless the object grows or an upload ends before.
+    /// At this time. The caller decides again if the object grows or an upload ends before.
     At(Duration),
 }
 
@@ -111,14 +112,15 @@ impl Rotation {
         })
     }
 
-    /// Notes that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
-    /// object that ends transactions also delays the next such object.
+    /// Notes that an object was closed. Full and due objects are closed whatever the limit, but they count towards it.
+    /// An object that ends a transaction also counts towards the limit of such objects.
     pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
         if ends_transaction {
             self.end_from = now.saturating_add(between);
         }
-        // However far PUTs are over the limit, they delay the next early object by at most the commit interval.
+        // Even if far more PUTs were made than the limit allows, the next early object waits for the commit interval at
+        // most.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
     }

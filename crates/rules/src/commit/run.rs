@@ -16,7 +16,7 @@ pub struct BatchRun {
     /// The position of the first batch in the object, in bytes.
     pub position: u32,
     /// The largest timestamp in the partition up to the end of this extent, in ms. It never falls from one extent to
-    /// the next, so an index can search for the first extent that reaches a timestamp.
+    /// the next, so the database can use an index to find the first extent that reaches a timestamp.
     pub max_timestamp_so_far: i64,
     /// The batches, in the order of their offsets.
     pub batches: Vec<PackedBatch>,
@@ -46,7 +46,7 @@ impl BatchRun {
         }
     }
 
-    /// Adds the batch that comes next in both the partition and the object.
+    /// Adds the partition's next batch, which must begin in the object where the extent ends.
     pub(super) fn push(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) {
         self.batches.push(PackedBatch::of(batch));
         self.max_timestamp_so_far = max_timestamp_so_far;
@@ -62,7 +62,7 @@ impl BatchRun {
         self.batches.iter().map(|batch| batch.size).sum()
     }
 
-    /// Returns the size in bytes of the batch that contains `offset` and all batches after it.
+    /// Returns the total size in bytes of the batch that contains `offset` and of all batches after it.
     pub fn bytes_from(&self, offset: i64) -> u64 {
         let placed = self.placed();
         let is_there =

@@ -21,13 +21,13 @@ pub struct PartitionState {
     pub max_timestamp: i64,
     /// State of each producer.
     pub producers: Producers,
-    /// True if a limit has removed producers, or if the partition continues a deleted one. An unknown producer may then
+    /// True if a limit has removed producers, or if the partition replaces a deleted one. An unknown producer may then
     /// have written before.
     pub has_forgotten: bool,
-    /// How many batches of each producer are kept. This is at least the number that any broker of the cluster grants.
+    /// How many batches of each producer are remembered. No broker of the cluster grants a producer a larger window.
     pub window: usize,
     /// The largest id of a producer whose state has expired, here or on the deleted partition of the same name; -1 if
-    /// there is none. Ids grow, so an unknown producer with a larger id has never written.
+    /// there is none. An unknown producer with a larger id has never written, unless `has_forgotten` is true.
     pub expired_to: i64,
     /// The offset of the newest marker that aborted a transaction; -1 if there is none.
     pub aborted_to: i64,
@@ -53,7 +53,7 @@ impl PartitionState {
         }
     }
 
-    /// Notes that the state was read from rows up to its next offset. The rows may lack the markers of producers that
+    /// Notes that the state was read from rows. The rows may lack markers below the next offset, if their producers
     /// were forgotten before.
     pub fn note_read(&mut self) {
         let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
@@ -62,9 +62,9 @@ impl PartitionState {
         }
     }
 
-    /// Lets the producers of a deleted partition with the same name continue from its final state, `tails`. If the new
-    /// partition `is_written`, the caller will read its state from rows. The rows may lack a producer that has written,
-    /// so any unknown producer is assumed to have written.
+    /// Lets the producers of a deleted partition with the same name continue from its final state, `tails`. If
+    /// `is_written`, the new partition already has rows, from which the caller will read its state. The rows may lack a
+    /// producer that has written, so any unknown producer is assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -109,8 +109,8 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if another marker with transaction version 1 was appended after `marker` was queued. The queued
-    /// marker may then be a late copy, which would end the next transaction of the same epoch.
+    /// Returns true if a marker with transaction version 1 of the same producer was appended after `marker` was queued.
+    /// The queued marker may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, confirmation, .. } = marker;
         let has_come = |confirmation: &Confirmation| self.producers.has_ended_since(stamp, confirmation.next_offset);
@@ -133,9 +133,9 @@ impl PartitionState {
         Ok(())
     }
 
-    /// Decides on a batch by its sequence. A producer that is unknown here must begin at 0 if it cannot have written
-    /// before. This is certain if the partition was never written, or if the producer's id is too new for its state to
-    /// have expired (KAFKA-15591).
+    /// Decides on a batch by its sequence. An unknown producer must begin with sequence 0 if it cannot have written
+    /// before. This is certain if the partition was never written, or if the producer's id is larger than those of all
+    /// expired producers (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
         let is_expired = stamp.producer_id <= self.expired_to;
         let written_to = match (is_expired, self.has_forgotten) {
@@ -191,7 +191,7 @@ impl PartitionState {
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
-    /// Notes a committed batch, which another broker may have appended since this state was read.
+    /// Adds a committed batch to the state. Another broker may have appended the batch since the state was read.
     pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
         self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();

@@ -128,8 +128,8 @@ fn object_without_appended_batches_has_no_live_bytes() {
 fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     let mut case = Case::new(2).expired_to(8);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
-    // The last batch is refused in the first commit. When the commit is repeated, the batch would be in order, but it
-    // is still refused.
+    // The first commit refuses the last batch. When the commit is repeated, the batch is in order, but must still be
+    // refused.
     let batches =
         [batch(0, stamp(7, 0, 2)), batch(0, stamp(7, 2, 2)), batch(1, stamp(-1, -1, 3)), batch(1, stamp(9, 4, 1))];
     let first = case.commit(&[object(2, &batches)]);
@@ -145,7 +145,7 @@ fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
 }
 
 /// The response to a commit is lost. Then the topic is deleted, and the commit is repeated. The repeated commit must
-/// return the offsets of the batches, as for duplicates.
+/// return the batches as duplicates with their offsets.
 #[test]
 fn deleted_partition_acknowledges_batches_committed_before() {
     let mut case = Case::new(2);
@@ -154,7 +154,7 @@ fn deleted_partition_acknowledges_batches_committed_before() {
     let mut gone = case.partitions.remove(&1).expect("there").producers;
     let made = |n: i64| CommitVerdict::Duplicate { base_offset: 10 * n, timestamp: 10 * n };
     let refused = |why| CommitVerdict::Refused(why);
-    // When the commit is repeated, the extents have been deleted, or the batches are in another object.
+    // Two cases of the repeated commit: the extents were deleted, or the batches are in another object.
     for state in [ObjectState::Live(Vec::new()), ObjectState::Registered] {
         let again = FinishedObject { state, ..object(1, &batches) };
         case.deleted.clear();
@@ -176,8 +176,8 @@ fn deleted_partition_acknowledges_batches_committed_before() {
     case.deleted.insert(1, newest);
     let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
-    // The state has only the newest batches of each producer, but earlier batches of the same extent were written as
-    // well.
+    // The state has only the five newest batches of the producer. Older batches were written too, so they count as
+    // duplicates.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
@@ -243,11 +243,11 @@ fn stale_state_neither_refuses_nor_admits_a_new_producer() {
     let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
     assert_eq!(admission.check(&ahead, &state, Freshness::Current, AT), refused);
     assert_eq!(admission.check(&stranger, &state, Freshness::Current, AT), Admission::Admit);
-    // Now another broker commits the missing batch.
+    // Another broker commits the missing batch.
     state.take_over(&AppendedBatch::plain(next, 2, 0), 0);
     assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
     admission.admitted(&ahead, 1, None);
-    // This batch follows the committed ones, but not the pending one.
+    // This batch has the next sequence after the committed batches, but not after the pending one.
     assert_eq!(admission.check(&stamp(7, 4, 1), &state, Freshness::Current, AT), refused);
 }
 
@@ -279,7 +279,8 @@ fn batches_admitted_behind_a_failed_one_are_dead() {
 
 #[test]
 fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
-    // The partition was written by others, so an unknown producer may have written as well.
+    // Another producer has written to the partition, so its next offset is above 0 and an unknown producer may have
+    // written before.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
@@ -342,7 +343,7 @@ fn partition_decides_by_the_rules_of_sequences() {
 #[test]
 fn batch_behind_a_refused_one_of_the_same_commit_is_not_taken_for_the_first() {
     let mut case = Case::new(2);
-    // In a partition that was written, an expired producer may begin with any sequence.
+    // Both partitions are written first. In a partition with records, an expired producer may begin with any sequence.
     assert_eq!(case.verdicts(1, &[batch(0, stamp(1, 0, 5)), batch(1, stamp(1, 0, 5))]), [appended(0), appended(0)]);
     let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[batch(0, stamp(7, 0, 5))]) };
     let behind = object(3, &[batch(0, stamp(7, 5, 5)), batch(0, stamp(8, 3, 1)), batch(1, stamp(7, 5, 5))]);

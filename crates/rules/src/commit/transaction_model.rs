@@ -5,7 +5,7 @@
 //! at any time. Its coordinator sends markers to any broker until it knows that one of them was appended. Markers of an
 //! older coordinator may still be in flight. After each commit, the model reads the log like a consumer at
 //! read_committed. All transactions before the last stable offset must be decided, and the committed ones must be
-//! delivered. At the end everything must be stable.
+//! delivered. At the end, each log must be stable up to its end.
 //!
 //! The check itself is tested: for each [`Fault`], it must find a schedule in which a promise is broken.
 
@@ -63,7 +63,7 @@ struct Transaction {
     /// The coordinator epochs of markers whose outcome is not known yet.
     under_way: HashSet<i32>,
     is_complete: bool,
-    /// Number of batches, if the transaction is committed.
+    /// Number of batches that the log must have of the transaction if it is committed.
     batches: usize,
 }
 
@@ -211,14 +211,14 @@ impl World {
         });
     }
 
-    /// Ends the client's transaction. If a client with transaction version 1 still has batches in flight, it gives up
-    /// or takes the next epoch.
+    /// Ends the client's transaction. If not all its batches are acknowledged, a client with transaction version 1
+    /// gives up or continues in the next epoch.
     fn end(&mut self, at: usize, is_commit: bool) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
         let (batches, bumps) = (std::mem::take(&mut client.batches), self.fault != Some(Fault::BumpsNoEpoch));
         let written = batches.iter().take_while(|sent| **sent == Sent::Acknowledged).count();
-        // A batch may have been written even if the client got an error for it.
+        // An unacknowledged batch may have been written, even if the client got an error for it.
         let is_certain = written == batches.len();
         let mut marker_epoch = client.epoch;
         if client.version == 2 {
@@ -444,7 +444,7 @@ impl World {
         Ok(())
     }
 
-    /// Updates a broker's state after a commit, and checks that it equals the database's state.
+    /// Updates a broker's state from the rows of a commit, and checks that it equals the database's state.
     fn know(&mut self, broker: usize, partition: DisklessPartitionId) -> Result<(), String> {
         self.refresh(broker, partition);
         let shown = |state: &PartitionState| {
@@ -464,7 +464,7 @@ impl World {
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
         let mut dead = admission.failed(&stamp, admitted.batch_number, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        // A dead batch that is not in an object yet must never get into one.
+        // A batch that has failed with an earlier one, and is not in an object yet, must never get into one.
         self.brokers[broker].active.retain(|of| !dead.contains(&of.batch_number));
         dead.push(admitted.batch_number);
         dead.into_iter().for_each(|batch_number| self.answer(batch_number, Sent::No));
@@ -494,8 +494,7 @@ impl World {
         Ok(())
     }
 
-    /// Completes everything in flight. Then lets time pass until silent producers expire, except those with an open
-    /// transaction.
+    /// Completes all batches in flight. Then lets producers without an open transaction expire.
     fn expire(&mut self) -> Result<(), String> {
         self.drain()?;
         for partition in 0..PARTITIONS {
@@ -527,7 +526,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends every transaction, and checks that everything is stable then.
+    /// Ends every transaction, and checks that each log is then stable up to its end.
     fn end_all(&mut self) -> Result<(), String> {
         (0..CLIENTS).for_each(|client| self.time_out(client));
         for _ in 0..20 {

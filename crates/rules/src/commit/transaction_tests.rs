@@ -19,13 +19,13 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
     Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
 }
 
-/// Returns a batch of one record in a transaction that the broker considers open.
+/// Returns a batch of one record without a confirmation, because its broker considers the transaction open.
 fn ongoing(stamp: Stamp) -> ObjectBatch {
     ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
 }
 
-/// Returns a batch of one record. The coordinator confirmed its transaction when the broker knew the log up to
-/// `next_offset`.
+/// Returns a batch of one record with a confirmation by the coordinator. `next_offset` is the partition's next offset
+/// that the broker knew before it requested the confirmation.
 fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
     ObjectBatch { confirmation: Some(Confirmation { next_offset, is_added: false }), ..ongoing(stamp) }
 }
@@ -111,8 +111,8 @@ fn unverified_batch_that_would_open_a_transaction_is_refused() {
     assert_eq!(case.verdict(ongoing(stamp(7, 0, 0))), CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 });
 }
 
-/// The race of KIP-890: with transaction version 1, the epoch stays the same after a marker. If the late batch were
-/// accepted, it would open a transaction that no marker ends.
+/// The race of KIP-890: with transaction version 1, a marker leaves the epoch unchanged. If a batch that arrives after
+/// its marker were accepted, it would open a transaction that no marker ends.
 #[test]
 fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     let mut case = Case::new(1);
@@ -129,7 +129,8 @@ fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
 }
 
-/// With transaction version 2, even a broker that does not know the last marker needs no refresh.
+/// With transaction version 2, a broker that does not know the last marker needs no refresh, because the epoch shows
+/// that a batch is late.
 #[test]
 fn marker_with_the_next_epoch_never_outdates_a_confirmation_of_that_epoch() {
     let mut case = Case::new(1);
@@ -157,7 +158,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
             confirmation: late.confirmation.map(|confirmation| Confirmation { next_offset, ..confirmation }),
             ..late
         };
-        // The rows lack the marker. A state that is read from them records that markers may be missing.
+        // The rows lack the marker. So the state that is read from them must assume a forgotten marker.
         let mut read = PartitionState::new(5);
         (read.next_offset, read.has_forgotten) = (4, true);
         read.note_read();
@@ -169,7 +170,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
     }
 }
 
-/// A broker hangs with a marker in its object, so the coordinator has another broker write the marker. With transaction
+/// A broker hangs with a marker in its object, so the coordinator sends the marker to another broker. With transaction
 /// version 1, the late copy looks like the marker of the next transaction, but must not end it.
 #[test]
 fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
@@ -188,7 +189,7 @@ fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
     let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
     assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
-    // A marker that was queued later belongs to the next transaction or has no effect.
+    // This marker was queued later, so it belongs to the next transaction and ends it.
     assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
     assert_eq!(case.open_from(7), None);
 }
@@ -218,7 +219,7 @@ fn all_remembered_producers_have_open_transactions_no_other_opens() {
     assert!(matches!(case.verdict(next), CommitVerdict::Appended { .. }));
 }
 
-/// Regression: the coordinator sent the marker forever, and the log never became stable.
+/// Regression test: such a marker was refused each time the coordinator sent it, so the log never became stable.
 #[test]
 fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let mut case = Case::new(1);
@@ -231,7 +232,7 @@ fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
     assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
     assert_eq!(case.open_from(7), None);
-    // The marker is refused, so its epoch is still not known.
+    // This marker is refused, so its epoch does not become the producer's epoch.
     let batches = [ongoing(stamp(7, 1, 9)), marker((7, 2), 3, false, 2), added(stamp(7, 2, 0), 5)];
     let fenced = refused(SequenceRefusal::CoordinatorFenced);
     assert_eq!(case.verdicts(4, &batches), [OUT_OF_ORDER, fenced, BEHIND]);
@@ -262,8 +263,8 @@ fn repeated_commit_gives_markers_the_same_verdicts() {
     assert!(repeated.runs.is_empty() && repeated.producers.is_empty() && repeated.aborted.is_empty());
     assert_eq!(case.open_from(7), Some(4));
     case.verdicts(4, &[marker((7, 1), 5, true, 1)]);
-    // The object's extents are deleted. The producer's state shows that a marker was appended, so no transaction is
-    // ended twice.
+    // Now the object's extents are deleted. The producer's state still shows that the marker was appended, so no
+    // transaction is ended twice.
     let cleared = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(2, &batches) };
     let verdicts = case.commit(&[cleared]).verdicts.remove(0);
     assert_eq!(verdicts[2], fenced);
@@ -351,7 +352,7 @@ fn rows_read_twice_give_the_state_of_once() {
     assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
     assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
     assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
-    // A state that was read from rows also refuses a batch whose confirmation is older than the marker.
+    // A broker that has read the state from rows also refuses a batch whose confirmation is older than the marker.
     let mut other = Case::new(1);
     other.partitions.insert(0, once);
     assert_eq!(

@@ -1,11 +1,12 @@
 //! Adapts the number of concurrent uploads to the object store.
 //!
-//! A distant store responds late, and many uploads at a time fill the link to it. A narrow link carries no more bytes
-//! with many uploads than with one, and each upload takes longer. Objects are committed in order, so all commits wait
-//! for the oldest upload, which then completes about as late as all the others. So the number of concurrent uploads
-//! (the *window*) grows while uploads are quick, and shrinks step by step while they are slow. If fewer bytes arrive
-//! after a step down, the step is undone. Some stores limit each connection, so from time to time the window also tries
-//! a step up, and keeps it if clearly more bytes arrive. After a step up that was kept, it tries one of twice the size.
+//! A distant store responds late, so only many concurrent uploads can fill the link to it. A narrow link is filled by
+//! one upload. More uploads carry no more bytes there, and each takes longer. Objects are committed in order, so all
+//! commits wait for the oldest upload, which then ends about as late as the others. So the number of concurrent uploads
+//! (the *window*) grows while uploads are quick, and shrinks step by step while they are slow. If the rate of bytes
+//! falls after a step down, the step is undone. Some stores limit the rate of each connection. So from time to time the
+//! window also tries a step up, and keeps it if the rate clearly rises. The step after a kept step up is twice as
+//! large.
 //!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
@@ -18,10 +19,10 @@ const OPENS_WITH: usize = 2;
 const SLOW: Duration = Duration::from_secs(2);
 /// Uploads are quick if they take less time than this.
 const QUICK: Duration = Duration::from_secs(1);
-/// A step down is kept if at least this many tenths of the former rate remain.
+/// A step down is kept if the rate of bytes is still at least this many tenths of the former rate.
 const KEPT_TENTHS: u64 = 9;
-/// How many rounds the window waits after it has undone a step, before it tries another one in the same direction. The
-/// number doubles with each step that is undone. A step that is kept resets it.
+/// How many rounds ([`UploadRound`]) the window waits after it has undone a step, before it tries another one in the
+/// same direction. The number doubles with each undone step, and a kept step resets it.
 const HELD_ROUNDS: u32 = 8;
 /// Maximum number of rounds that the window waits after it has undone a step down.
 const HELD_ROUNDS_MAX: u32 = 256;
@@ -30,8 +31,8 @@ const LOW_ROUNDS_MAX: u32 = 64;
 /// Maximum time that the window waits after it has undone a step up, unless fewer than [`LOW_ROUNDS_MIN`] rounds have
 /// passed. The wait is limited, because the store may have begun to limit each connection.
 const LOW_MAX: Duration = Duration::from_secs(120);
-/// Minimum number of rounds that the window waits after it has undone a step up. At a narrow link, all commits take
-/// longer during a step up, so such steps must not take up most of the time.
+/// Minimum number of rounds that the window waits after it has undone a step up. On a narrow link, a step up makes all
+/// commits slower, so the window must not try one most of the time.
 const LOW_ROUNDS_MIN: u32 = 4;
 /// How many rounds a new window waits before its first step up.
 const FIRST_LOW_ROUNDS: u32 = 2;
@@ -44,7 +45,7 @@ pub struct UploadWindow {
     /// True until the first upload that is not quick.
     is_opening: bool,
     round: UploadRound,
-    /// The last step, while it is not known whether to keep it.
+    /// The last step, until the window has decided whether to keep it.
     step: Option<Step>,
     down: Hold,
     up: Hold,
@@ -52,7 +53,8 @@ pub struct UploadWindow {
     stride: usize,
 }
 
-/// The uploads that ended since the window was last adjusted.
+/// A round of uploads. It ends once as many uploads have ended as the window's size, but at least two. The window may
+/// then change its size.
 #[derive(Debug, Default)]
 struct UploadRound {
     began: Duration,
@@ -61,17 +63,18 @@ struct UploadRound {
     took: Duration,
 }
 
-/// A pause before the next step in one direction.
+/// A pause in which the window takes no step in one direction (up or down). It is counted in rounds ([`UploadRound`]).
 #[derive(Debug)]
 struct Hold {
-    /// How many rounds are left.
+    /// Remaining number of rounds until the pause ends.
     rounds: u32,
-    /// How many rounds have passed.
+    /// Number of rounds since the pause began.
     waited: u32,
     /// When the pause began.
     since: Duration,
-    /// How many rounds the pause will have if the next step is undone.
+    /// Number of rounds of the next pause, which begins when the window undoes another step in this direction.
     next: u32,
+    /// Maximum of `next`.
     max: u32,
 }
 
@@ -90,7 +93,7 @@ impl Hold {
         self.waited = self.waited.saturating_add(1);
     }
 
-    /// Returns true if the pause has lasted its number of rounds. Also returns true after [`LOW_MAX`], once
+    /// Returns true if the pause before a step up is over: after its rounds, or after the time [`LOW_MAX`] if at least
     /// [`LOW_ROUNDS_MIN`] rounds have passed.
     fn is_over_in_time(&self, now: Duration) -> bool {
         self.rounds == 0 || self.waited >= LOW_ROUNDS_MIN && now.saturating_sub(self.since) >= LOW_MAX
@@ -101,7 +104,8 @@ impl Hold {
     }
 }
 
-/// A step, with the size and the rate before it.
+/// A step: a change of the window's size that is undone if the rate of bytes gets worse, or does not clearly rise after
+/// a step up. `size` and `bytes_per_second` are the size and the rate before the step.
 #[derive(Debug)]
 struct Step {
     is_up: bool,
@@ -115,8 +119,8 @@ struct Step {
 }
 
 impl Step {
-    /// Returns true if the rate after the step shows that the step is of use. A step up must raise the rate at least
-    /// half as much as it would if each upload had a limit of its own.
+    /// Returns true if the step is kept at this rate. A step up must raise the rate by at least half as much as if each
+    /// upload kept its former rate.
     fn is_kept_at(&self, rate: u64) -> bool {
         let (from, to) = (self.size as u64, self.to as u64);
         match self.is_up {
@@ -155,7 +159,7 @@ impl UploadWindow {
             self.is_opening = false;
         }
         if self.round.count == 0 {
-            // The time before the first upload began does not count, because no bytes arrived in it.
+            // If no upload was running when the round began, the round counts from the start of its first upload.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
@@ -186,7 +190,7 @@ impl UploadWindow {
             hold.kept();
             if step.is_up {
                 self.stride *= 2;
-                // The former size carries fewer bytes, so a step back to it need not be tried soon.
+                // The step up was kept because fewer bytes arrived before it. So a step down need not be tried soon.
                 self.down.rounds = self.down.rounds.max(HELD_ROUNDS);
             }
         }
@@ -215,17 +219,18 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A store with a latency, and a link that concurrent uploads share.
+    /// A simulated store that responds after a latency, and a link that concurrent uploads share.
     struct Store {
         latency: Duration,
         bytes_per_second: u64,
-        /// The limit of each connection.
+        /// The maximum rate of each connection, in bytes per second.
         each_max: u64,
-        /// The remaining bytes and the start of each upload. The latency is added after the last byte.
+        /// The remaining bytes and the start of each upload whose bytes are not all sent. The latency is added after
+        /// the last byte.
         under_way: Vec<(f64, Duration)>,
         answering: Vec<(Duration, Duration)>,
         now: Duration,
-        /// The sum of the window's sizes in all steps, and the number of steps.
+        /// The sum of the window's sizes over all steps of the simulation, and the number of steps.
         sizes: (usize, usize),
     }
 
@@ -301,7 +306,7 @@ mod tests {
             assert!(window.size() <= size_max + 1, "{bytes_per_second}: {} uploads", window.size());
             let rate = store.run(&mut window, 600, 8 * MIB);
             assert!(rate * 10 >= bytes_per_second * 9, "{bytes_per_second}: {rate}");
-            // Most of the time, the window does not try a larger size.
+            // The average shows that the window does not try a larger size most of the time.
             let (sizes, steps) = store.sizes;
             assert!(
                 sizes * 10 <= steps * (size_max * 10 + 4),

@@ -1,8 +1,8 @@
 //! Finds the dirty part of a log, and decides whether the log must be cleaned (Kafka's `LogCleanerManager`).
 //!
-//! Only the cleanable part of the log counts. It consists of the closed segments below the last stable offset whose
-//! records are all older than min.compaction.lag.ms. The log is clean up to the checkpoint of the last cleaning. The
-//! rest of the cleanable part is dirty.
+//! Only the cleanable part of the log counts. It ends before the first closed segment that reaches beyond the last
+//! stable offset, or that has a record younger than min.compaction.lag.ms. The log is clean up to the checkpoint of the
+//! last cleaning. The rest of the cleanable part is dirty.
 
 /// A closed segment, which gets no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ pub struct Lags {
 /// The dirty part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirty {
-    /// The offset at which the last cleaning ended, or the log start if there is no valid checkpoint.
+    /// The checkpoint of the last cleaning, or the log start if there is no checkpoint within the log.
     pub first_dirty: i64,
     /// The offset at which the cleanable part ends. This is the base offset of a segment.
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
-    /// True if a closed segment that is not cleaned begins with a batch older than max.compaction.lag.ms.
+    /// True if a closed segment above `first_dirty` begins with a batch that is older than max.compaction.lag.ms.
     pub is_overdue: bool,
     /// True if there is a checkpoint that is outside the log.
     pub is_reset: bool,
@@ -80,7 +80,8 @@ pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
         if segment.base_offset >= end {
             break;
         }
-        // If a cleaning ran out of memory, it ended within a segment. The whole segment then counts as dirty.
+        // If the last cleaning ran out of memory, it ended in the middle of a segment. The whole segment then counts as
+        // dirty.
         if segment_end <= first_dirty {
             clean_bytes += segment.size;
         } else {

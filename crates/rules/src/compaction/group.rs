@@ -21,8 +21,8 @@ pub struct SegmentLimits {
     pub index_bytes: u64,
 }
 
-/// Divides adjacent sources into groups that fit into one segment even if all records survive. Every source is in one
-/// group, in order.
+/// Divides adjacent segments into groups, without a change of their order. Each group fits into one segment even if all
+/// its records survive. A segment over the limits is a group of its own.
 pub fn group(sources: &[Source], limits: SegmentLimits) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut size, mut index_size) = (0, 0);

@@ -3,8 +3,9 @@
 //!
 //! The broker reads and writes the logs.
 //!
-//! Invariant: a record is removed only if a later committed record has its key, if it is a tombstone past its delete
-//! horizon, or if its transaction was aborted. So the log has the last committed value of each key at every moment.
+//! Invariant: a record is removed only for one of three reasons. A later committed record has its key, it is a
+//! tombstone whose delete horizon has passed, or its transaction was aborted. So the log has the last committed value
+//! of each key at every moment.
 
 mod due;
 mod group;

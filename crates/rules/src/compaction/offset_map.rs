@@ -1,8 +1,8 @@
 //! Maps the hash of each key to the key's newest offset, in a fixed amount of memory.
 //!
-//! The map does not grow. The cleaning ends at the first record whose key does not fit, and the next cleaning continues
-//! there. The map uses open addressing with linear probing. A slot has 24 bytes: 16 for the hash and 8 for the offset.
-//! The system provides zeroed memory, so untouched slots cost nothing.
+//! The map does not grow. A cleaning ends at the first record whose key does not fit into the map, and the next
+//! cleaning continues there. The map uses open addressing with linear probing. A slot has 24 bytes: 16 for the hash and
+//! 8 for the offset. The system maps zeroed memory only when it is first written, so unused slots cost nothing.
 //!
 //! Invariant: there is always an empty slot, so every search ends.
 
@@ -17,15 +17,15 @@ pub const SLOT_BYTES: usize = 24;
 #[derive(Debug)]
 pub struct OffsetMap {
     key: sip::HashKey,
-    /// Each slot has two words of hash, and the offset plus one. A 0 in the last word marks an empty slot.
+    /// Each slot has three words: two of the hash, and the offset plus one. In an empty slot, the last word is 0.
     slots: Vec<[u64; 3]>,
     len: usize,
     limit: usize,
 }
 
 impl OffsetMap {
-    /// Creates a map of at most `bytes` that counts as full at `load_factor`. `keys` is the maximum number of keys to
-    /// come. If they need less memory, the map is smaller.
+    /// Creates a map of at most `bytes` bytes, of which the share `load_factor` may be used. At most `keys` keys will
+    /// be added. If they need fewer bytes, the map is smaller.
     pub fn new(key: HashKey, bytes: usize, load_factor: f64, keys: usize) -> OffsetMap {
         let load_factor = if load_factor.is_finite() { load_factor.clamp(0.01, 1.0) } else { 1.0 };
         let needed = (keys as f64 / load_factor.min(0.75)) as usize;
@@ -59,7 +59,7 @@ impl OffsetMap {
     /// Returns the slot with this hash, or the empty slot where it belongs.
     fn slot_of(&self, hash: [u64; 2]) -> usize {
         let count = self.slots.len();
-        // The high half of the product spreads the hash over any number of slots.
+        // The high half of the product is below `count`, and as evenly distributed as the hash.
         let mut at = ((u128::from(hash[0]) * count as u128) >> 64) as usize;
         loop {
             let slot = &self.slots[at];

@@ -1,9 +1,9 @@
 //! SipHash-2-4 with 128 bits of output, a keyed hash for the keys of records.
 //!
-//! The cleaner's map stores hashes instead of keys, so if two keys had the same hash, a record would be lost. A keyed
-//! pseudo-random function makes this practically impossible: with 10^9 keys the chance is 10^-21. Clients cannot search
-//! for colliding keys, because they do not know the hash's key, which is random for each cleaning. Kafka uses MD5,
-//! which has no key and whose collisions can be computed in seconds.
+//! The cleaner's map stores hashes instead of keys, so if two keys had the same hash, a record would be lost. With a
+//! keyed pseudo-random function this is practically impossible: for 10^9 keys the probability is 10^-21. Clients cannot
+//! search for colliding keys, because they do not know the hash's key, which is random for each cleaning. Kafka uses
+//! MD5, which has no key and whose collisions can be computed in seconds.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and the authors' 128-bit extension.
 

@@ -16,8 +16,8 @@ impl Horizon {
     }
 }
 
-/// Returns true if a record survives. `newest` is the newest offset of its key in the map, which covers the offsets
-/// below `mapped_to`.
+/// Returns true if a record survives. `newest` is the newest offset of its key in the map. The map has the records
+/// below the offset `mapped_to`, so all later records survive.
 pub fn survives(
     offset: i64,
     newest: Option<i64>,

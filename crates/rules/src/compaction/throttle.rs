@@ -1,24 +1,22 @@
-//! Computes pauses that keep reads and writes below a rate of bytes.
+//! Computes how long to pause after reads and writes, so that they stay below a rate in bytes per second.
 //!
-//! The caller provides the time and sleeps. Invariant: over any time, no more bytes are read or written than the rate
-//! allows, apart from those of the last call. There is one exception: if a pause is cut to [`PAUSE_MAX`], the rate is
-//! exceeded.
+//! The caller provides the time and sleeps. Invariant: in any period, no more bytes are read and written than the rate
+//! allows, apart from those of the last call. The rate is exceeded only if a pause is cut to [`PAUSE_MAX`].
 
 use std::time::Duration;
 
 /// Maximum length of a pause, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Keeps reads and writes below a rate. It stores the time at which the bytes so far would have been read and written
-/// at that rate.
+/// Keeps reads and writes below a rate. Stores the time at which the rate would have allowed all bytes so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,
 }
 
 impl Throttle {
-    /// Notes that bytes were read or written at `now`, the time since a fixed moment. Returns how long to pause to
-    /// keep the rate.
+    /// Counts `bytes` that were read or written until `now`, the time since a fixed moment. Returns how long the caller
+    /// must pause.
     pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
         let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);
         let cost = Duration::try_from_secs_f64(cost).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);

@@ -1,10 +1,10 @@
-//! Follows the transactions of a log while its batches are read in the order of offsets. Finds aborted data, and
-//! markers that have no data left (Kafka's `CleanedTransactionMetadata`).
+//! Follows the transactions of a log while a cleaning reads its batches in the order of offsets. Finds aborted data,
+//! and markers of transactions whose data is all gone (Kafka's `CleanedTransactionMetadata`).
 //!
-//! The list of aborted transactions comes from the indexes of the segments.
+//! The caller reads the list of aborted transactions in the indexes of the segments.
 //!
-//! Invariant: a marker counts as empty only if no data batch of its transaction was read. A data batch counts even if
-//! it has no records or is removed.
+//! Invariant: a marker counts as empty only if no data batch of its transaction was read. A data batch without records
+//! counts as well, and so does one that this cleaning removes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,7 +19,7 @@ pub struct TransactionScan {
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// The aborted transactions that are open here, by producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers whose transaction is open here, has data, and was not added as an aborted one.
+    /// The producers with an open transaction here that has data and that was not added as an aborted one.
     committed: HashSet<i64>,
 }
 
@@ -29,13 +29,13 @@ struct OpenAborted {
     has_data: bool,
 }
 
-/// The data that is left of a transaction when its marker is read.
+/// The result of a marker: whether the log still had data of its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkedData {
-    /// There was data. If the marker aborts the transaction, this contains the transaction's entry in the index of
-    /// aborted transactions.
+    /// Data of the transaction was read. For an aborted transaction, this contains its entry in the index of aborted
+    /// transactions, if the index has it.
     Some(Option<AbortedTransaction>),
-    /// There is no data left.
+    /// No data of the transaction was read.
     None,
 }
 
@@ -50,8 +50,8 @@ pub enum MarkerFate {
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions. A transaction that has not ended yet may be added again. Before a batch is read, all
-    /// transactions that end at the batch's offset or later must have been added.
+    /// Adds aborted transactions. Before the caller reads a batch, it must have added all aborted transactions that
+    /// contain the batch. It may add a transaction again before the transaction's marker is read.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
@@ -74,7 +74,7 @@ impl TransactionScan {
         }
     }
 
-    /// Notes that a marker was read. Returns the data that is left of its transaction.
+    /// Ends a transaction whose marker was read. Returns whether data of it was read.
     pub fn ended_by(&mut self, producer_id: i64, offset: i64, is_commit: bool) -> MarkedData {
         self.begin_upto(offset);
         let has_committed = self.committed.remove(&producer_id);
@@ -98,8 +98,8 @@ impl TransactionScan {
     }
 }
 
-/// Decides what happens to a marker whose batch still has its record (KIP-534). When the marker's transaction has no
-/// data left, the marker stays for another delete.retention.ms.
+/// Decides what happens to a marker whose batch still has its record (KIP-534). A marker without data stays until its
+/// delete horizon, which is delete.retention.ms after the cleaning that set it.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,

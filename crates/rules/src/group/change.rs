@@ -1,11 +1,11 @@
 //! The records of a group, and those that an event has changed.
 //!
 //! Each group has one record under its own id. In a classic group, this record contains the whole group. In a group of
-//! the consumer protocol, it contains the epochs. The members, their assignments and the regular expressions then have
-//! records of their own, the *parts*. So an event writes about as many bytes as it has changed.
+//! the consumer protocol, this record contains the epochs. Each member, assignment and regular expression then has a
+//! record of its own, a *part*. So an event writes only the parts that it has changed.
 //!
-//! Replay: the last record of each key counts. The key of a part has an id that the group's record contains as well.
-//! Parts whose id is in no group's record are garbage.
+//! Replay: the last record of each key counts. All parts of a group have the same random id in their keys, and the
+//! group's record contains this id. Parts with an id that no group's record contains are garbage.
 //!
 //! Invariant: the records of a change are written in one batch, so a replay finds either all or none of them.
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use fullbore_wire::Uuid;
 use std::collections::BTreeMap;
 
-/// The kinds of parts. The number of a kind is in the keys of its records.
+/// The kinds of parts. The key of a part contains the number of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PartKind {
     /// The fields that a member sends about itself, such as its subscription.
@@ -32,7 +32,7 @@ impl PartKind {
     }
 }
 
-/// The key of a part. It is short, however long the ids of the group and of its members are.
+/// The key of a part. It does not contain the ids of the group and the member, which may be long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartKey {
     /// The random id that all parts of a group share. A group that is deleted and created again has another id.
@@ -65,7 +65,7 @@ impl Change {
         self.group.is_none() && self.parts.is_empty()
     }
 
-    /// Adds the records of a later change. They replace records with the same keys.
+    /// Adds the records of a later change, which replace earlier ones with the same keys.
     pub fn merge(&mut self, later: Change) {
         if later.group.is_some() {
             self.group = later.group;

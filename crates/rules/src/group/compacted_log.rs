@@ -1,4 +1,4 @@
-//! The log of a group in tests, as it is after compaction: the last record of each key.
+//! A group's log for tests, with only the last record of each key, as after compaction.
 
 use super::{Change, PartKey, Parts, Snapshot};
 use bytes::Bytes;

@@ -16,15 +16,16 @@ pub struct RequestTicket(pub u64);
 /// Effects, in the order in which they must be carried out.
 pub type Effects = Vec<Effect>;
 
-/// An instruction to the caller, as the result of an event.
+/// A single instruction to the caller.
 #[derive(Debug)]
 pub enum Effect {
-    /// The caller writes these records before it carries out any later effect. The same write includes the result of
-    /// [`Group::take_snapshot`](super::Group::take_snapshot) at that time. Several changes may share a write.
+    /// The caller writes these records before it carries out any later effect. It calls
+    /// [`Group::take_snapshot`](super::Group::take_snapshot) just before the write, and writes the result with them.
+    /// One write may contain several changes.
     Keep(Change),
     /// The caller responds to the waiting request.
     Answer(RequestTicket, GroupAnswer),
-    /// The caller writes a log line or counts the event.
+    /// The caller logs or counts the event.
     Report(Event),
 }
 
@@ -41,7 +42,7 @@ pub enum GroupAnswer {
     Leave(Box<LeaveGroupResponse>),
     /// Response to ConsumerGroupHeartbeat.
     ConsumerHeartbeat(Box<ConsumerGroupHeartbeatResponse>),
-    /// An error for any request, because the coordinator does not serve this group now.
+    /// An error response to any kind of request, because the coordinator does not serve this group now.
     Refused(ErrorCode),
 }
 
@@ -52,7 +53,7 @@ pub enum Event {
     RebalanceBegun {
         /// The generation that ends.
         generation: i32,
-        /// The reason as a sentence.
+        /// The reason, for the log.
         reason: String,
     },
     /// A new generation begins, and its members are known.
@@ -62,7 +63,7 @@ pub enum Event {
         /// Number of members in the new generation.
         members: usize,
     },
-    /// The assignments of a generation are known.
+    /// The leader of a generation has sent the assignments.
     Assigned {
         /// The generation that the assignments belong to.
         generation: i32,
@@ -73,10 +74,10 @@ pub enum Event {
         /// The step that the member has not taken in time.
         waited_for: &'static str,
     },
-    /// A member left on its own.
+    /// A member left, or an administrator removed it.
     Left {
         member_id: super::MemberId,
-        /// The reason that the client gave.
+        /// The reason in the LeaveGroup request.
         reason: String,
     },
     /// A static member returned under a new id.

@@ -9,10 +9,10 @@ use fullbore_wire::ErrorCode;
 /// The protocol type of groups that know which topics their members read.
 const CONSUMER: &str = "consumer";
 
-/// The time from which a group's offsets count as unused.
+/// The time from which the retention of a group's offsets is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The offsets are kept, however old they are.
+    /// The offsets do not expire, however old they are.
     Never,
     /// The time at which the group lost its last member, in milliseconds since 1970.
     Empty(i64),
@@ -34,8 +34,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset that was committed at `committed_ms` has expired. `expires_ms` is set if an old version of
-/// OffsetCommit has given an expiration time.
+/// Returns true if an offset that was committed at `committed_ms` has expired. `expires_ms` is the expiration time in
+/// the OffsetCommit, which only old versions of the request have.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,
@@ -48,11 +48,11 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
     }
 }
 
-/// Checks that offsets of topics that no member reads may be deleted by request.
+/// Checks that a request may delete the group's offsets of topics that no member reads.
 ///
 /// # Errors
-/// Fails with GROUP_ID_NOT_FOUND if the group is dead. Fails with NON_EMPTY_GROUP if its members have another protocol
-/// type, so that their topics are unknown.
+/// Fails with GROUP_ID_NOT_FOUND if the group is dead. Fails with NON_EMPTY_GROUP if it has members that are not
+/// consumers, because their topics are unknown.
 pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
     match group.state() {
         GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),

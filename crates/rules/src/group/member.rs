@@ -1,5 +1,4 @@
-//! Identities of group members in the classic and the consumer protocol, of joining members, and of clients that commit
-//! offsets.
+//! The identity of a group member in either protocol, of a joining member, and of a client that commits offsets.
 
 use fullbore_wire::apis::join_group::JoinGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
@@ -17,7 +16,7 @@ pub struct Committer<'a> {
     pub generation: i32,
     /// The version of the OffsetCommit; not used for TxnOffsetCommit.
     pub version: i16,
-    /// True for TxnOffsetCommit (KIP-447). Its client may leave out its member id.
+    /// True for a TxnOffsetCommit (KIP-447), in which the member id may be missing.
     pub is_transactional: bool,
 }
 
@@ -27,8 +26,8 @@ impl Committer<'_> {
         self.is_transactional && self.generation < 0 && self.member_id.is_empty() && self.instance_id.is_none()
     }
 
-    /// Converts an error to a code that the client knows. A TxnOffsetCommit never gets STALE_MEMBER_EPOCH, as in
-    /// Kafka's `OffsetMetadataManager`.
+    /// Converts an error to a code that the client knows. A TxnOffsetCommit gets ILLEGAL_GENERATION instead of
+    /// STALE_MEMBER_EPOCH, as in Kafka's `OffsetMetadataManager`.
     pub(super) fn as_known(&self, code: ErrorCode) -> ErrorCode {
         match code {
             ErrorCode::STALE_MEMBER_EPOCH if self.is_transactional => ErrorCode::ILLEGAL_GENERATION,

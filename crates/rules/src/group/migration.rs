@@ -1,4 +1,4 @@
-//! Migrates a group from one protocol to the other (KIP-848), and handles the requests that cause this.
+//! Migrates a group from one protocol to the other (KIP-848), and handles the requests that cause a migration.
 //!
 //! If a member that uses the consumer protocol joins a classic group, the group becomes a consumer group. Its other
 //! members continue with JoinGroup, SyncGroup and Heartbeat. When the last member that uses the consumer protocol
@@ -85,8 +85,9 @@ impl Group {
     }
 
     /// Returns a group without members that has the same protocol and continues after the same generation or epoch. The
-    /// new group replaces a group whose code has panicked. The former members are refused, so they rejoin. Their
-    /// records become garbage, because the group's parts get a new random id, `parts_id`.
+    /// new group replaces a group whose code has panicked. Requests of the former members are refused, so they rejoin.
+    /// The records of the former members become garbage, because the parts of the new group have another random id,
+    /// `parts_id`.
     pub fn emptied(&self, parts_id: Uuid, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),

@@ -48,8 +48,8 @@ impl Bench {
         Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0, log: CompactedLog::default() }
     }
 
-    /// Writes the records to the log. Checks that the log then has only the group's parts, and that a replay restores
-    /// the group.
+    /// Writes the records to the log. Checks that the log then has no parts of any other group, and that a replay
+    /// restores the group.
     fn written(&mut self, effects: Effects) -> Effects {
         for effect in &effects {
             if let Effect::Keep(change) = effect {
@@ -249,7 +249,8 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
     assert_eq!(bench.commit("new", 1), Ok(()), "it may commit in its generation");
     assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS);
 
-    // The classic member rejoins and claims all partitions. It must give up two of them, and stays in its generation.
+    // The classic member rejoins and claims all partitions. It must give up two of them, so it stays in its generation
+    // for now.
     let again = bench.join("new", &[0, 1, 2, 3]);
     assert_eq!((again.error_code, again.generation_id), (ErrorCode::NONE, 1));
     assert_eq!((again.protocol_name.as_deref(), &*again.leader), (Some("range"), ""));

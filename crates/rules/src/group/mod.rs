@@ -46,7 +46,7 @@ use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use fullbore_wire::{ErrorCode, Uuid};
 use observed::{Consumer, observed};
 
-/// A group that uses either of the protocols.
+/// A group. It uses one of the two protocols.
 #[derive(Debug)]
 pub enum Group {
     /// A classic group (JoinGroup and SyncGroup), or a group that only has offsets.
@@ -60,7 +60,7 @@ pub enum Group {
 pub struct Restoring<'a> {
     pub topics: &'a dyn Topics,
     pub settings: GroupSettings,
-    /// A new random id, in case the group has no parts yet but will have some.
+    /// An unused random id for the group's parts, in case its records have none.
     pub fresh_parts_id: Uuid,
     pub now: i64,
 }
@@ -102,8 +102,8 @@ impl Group {
         }
     }
 
-    /// Takes the group's own record, if it must be written and is not part of an [`Effect::Keep`]. The record of a
-    /// classic group contains the whole group, so it is encoded only once for all changes that share a write.
+    /// Takes the group's own record if it must be written but no [`Effect::Keep`] contains it. This is the record of a
+    /// classic group. It contains the whole group, so it is encoded only once for all changes in a write.
     pub fn take_snapshot(&mut self) -> Option<Snapshot> {
         match self {
             Group::Classic(group) => group.take_snapshot(),
@@ -119,7 +119,8 @@ impl Group {
         }
     }
 
-    /// Gives the parts a new random id. The caller writes [`Group::records`], and the former parts become garbage.
+    /// Gives the parts a new random id. The caller must then write [`Group::records`]. The parts with the former id
+    /// become garbage.
     pub fn renew_parts(&mut self, parts_id: Uuid) {
         if let Group::Consumer(consumer) = self {
             consumer.group.renew_parts(parts_id);
@@ -330,8 +331,8 @@ impl Group {
         }
     }
 
-    /// Returns true if nothing but offsets would be lost with the group. Such a group has no members and no pending
-    /// ids, and never had a snapshot.
+    /// Returns true if the group can be dropped without loss of anything but offsets. Such a group has no members and
+    /// no pending ids, and never had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),

@@ -1,8 +1,8 @@
 //! Offsets that a group has committed in transactions that are still open. They become valid when a marker commits the
 //! transaction.
 //!
-//! The caller keeps the valid offsets, and knows when a transaction ends. The same rules are used for clients' requests
-//! and for the replay of a log.
+//! The caller stores the valid offsets, and calls [`PendingOffsets::end`] when a transaction ends. It does the same for
+//! clients' requests and for the replay of a log.
 //!
 //! Invariant: calls come in the order of the log, and each pending offset is in both `by_key` and `by_producer`. If an
 //! offset is committed both with and without a transaction, the later commit in the log wins, whenever the transaction
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct PendingOffsets<K, V> {
     by_key: BTreeMap<K, BTreeMap<i64, Pending<V>>>,
     by_producer: HashMap<i64, BTreeSet<K>>,
-    /// Number of commits so far, from which each commit gets its position in the order of the log.
+    /// Number of commits so far. The number at a commit is the commit's position in the order of the log.
     commits: u64,
 }
 
@@ -23,7 +23,8 @@ pub struct PendingOffsets<K, V> {
 struct Pending<V> {
     order: u64,
     value: V,
-    /// True if a valid offset for the key follows in the log. The end of the transaction then changes nothing.
+    /// True if a later commit in the log is already valid for the key. The end of this transaction then leaves the
+    /// valid offset as it is.
     is_superseded: bool,
 }
 
@@ -36,7 +37,7 @@ pub struct EndedOffsets<K, V> {
     pub dropped: Vec<V>,
 }
 
-/// The offsets that were removed for a key.
+/// The result of [`PendingOffsets::remove`].
 #[derive(Debug)]
 pub struct RemovedOffsets<V> {
     /// The removed offsets.
@@ -62,7 +63,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.is_empty()
     }
 
-    /// Returns each key once, with any of its offsets.
+    /// Returns each key once, with one of its offsets.
     pub fn keys(&self) -> impl Iterator<Item = (&K, &V)> {
         self.by_key.iter().filter_map(|(key, of_key)| Some((key, &of_key.values().next()?.value)))
     }
@@ -129,7 +130,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         removed
     }
 
-    /// Converts keys and offsets. Offsets for which `convert` returns None are dropped.
+    /// Converts the keys and the offsets by `convert`. An offset for which it returns None is dropped.
     pub fn converted<L: Ord + Clone, W>(
         self,
         mut convert: impl FnMut(&K, V) -> Option<(L, W)>,

@@ -1,14 +1,14 @@
-//! The value of a group's own record. It has a version, and bytes that begin with the protocol. The fields of the
-//! other records are packed in the same way (see [`super::Change`]).
+//! The value of a group's own record. It has a version, and bytes whose first one identifies the protocol. The fields
+//! of the other records are packed in the same way (see [`super::Change`]).
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket. Invalid bytes cause an error and never a panic,
-//! and the length of the bytes limits the memory that they take.
+//! Invariant: bytes from a disk are checked like bytes from a socket. Invalid bytes cause an error and never a panic.
+//! Reading n bytes takes memory in proportion to n.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// The version of a layout that contains the whole group. The records of all classic groups have this version, and so
-/// do those that 0.1.0 wrote for groups of the consumer protocol.
+/// The version of a layout that contains the whole group. All classic groups are stored in this layout. Fullbore 0.1.0
+/// also stored groups of the consumer protocol in it.
 pub(super) const WHOLE: i64 = 1;
 /// The version of a layout that contains a group of the consumer protocol without its parts.
 pub(super) const WITH_PARTS: i64 = 2;
@@ -42,7 +42,7 @@ impl Snapshot {
 /// The reason why bytes are not a valid snapshot.
 #[derive(Debug, PartialEq)]
 pub enum SnapshotError {
-    /// The layout is unknown, or there are no bytes.
+    /// This release does not know the layout, or the record is empty.
     Version(i64),
     /// The protocol is unknown.
     Protocol(u8),
@@ -74,10 +74,11 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// The format of fields that have a fixed size.
+/// The message version by which fields of a fixed size are decoded.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
-/// A value that can be stored in a snapshot. The encoding is that of flexible messages, but the length is not limited.
+/// A value that can be stored in a snapshot. The encoding is that of flexible messages, but without their limit of
+/// lengths.
 pub(super) trait Packed: Sized {
     fn pack(&self, writer: &mut Writer);
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;
@@ -160,7 +161,7 @@ impl<T: Packed> Packed for Vec<T> {
 pub(super) struct Packer(Writer);
 
 impl Packer {
-    /// Begins with this byte, which is a protocol or the version of a part.
+    /// Starts a value with the byte `first`, which is the protocol of a group or the version of a part's layout.
     pub fn new(first: u8) -> Self {
         let mut writer = Writer::with_capacity(256);
         writer.put_slice(&[first]);
@@ -199,7 +200,7 @@ impl Unpacker {
         T::unpack(&mut self.0)
     }
 
-    /// Reads how many elements follow. There are at most as many as there are bytes left.
+    /// Reads how many elements follow. Fails if there are more elements than bytes left.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count: i32 = self.take()?;
         let count = usize::try_from(count).map_err(|_| DecodeError::Length(i64::from(count)))?;

@@ -17,7 +17,7 @@ pub enum GroupState {
     Reconciling,
     /// All members have their assignments.
     Stable,
-    /// The group was removed. Code that still has this object must look the group up again.
+    /// The group was removed. A caller that still has this object must look the group up again.
     Dead,
 }
 

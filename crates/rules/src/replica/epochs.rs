@@ -1,9 +1,10 @@
 //! Finds where two logs diverge, and to which offset a follower truncates its log (KIP-101, KIP-279; Kafka's
 //! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
-//! The epochs of a log are pairs of a leader epoch and the offset of its first record, both ascending.
+//! The epochs of a log are a list of pairs: a leader epoch, and the offset of its first record. Both ascend from pair
+//! to pair.
 
-/// A leader epoch, and where it ends in a log.
+/// A leader epoch, and the offset at which its records end in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
     pub epoch: i32,
@@ -20,8 +21,9 @@ pub struct Position {
     pub last_epoch: Option<i32>,
 }
 
-/// Returns the log's newest epoch that is not after `epoch`, and the offset at which it ends. If there is no such
-/// epoch, returns `epoch` with the offset at which the log's first epoch starts, or `log_end` if the log has none.
+/// Returns the newest epoch of the log that is not newer than `epoch`, and the offset at which it ends. If there is no
+/// such epoch, returns `epoch` with the first offset of the log's oldest epoch, or with `log_end` if the log has no
+/// epochs.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -29,12 +31,13 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     EpochEnd { epoch, end_offset }
 }
 
-/// How a follower's log compares with the leader's.
+/// The result of comparing a follower's log with the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divergence {
     /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs diverge. Contains the leader's newest epoch that both logs may have, and its end.
+    /// The logs diverge. Contains the newest epoch of the leader that the follower may have as well, and its end in the
+    /// leader's log.
     At(EpochEnd),
     /// The follower's log is longer than the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,
@@ -54,16 +57,16 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
 /// log ends at `log_end` now.
 ///
 /// `requested` is the log end that the fetch reported. Returns None if the log no longer ends there, because the
-/// response is then outdated. With several fetches in flight, a second response may report the same divergence. If the
-/// follower truncated twice, it would lose records that the leader already counts.
+/// response is then outdated. With several fetches in flight, two responses may report the same divergence. If the
+/// second one truncated the log too, the follower would lose records that the leader already counts as replicated.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, requested: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if requested != (Position { offset: log_end, last_epoch }) {
         return None;
     }
     let own = end_of(epochs, leader.epoch, log_end);
-    // A follower that lacks the leader's epoch truncates to the end of an older one. Its next fetch compares the logs
-    // again from there.
+    // If the follower does not have the leader's epoch, it truncates to the end of an older epoch. The logs are
+    // compared again at its next fetch.
     let end = if own.epoch == leader.epoch { own.end_offset.min(leader.end_offset) } else { own.end_offset };
     Some(end.min(log_end))
 }

@@ -12,7 +12,7 @@ pub struct ReplicaSettings {
     pub replica_lag_time_max_ms: i64,
 }
 
-/// The log of a partition, as it was when it was opened.
+/// The offsets of a partition's log when it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalLog {
     /// The offset at which the log starts.
@@ -23,7 +23,7 @@ pub struct LocalLog {
     pub high_watermark: i64,
 }
 
-/// The circumstances of an event.
+/// The time and the metadata at an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     /// The time of a monotonic clock, in milliseconds.
@@ -34,8 +34,8 @@ pub struct Now<'a> {
     pub brokers: &'a Brokers,
 }
 
-/// A fetch of a follower whose log is a prefix of the leader's. If the logs diverge, there is no event, because the
-/// follower will truncate its log (see [`super::epochs::divergence`]).
+/// A fetch of a follower whose log is a prefix of the leader's. The caller does not report a fetch of a diverging log,
+/// because the follower will truncate that log (see [`super::epochs::divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerFetch {
     /// The follower that fetches.
@@ -52,27 +52,27 @@ pub struct FollowerFetch {
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// A new role, or the same role in a new leader epoch. This must be handled first.
+    /// A new role, or the same role in a new leader epoch. The caller must handle it before the other effects.
     pub role: Option<RoleChange>,
-    /// A new high watermark. Waiting readers and producers may continue.
+    /// A new high watermark. The caller checks requests of consumers and producers that wait for it.
     pub high_watermark: Option<i64>,
-    /// A request to the control plane. The caller passes its response to [`super::Partition::altered`].
+    /// A request to the control plane. The caller passes the control plane's response to [`super::Partition::altered`].
     pub propose: Option<AlterPartition>,
 }
 
 /// A new role of the broker for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
-    /// The broker leads. New batches get this epoch, which begins at this offset. Requests that still wait from an
-    /// earlier epoch must check [`super::Partition::acknowledgement`] again.
+    /// The broker leads. New batches get `epoch`, which begins at `start_offset`. For requests that wait since an
+    /// earlier epoch, the caller checks [`super::Partition::acknowledgement`] again.
     Lead {
         /// The leader epoch.
         epoch: i32,
         /// The offset at which the log ends.
         start_offset: i64,
     },
-    /// The broker is a follower. It no longer fetches from the leader of an earlier epoch. If there is no leader, it
-    /// waits for one.
+    /// The broker is a follower. The caller stops to fetch from the leader of an earlier epoch, and fetches from this
+    /// leader, if there is one.
     Follow {
         /// The leader epoch.
         epoch: i32,

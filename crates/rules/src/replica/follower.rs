@@ -1,16 +1,16 @@
-//! State that a leader keeps about one of its followers (Kafka's `Replica` and `ReplicaState`).
+//! The state of a follower, as its leader knows it (Kafka's `Replica` and `ReplicaState`).
 //!
 //! Invariant: a follower counts as caught up at a time only if it had all of the leader's records at that time.
 
 use super::FollowerFetch;
 use fullbore_wire::ErrorCode;
 
-/// Value for the log end of a follower that has not fetched yet.
+/// The value of an offset that no fetch of the follower has reported yet.
 const UNKNOWN: i64 = -1;
 /// A time that is earlier than any time with which a lag is compared.
 const NEVER_MS: i64 = i64::MIN / 2;
 
-/// A follower, as its fetches in the current leader epoch show it.
+/// The state of a follower, as its fetches in the current leader epoch show it.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub broker_id: i32,
@@ -42,8 +42,8 @@ impl Replica {
         }
     }
 
-    /// Notes a fetch. If the follower fetches from the offset at which the leader's log ended at the previous fetch,
-    /// then it was caught up at that time.
+    /// Notes a fetch. If the follower now has all records that the leader had at the follower's previous fetch, it
+    /// counts as caught up at the time of that fetch.
     ///
     /// # Errors
     ///
@@ -58,8 +58,9 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        // A fetch over one connection may overtake a fetch over another. The part of the follower's log that matches
-        // the leader's does not shrink. So a smaller offset from the same process is an older fetch.
+        // A follower that changes its connection may have fetches in flight on the old one and the new one, and one may
+        // overtake another. The matching part of its log never shrinks. So a smaller offset from the same process comes
+        // from an older fetch.
         let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
         self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
@@ -68,14 +69,13 @@ impl Replica {
         Ok(())
     }
 
-    /// Notes that the follower has left the ISR. The high watermark does not wait for this follower until the follower
-    /// has caught up again.
+    /// Notes that the follower has left the ISR. Until it has caught up again, the high watermark does not wait for it.
     pub fn left_isr(&mut self) {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// Notes that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins only
-    /// now, because its fetch may have been waiting for a record.
+    /// Notes that the leader is about to append at `leader_log_end`. If the follower has all records before, its lag
+    /// begins only now: its fetch may have waited for a new record for a long time.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {
             self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);

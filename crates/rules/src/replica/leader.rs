@@ -1,6 +1,6 @@
 //! The decisions of a leader: which part of the log is replicated, and when the ISR changes.
 //!
-//! The role and the high watermark itself are in `partition`. Every rule is one of `kafka.cluster.Partition`.
+//! The role and the high watermark itself are in `partition`. The rules are those of `kafka.cluster.Partition`.
 
 use super::follower::Replica;
 use super::state::PartitionState;
@@ -9,14 +9,14 @@ use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistra
 /// State that a broker has while it leads a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
-    /// The first of the consecutive epochs in which this broker leads. The broker's log has not been truncated since
-    /// this epoch began.
+    /// The epoch in which this broker became the leader. It has been the leader in every epoch since then that it knows
+    /// of, so its log has not been truncated.
     pub since_epoch: i32,
-    /// The offset at which the log ended when the epoch began.
+    /// The offset at which the log ended when the current leader epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// True if the metadata has other replicas that may lead (`elr`, `lost`). The leader then commits nothing, because
-    /// these replicas might lack its new records.
+    /// True if a replica outside the ISR may be elected (`elr`, `lost`). The leader then commits nothing, because that
+    /// replica might lack its new records.
     pub may_others_lead: bool,
     /// All replicas except that of the leader.
     pub followers: Vec<Replica>,
@@ -72,11 +72,11 @@ impl Leader {
         self.state.isr().len() < self.isr_min(settings)
     }
 
-    /// Returns the offset up to which all relevant replicas have the log. Relevant are the members of the ISR, and a
+    /// Returns the offset up to which all relevant replicas have the log. These are the members of the ISR, and a
     /// replica that the control plane might already have added to it. Caught-up replicas that are allowed to join count
-    /// as well, because a replica below the high watermark could not join. Returns None while the leader must not
-    /// commit: the ISR is below `min.insync.replicas` (KIP-966), or the metadata has other replicas that may lead
-    /// (`elr`, `lost`).
+    /// as well: without them the high watermark could pass their log ends, and they could not join. Returns None while
+    /// the leader must not commit: the ISR is below `min.insync.replicas` (KIP-966), or a replica outside the ISR may
+    /// be elected (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
@@ -99,8 +99,8 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// Notes that the log is about to grow beyond `log_end`. For a member of the ISR that has all records up to
-    /// there, the lag begins now. Replicas outside the ISR count as caught up only by their fetches.
+    /// Notes that the log is about to grow beyond `log_end`. The lag of an ISR member that has all records before
+    /// `log_end` begins now. A replica outside the ISR counts as caught up only by its fetches.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
@@ -144,8 +144,8 @@ impl Leader {
     }
 }
 
-/// Returns true if the replica's broker may be in the ISR. It must be unfenced, must not be about to stop, must have
-/// room, and must be the process that fetched (KIP-841, KIP-903).
+/// Returns true if the replica's broker may be in the ISR. The broker must be unfenced, must not be about to stop, and
+/// must have room on its disk. It must not have registered again since its last fetch (KIP-841, KIP-903).
 fn is_eligible(replica: &Replica, now: &Now<'_>) -> bool {
     now.brokers.get(&replica.broker_id).is_some_and(|broker| {
         let is_the_same = replica.broker_epoch.is_none_or(|epoch| epoch == NO_BROKER_EPOCH || epoch == broker.epoch);

@@ -1,19 +1,19 @@
 //! The role of a partition on a broker, which is leader, follower or neither, with the high watermark and the ISR.
 //!
-//! A [`Partition`] takes an event and its circumstances ([`Now`]), and returns [`Effects`].
+//! A [`Partition`] takes an event with the time and the metadata ([`Now`]), and returns [`Effects`].
 //!
 //! - `registration`: partitions and brokers in the cluster's metadata, and requests to change the ISR.
 //! - `events`: events and their effects.
 //! - `partition`: the role, and the events that change it.
 //! - `leader`: the leader's decisions about the high watermark and the ISR.
 //! - `state`: the ISR, and the change that is requested.
-//! - `follower`: state that a leader keeps about a follower.
+//! - `follower`: the state of a follower, as its leader knows it.
 //! - [`epochs`]: where two logs diverge, and how a follower truncates its log.
 //! - [`pipe`]: several fetches in flight. [`spacing`]: when a leader responds to them.
 //!
 //! The log, sockets, the metadata store and elections are not here. This module relies on these promises:
 //!
-//! - Leaders are elected from the ISR, and a leader epoch has only one leader.
+//! - Leaders are elected from the ISR or the ELR, and a leader epoch has only one leader.
 //! - A change of the ISR is made only if its leader epoch and its partition epoch are the current ones.
 //! - A restarted broker has a new broker epoch, and the partitions that it led have a new leader epoch.
 //! - If an unclean shutdown truncated a broker's log, the broker leaves the ISR before it fetches again.

@@ -5,8 +5,8 @@
 //! late, and messages are lost or overtaken. `world::check` runs after every step. At the end all brokers run without
 //! faults, and their logs must become equal.
 //!
-//! The check itself is tested: for each [`Fault`] in the environment of the partitions, it must find a schedule in
-//! which a promise is broken.
+//! The check itself is tested: each [`Fault`] breaks an assumption of the partitions, and the check must find a
+//! schedule in which a promise is then broken.
 
 mod controller;
 mod world;
@@ -23,7 +23,7 @@ enum Action {
     Produce { at: At, is_acks_all: bool },
     /// A follower sends a fetch, which is then in flight.
     Fetch { at: At },
-    /// A follower fetches. Its request and the response arrive before all messages in flight.
+    /// A follower fetches. The request and its response arrive at once, and so overtake all messages in flight.
     Round { at: At },
     /// A message in flight arrives.
     Deliver { pick: usize },
@@ -52,21 +52,21 @@ enum Action {
 /// An assumption that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The leader acknowledges acks=all as soon as it has the record itself.
+    /// The leader acknowledges an acks=all request as soon as its own log has the record.
     AnswersEarly,
     /// A follower reports a longer log than it has.
     FetchesAhead,
     /// A leader counts the fetch of a follower whose log diverges.
     CountsDiverging,
-    /// A follower truncates because of a response that is older than its log.
+    /// A follower truncates its log by a response to a fetch from before its last truncation.
     TruncatesTwice,
     /// A follower truncates to its high watermark when a new leader begins, as before KIP-101.
     TruncatesToHighWatermark,
     /// A follower takes over the leader's high watermark before it has truncated its log (KAFKA-14704).
     BelievesBeforeTruncation,
-    /// A follower appends the response of a leader from an earlier epoch.
+    /// A follower appends records from a response of an earlier epoch's leader.
     FollowsOldLeaders,
-    /// A leader counts fetches of any epoch.
+    /// A leader counts fetches of any leader epoch.
     AcceptsOldFollowers,
     /// Leaders are elected from all replicas.
     UncleanElection,
@@ -147,7 +147,8 @@ fn schedule(fault: Fault) -> Option<Vec<Action>> {
             let back = [round(2), Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, round(1), round(1), next];
             [&begin[..], &back].concat()
         }
-        // Broker 2 lags, and its leader proposes to remove it. Broker 3 leaves first, and broker 2 catches up.
+        // Broker 2 lags, and its leader proposes to remove it from the ISR. Before the proposal arrives, broker 3
+        // leaves the ISR and broker 2 catches up.
         Fault::AnyPartitionEpoch => {
             let begin = [write(0), round(2), round(2), lag, Tick { at: 0 }, Fence { at: 2 }, Unfence { at: 2 }];
             let without = [Image { at: 0 }, write(0), round(1), round(1), next];
@@ -159,7 +160,7 @@ fn schedule(fault: Fault) -> Option<Vec<Action>> {
             let joins = [Fetch { at: 1 }, next, next, Drop { pick: 1 }, write(0), lag, Tick { at: 0 }];
             [&alone[..], &joins].concat()
         }
-        // Broker 3 gets records from its first leader that the second leader does not have.
+        // A response of the first leader reaches broker 3 late, with records that the second leader does not have.
         Fault::FollowsOldLeaders => {
             let begin = [write(0), write(0), Fetch { at: 2 }, next, Elect { at: 1 }, Image { at: 1 }, write(1)];
             [&begin[..], &[Image { at: 2 }, round(2), next]].concat()
@@ -187,8 +188,9 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// Broker 1 leads, then broker 2, then broker 1 again, which never gets the metadata of broker 2's epoch. Under broker
-/// 2, broker 3 truncates its log. Broker 1 still remembers the larger log end of broker 3, which must not count.
+/// Broker 1 leads, then broker 2, then broker 1 again, which never gets the metadata of broker 2's epoch. While broker
+/// 2 leads, broker 3 truncates its log. Broker 1 may still remember the former, larger log end of broker 3, which must
+/// not count.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

@@ -1,7 +1,7 @@
 //! The role of a partition on this broker, and the events that change it.
 //!
-//! The leader's decisions are in `leader`. Invariant: apart from newer metadata, an event changes nothing if it belongs
-//! to another leader epoch than the current one.
+//! The leader's decisions are in `leader`. Invariant: only newer metadata changes the leader epoch. Every other event
+//! of another leader epoch changes nothing.
 
 use super::leader::Leader;
 use super::{
@@ -30,8 +30,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Creates a partition whose metadata this broker does not have yet. The broker is neither leader nor follower
-    /// then.
+    /// Creates a partition without metadata. Until its metadata is applied, the broker is neither leader nor follower.
     pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
@@ -44,7 +43,7 @@ impl Partition {
         }
     }
 
-    /// Returns the high watermark, up to which readers see the log.
+    /// Returns the high watermark. Consumers see only records before it.
     pub fn high_watermark(&self) -> i64 {
         self.high_watermark
     }
@@ -84,9 +83,9 @@ impl Partition {
     /// Applies the partition's newest metadata. If the metadata is not newer than the current one, nothing changes, so
     /// a requested change of the ISR stays requested.
     ///
-    /// A new leader epoch resets the state of the followers even if this broker stays the leader. This broker may have
-    /// missed metadata of another leader's epoch, in which a follower truncated its log. Kafka keeps the state in this
-    /// case.
+    /// A new leader epoch resets the state of the followers even if this broker stays the leader. Another broker may
+    /// have led in an epoch whose metadata this broker has missed, and a follower may have truncated its log then.
+    /// Kafka does not reset the state.
     pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
@@ -174,7 +173,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Notes how far a follower has fetched, and proposes to add the follower to the ISR if it may join. For leaders
+    /// Notes the log end in a follower's fetch, and proposes to add the follower to the ISR if it may join. For leaders
     /// only.
     ///
     /// # Errors
@@ -241,12 +240,12 @@ impl Partition {
                 })
             }
         };
-        // A lagging replica outside the ISR no longer holds back the high watermark.
+        // The high watermark no longer waits for a lagging replica outside the ISR, so it may advance now.
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// Handles the control plane's response to a proposal, which is the current partition or an error. Responses to
-    /// older proposals are ignored. For leaders only.
+    /// Handles the control plane's response to a proposal, which is the current partition or an error. The response to
+    /// an older proposal is ignored. For leaders only.
     ///
     /// If the error is not a refusal, the change may have been made. The next [`Partition::tick`] then proposes it
     /// again, unless newer metadata shows the outcome before.
@@ -264,7 +263,7 @@ impl Partition {
             Ok(registration) if registration.partition_epoch != self.partition_epoch => {
                 return self.apply(registration, now);
             }
-            // The ISR was already the proposed one, or the control plane certainly has not made the change.
+            // The ISR was already as proposed, or the control plane has refused the change.
             Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
             // There is newer metadata, which will show the outcome of the proposal.
             Err(
@@ -291,12 +290,12 @@ impl Partition {
                     Acknowledgement::Done
                 }
             }
-            // After the append, this broker's log may have been truncated under another leader.
+            // Another broker has led since the append, so this broker's log may have been truncated.
             _ => Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
 
-    /// Returns the end offset for ListOffsets (KIP-207).
+    /// Returns the latest offset for ListOffsets (KIP-207).
     ///
     /// # Errors
     ///
@@ -326,7 +325,7 @@ impl Partition {
         }
     }
 
-    /// Notes where the log ends after a follower's append, and the leader's high watermark.
+    /// Notes where a follower's log ends after an append, and the high watermark in the leader's response.
     ///
     /// # Errors
     ///
@@ -345,14 +344,15 @@ impl Partition {
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Notes where a follower's log starts. All records before this offset were committed or are deleted.
+    /// Notes where this follower's log starts. All earlier records were committed or are deleted, so the high watermark
+    /// is at least `log_start`.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }
     }
 
-    /// Moves a leader's high watermark forward to the end of what is replicated. Returns the new high watermark, or
-    /// None if it has not changed.
+    /// Raises a leader's high watermark to the offset up to which the log is replicated. Returns the new high
+    /// watermark, or None if it has not changed.
     fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
         let Role::Leader(leader) = &self.role else { return None };
         self.raise(leader.replicated(self.log_end, &self.settings, now)?)

@@ -2,22 +2,22 @@
 //! partitions.
 //!
 //! [`FetchPipe`] counts the fetches of the connection. [`PartitionPipe`] is the state of a partition in one leader
-//! epoch. Its first fetch is from the end of the follower's log, which the response may truncate. Each later fetch
-//! requests the records after the leader's last response, even if that response has not arrived yet. Such a fetch
-//! reports the follower's log end only as an acknowledgement.
+//! epoch. The partition's first fetch is from the end of the follower's log, and its response may truncate this log.
+//! Each later fetch requests the records after the leader's last response, even if that response has not arrived yet.
+//! Such a fetch reports the follower's log end only as an acknowledgement.
 //!
 //! If a response does not begin at the follower's log end, it is dropped, and so are all later ones in flight. The next
 //! fetch is from the log end again.
 //!
 //! The contents of responses and the leader's side are not here. Invariant: a response is used only if it begins at the
-//! end of the follower's log. That log must be a prefix of the leader's log in this epoch.
+//! end of the follower's log. This log must also be a prefix of the leader's log in this epoch.
 
 /// The position that a fetch requests records from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// After the follower's log end. The leader checks that the follower's log is a prefix of its own.
+    /// The follower's log end. The leader checks that the follower's log is a prefix of its own.
     FromLogEnd,
-    /// After the leader's last response on this connection.
+    /// The end of the records in the leader's last response on this connection.
     Continue,
 }
 
@@ -39,9 +39,10 @@ impl FetchPipe {
         self.outstanding
     }
 
-    /// Returns true if another fetch may be sent. While records arrive, `depth` fetches may be in flight. Otherwise a
-    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), twice
-    /// `depth` fetches may be in flight, because the responses to the waiting fetches may depend on the report.
+    /// Returns true if another fetch may be sent. While records arrive, `depth` fetches may be in flight. Otherwise
+    /// only one fetch is in flight, and waits at the leader for records. If the follower has something to report
+    /// (`has_to_say`), twice `depth` fetches may be in flight, because the leader may need the report to respond to
+    /// waiting fetches.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -62,8 +63,8 @@ impl FetchPipe {
     }
 }
 
-/// The state of a partition's fetches in one leader epoch. Each response has the number of the partition's last fetch
-/// from the log end, so that late responses to earlier fetches are recognised.
+/// The state of a partition's fetches in one leader epoch. Each response contains the number of the fetch from the log
+/// end that the leader has seen last for the partition. So late responses to earlier fetches are recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -77,7 +78,8 @@ enum Phase {
     /// The fetch with this number is from the log end, and has no response yet. Until the response arrives, no other
     /// fetch includes the partition.
     Requested(i32),
-    /// The fetch with this number was from the log end, and the later fetches continue from it.
+    /// The response to the fetch with this number, which was from the log end, was used. Later fetches continue from
+    /// it.
     Flowing(i32),
 }
 
@@ -95,9 +97,9 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response. `requested_in` is the number of the fetch from the log end, as the response has it. `fits`
-    /// is true if the response begins at the log end, and has no error or divergence. Returns true if the caller must
-    /// use the response.
+    /// Handles a response. `requested_in` is the number in the response of the partition's fetch from the log end.
+    /// `fits` is true if the response begins at the log end, and has no error or divergence. Returns true if the caller
+    /// must use the response.
     pub fn answered(&mut self, requested_in: i32, fits: bool) -> bool {
         if !self.concerns(requested_in) {
             return false;

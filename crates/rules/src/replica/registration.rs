@@ -1,4 +1,4 @@
-//! How partitions and brokers are registered in the cluster's metadata, and how a leader requests a change of the ISR.
+//! The registrations of partitions and brokers in the cluster's metadata, and a leader's request to change the ISR.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,19 @@ pub struct PartitionRegistration {
     pub replicas: Vec<i32>,
     /// The in-sync replicas. Each of them has every record below the high watermark.
     pub isr: Vec<i32>,
-    /// Replicas that left the ISR, which was then below `min.insync.replicas`. They still have every record below the
-    /// high watermark (KIP-966). While there are such replicas, the leader commits nothing, whatever its own settings.
+    /// The replicas that left the ISR when it was below `min.insync.replicas` afterwards (Kafka's ELR, KIP-966). They
+    /// still have every record below the high watermark. While there are such replicas, the leader commits nothing,
+    /// whatever its own settings.
     pub elr: Vec<i32>,
     /// Replicas that left ISR or ELR because their logs may lack records at the end, after an unclean shutdown or a
-    /// failed write (Kafka's `lastKnownElr`). They lead only after an election among them, or after an unclean one.
+    /// failed write (Kafka's `lastKnownElr`). Only an election among them or an unclean election can make one of them
+    /// the leader.
     pub lost: Vec<i32>,
     /// The leader; None if there is none.
     pub leader: Option<i32>,
-    /// An epoch that rises with each election.
+    /// The leader epoch, which rises with each election.
     pub leader_epoch: i32,
-    /// An epoch that rises with each change of this partition.
+    /// The partition epoch, which rises with each change of this partition.
     pub partition_epoch: i32,
 }
 
@@ -44,7 +46,7 @@ impl PartitionRegistration {
 /// A registered broker (Kafka's `BrokerRegistration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerRegistration {
-    /// An epoch that rises each time a broker registers with this id.
+    /// The broker epoch, which rises each time a process registers with this id.
     pub epoch: i64,
     /// True if the broker is fenced and must not serve clients.
     pub is_fenced: bool,

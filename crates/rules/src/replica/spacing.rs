@@ -1,9 +1,8 @@
 //! Decides when a leader responds to the fetches that a follower keeps in flight.
 //!
-//! A record waits for the next response, and then for one round trip. If each record got a response at once, all
-//! fetches in flight would soon be used up. Later records would then wait until acknowledgements arrive, up to another
-//! round trip. So while a response is unacknowledged, the leader lets a share of the round trip pass between two
-//! responses:
+//! Each response uses up one of the fetches that wait at the leader. If each record were sent at once, these fetches
+//! would soon be used up. Later records would then wait up to a round trip, until the follower's next fetches arrive.
+//! So while a response is unacknowledged, the leader lets a share of the round trip pass between two responses:
 //!
 //! ```text
 //! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips
@@ -21,7 +20,7 @@ pub struct Spacing {
     /// The shortest round trip that was measured; `None` before the first one.
     round_trip_us: Option<i64>,
     last_answer_us: i64,
-    /// The end offset of the records that were sent.
+    /// The offset after the last record that was sent.
     sent: i64,
     acknowledged: i64,
     /// The response whose acknowledgement will measure the round trip: its end offset, and when it was sent.
@@ -30,7 +29,7 @@ pub struct Spacing {
 
 /// Minimum time between two responses, in us.
 pub const SPACING_MIN_US: i64 = 250;
-/// If at least this many bytes wait, they are sent at once.
+/// If the waiting records have at least this many bytes, they are sent at once.
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {

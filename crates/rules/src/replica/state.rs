@@ -1,5 +1,5 @@
-//! The ISR that a leader knows, and the change that it has requested (Kafka's `PartitionState`: committed, pending
-//! expansion, pending shrinkage). At most one change is requested at a time.
+//! The ISR that a leader knows, and the change of the ISR that it has requested (Kafka's `PartitionState`: committed,
+//! pending expansion, pending shrinkage). At most one change is requested at a time.
 //!
 //! Invariant: while the outcome of a change is unknown, the leader waits for the replicas of both outcomes. A replica
 //! that joins already counts for the high watermark, and one that leaves still counts.
@@ -63,7 +63,7 @@ impl PartitionState {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 
-    /// Notes that the requested change was not made and never will be.
+    /// Drops the requested change, because it was not made and never will be.
     pub fn withdraw(&mut self) {
         self.pending = None;
     }

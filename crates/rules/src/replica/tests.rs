@@ -1,4 +1,4 @@
-//! Tests of single rules. The model tests them together.
+//! Tests of single rules. The model tests all rules together.
 
 use super::epochs::{Divergence, EpochEnd, Position, divergence, end_of, truncation};
 use super::*;
@@ -149,7 +149,7 @@ fn records_on_too_few_replicas_are_refused_after_the_append() {
 fn record_of_an_interrupted_leadership_is_not_acknowledged() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.append(101), Some(101));
-    // The broker is elected again. No other leader was elected in between, so its log is unchanged.
+    // This broker is elected again. No other broker has led in between, so its log is unchanged.
     let effects = case.apply(registration(ME, &[1, 2], &[1], (6, 8)));
     assert_eq!(effects.role, Some(RoleChange::Lead { epoch: 6, start_offset: 101 }));
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Done);
@@ -276,7 +276,7 @@ fn follower_that_keeps_up_without_being_caught_up_stays() {
         let log_end = 100 + 10 * round;
         let _ = case.append(log_end);
         case.ms += LAG_MS - 1;
-        // The follower has the records that the leader had at the follower's previous fetch.
+        // The follower now has the records that the leader had at the follower's previous fetch.
         assert_eq!(case.fetch(2, log_end - 10).propose, None);
         assert_eq!(case.tick().propose, None, "round {round}");
     }
@@ -425,8 +425,8 @@ fn elr_not_empty_nothing_is_committed_despite_own_settings() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     assert_eq!(case.partition.high_watermark(), 100);
-    // The silent follower no longer holds back the high watermark. Then a controller with a larger min.insync.replicas
-    // removes it from the ISR.
+    // The high watermark does not wait for the silent follower. Then a controller with a larger min.insync.replicas
+    // removes the follower from the ISR.
     case.ms += 10 * LAG_MS;
     let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
     assert_eq!(case.append(101), None);

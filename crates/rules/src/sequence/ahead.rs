@@ -1,7 +1,7 @@
-//! Finds out-of-order batches, which are batches that have missing ones before them.
+//! Finds out-of-order batches: earlier batches of the same producer are missing.
 //!
-//! The caller decides what to do with such a batch. By default [`Producers::check`] refuses it. If its producer
-//! declares that it sends the batches of a partition over several connections, the batch waits in [`super::parking`]
+//! The caller decides what to do with such a batch. By default [`Producers::check`] refuses it. A producer can declare
+//! that it sends the batches of a partition over several connections. Then the batch waits in [`super::parking`]
 //! instead.
 //!
 //! Invariant: a batch that is ahead is neither the next one nor already written.
@@ -12,8 +12,8 @@ use super::{HALF_RANGE, Stamp, sequence_distance};
 impl Producers {
     /// Returns how many sequences are missing before this batch; 0 if the batch is not out of order.
     ///
-    /// In an epoch in which the producer has written, a batch can be ahead by up to half of the sequence range. A batch
-    /// that is further ahead counts as old. The sequences of any other epoch, and of an unknown producer, are counted
+    /// In the producer's present epoch, a batch can be ahead by up to half of the sequence range. A batch that is
+    /// further ahead counts as old. In a later epoch, and for an unknown producer, the missing sequences are counted
     /// from 0. [`Producers::check`] may accept any first sequence of an unknown producer. Here, a batch that has
     /// overtaken earlier ones must not count as the first.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {

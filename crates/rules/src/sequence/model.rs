@@ -1,7 +1,7 @@
 //! Compares the rules with a naive model, which is a list of all appends that is searched from end to end.
 //!
-//! A client counts its records without wrapping, so the model knows which record each sequence stands for. After any
-//! steps, the log must have each record once, without a gap after the first.
+//! A client numbers its records without wrapping around, so the model knows which record a sequence stands for. After
+//! any steps, the log must have each record of a client once, without a gap after the first one.
 
 use fullbore_schedules::{Random, run_each_list};
 
@@ -30,7 +30,7 @@ enum Step {
         skip: i32,
         records: i32,
     },
-    /// A client begins a new epoch, and then sends once more in the old epoch.
+    /// A client begins a new epoch, and then sends a batch of the old epoch.
     Bump {
         client: usize,
         first: i32,
@@ -46,7 +46,7 @@ enum Step {
     },
 }
 
-/// An append, in the client's own numbers. `first` is the number of its first record within the epoch.
+/// An appended batch. `first` is the client's number of its first record within the epoch.
 #[derive(Clone, Debug)]
 struct Appended {
     client: usize,
@@ -60,13 +60,13 @@ struct Appended {
 #[derive(Clone, Debug, Default)]
 struct Client {
     epoch: i16,
-    /// The number of the next record in this epoch. Its sequence is this number modulo 2^31.
+    /// The number of the next record in this epoch. The record's sequence is this number modulo 2^31.
     next: i64,
-    /// The position in the model's list from which the broker knows this epoch; None if the broker has no state of the
-    /// epoch.
+    /// The index in [`Model::log`] from which the broker knows the batches of this epoch; None if the broker has no
+    /// state of the epoch.
     known_from: Option<usize>,
-    /// The epoch of the client's last batch on the deleted partition, and the number of the next record. None once the
-    /// client writes to the recreated partition.
+    /// The epoch of the client's last batch on the deleted partition, and the number of the record after that batch.
+    /// None once the client has written to the recreated partition.
     stop: Option<(i16, i64)>,
 }
 
@@ -77,8 +77,8 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Clients below this index may be unknown to the broker, although they have written to this partition or to the
-    /// deleted one.
+    /// Clients with an index below this one may have written to this partition or to the deleted one without being
+    /// known to the broker.
     unknown_below: usize,
     /// When silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,
@@ -182,8 +182,8 @@ impl Model {
     }
 
     /// Resends a batch, if the broker has state of the client. Without state, the broker could not distinguish a retry
-    /// from a new batch. A client never resends then, because it has received all its responses before it is forgotten
-    /// for being idle.
+    /// from a new batch. A real client does not resend then: its state expires only when it is idle, and by then it has
+    /// all its responses.
     fn retry(&mut self, client: usize, back: usize) {
         let mut own = self.log.iter().rev().filter(|batch| batch.client == client);
         let Some(batch) = own.clone().nth(back).or(own.next_back()).cloned() else {

@@ -1,17 +1,17 @@
 //! The reorder buffer of a partition, in which out-of-order batches wait for the ones before them.
 //!
-//! For each batch the buffer stores an item of the caller, with the bytes and the waiting request. The buffer decides
-//! nothing about the batch, so the caller checks it again before the append.
+//! For each batch the buffer stores an item of the caller, which has the bytes and the waiting request. The buffer does
+//! not check batches, so the caller checks each of them again before the append.
 //!
 //! All waiting batches of a producer are of the same epoch. A batch of a newer epoch, waiting or appended, removes the
 //! older ones, because the producer has given them up. If a batch is resent while its first copy waits, both have the
-//! same sequences. The caller answers both copies with one append. A batch stays when its connection is lost, because
-//! only its sequence decides what happens to it. A retry finds it here or in the log.
+//! same sequences. The caller appends one of the copies and responds to both. A batch stays in the buffer when its
+//! connection is lost, because its sequence alone determines when it is appended. A retry finds it here or in the log.
 //!
-//! If the buffer is full, the batch that is furthest ahead makes room for a nearer one. So no batch is refused while
-//! another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were refused,
-//! its error could be queued behind the response to the farther batch. But that response would wait until the client
-//! resends the nearer batch, which it does only after the error.
+//! If the buffer is full, a batch that is further ahead makes room for a nearer one. So no batch is refused while
+//! another waits for it. That would be a deadlock, because responses on a connection keep the order of the requests.
+//! The error for the nearer batch could be queued after the response to the farther one. That response would wait until
+//! the client resends the nearer batch, which it does only after the error.
 //!
 //! Invariant: a producer never has more batches than the limit, and no two of them have the same first sequence. Each
 //! batch leaves the buffer once, when it is appended, refused or expired.
@@ -53,7 +53,7 @@ struct ParkingSlot {
     base_sequence: i32,
 }
 
-/// The parked batches that are released when another batch is appended.
+/// The parked batches that leave the buffer when another batch is appended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Freed<T> {
     /// Batches of an older epoch. They get INVALID_PRODUCER_EPOCH.
@@ -62,13 +62,13 @@ pub struct Freed<T> {
     pub next: Option<T>,
 }
 
-/// Returns true if a batch of `bytes` may be parked. Its producer has already parked `own` bytes. All producers
-/// together have parked `used` bytes, and the limit is `max`.
+/// Returns true if a batch of `bytes` bytes may be parked. Its producer has already parked `own` bytes. All producers
+/// together have parked `used` bytes, of which `max` are allowed.
 ///
-/// A producer gets at most half of the bytes that the other producers leave free. So even if its batches never become
-/// the next ones, the others can still park theirs.
+/// A producer may use at most half of the bytes that the other producers do not use. So even if its batches never
+/// become the next ones, the others can still park theirs.
 pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
-    // 2 (own + bytes) <= bytes that the others leave = own + free.
+    // The rule is 2 (own + bytes) <= own + free, where free = max - used.
     own.saturating_add(bytes.saturating_mul(2)) <= max.saturating_sub(used)
 }
 
@@ -99,9 +99,9 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Makes room for the batch `stamp` by removing the batch of the same producer and epoch that is furthest ahead.
-    /// Returns None if no parked batch is further ahead than `stamp`, or if the parked batches are of another epoch.
-    /// Takes time linear in the producer's parked batches.
+    /// Makes room for the batch `stamp`: removes and returns the batch of the same producer and epoch that is furthest
+    /// ahead. Returns None if no parked batch is further ahead than `stamp`, or if the parked batches are of another
+    /// epoch. Takes time linear in the producer's parked batches.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {
@@ -136,7 +136,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// Removes and returns the batches that are released because this batch was appended.
+    /// Removes and returns the batches that leave the buffer because this batch was appended.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =

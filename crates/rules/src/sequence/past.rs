@@ -1,7 +1,7 @@
 //! The deleted topics that had the name of an existing topic. Producers of the existing topic may have written to them.
 //!
-//! Until it restarts, a broker that has seen a deletion knows how far each producer of the deleted topic had got (see
-//! [`ProducerTails`](super::ProducerTails)). After a restart, only the metadata shows that a partition had a
+//! A broker that has seen the deletion of a partition remembers the next sequence of each producer until it restarts
+//! (see [`ProducerTails`](super::ProducerTails)). After the restart, only the metadata shows that a partition had a
 //! predecessor, so its producers may continue with any sequence.
 //!
 //! Invariant: there are at most [`LIVES_MAX`] topics, and each has more partitions than every topic that was deleted
@@ -22,7 +22,7 @@ pub struct PastTopic {
     pub is_diskless: bool,
     /// The version of the metadata in which the topic was deleted.
     pub deleted_at: u64,
-    /// Only producers with smaller ids than this may have written to the topic.
+    /// No producer with this id or a larger one has written to the topic.
     pub producer_ids_below: i64,
 }
 
@@ -31,10 +31,10 @@ pub struct PastTopic {
 pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
-    /// Adds `last`, the topic that was deleted most recently. A topic that has no more partitions than `last` is
-    /// dropped, because a look-up of any of its partitions now finds `last`. If there are more than [`LIVES_MAX`], the
-    /// two oldest are merged. The merged topic counts as classic if either of the two was classic, because the index of
-    /// diskless topics does not have a classic topic's producers.
+    /// Adds `last`, the topic that was deleted most recently. An older topic that has no more partitions than `last` is
+    /// dropped, because [`PastTopics::before`] now finds `last` for each of its partitions. If there are more than
+    /// [`LIVES_MAX`], the two oldest are merged. The merged topic counts as diskless only if both were diskless,
+    /// because the index of diskless topics has no producers of other topics.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();

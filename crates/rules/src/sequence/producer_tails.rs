@@ -1,12 +1,12 @@
-//! Producer state that a recreated partition takes over from the deleted one. It is the sequence with which each
-//! producer continues.
+//! Producer state that a recreated partition takes over from the deleted one: the epoch of each producer, and the
+//! sequence with which the producer continues.
 //!
-//! Producer ids are assigned in increasing order. So a single bound is enough for all producers whose state may be
-//! missing. A producer with a larger id never wrote to the deleted partition, and begins with 0.
+//! Producer ids are assigned in increasing order. So the state of missing producers is a single bound. An unknown
+//! producer with an id at the bound or above it never wrote to the deleted partition, and begins with sequence 0.
 //!
 //! The state of producers that have written to the recreated partition is in [`super::producers`].
 //!
-//! Invariant: a producer that has written to the partition has no state here.
+//! Invariant: a producer that has written to the recreated partition has no state here.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub struct ProducerTails {
     pub(super) since_ms: Option<i64>,
 }
 
-/// How far a producer had got in the deleted partition.
+/// The last epoch of a producer in the deleted partition, and its next sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProducerTail {
     pub epoch: i16,
@@ -32,9 +32,9 @@ pub(super) struct ProducerTail {
 }
 
 impl ProducerTail {
-    /// Returns true if the producer may continue with this batch. This must be its next batch, or an earlier one whose
-    /// response was lost. Returns false for a later batch, which has overtaken the next one while the topic did not
-    /// exist.
+    /// Returns true if the producer may continue with this batch. The batch must be its next one, or an earlier one
+    /// whose response was lost. A later batch is not accepted, because earlier batches were refused while the topic did
+    /// not exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
@@ -51,21 +51,21 @@ impl ProducerTails {
         ProducerTails { unknown_below: i64::MAX, ..self }
     }
 
-    /// Limits which unknown producers may have written. Ids from `bound` on were assigned after the deletion, so their
-    /// producers never wrote to the deleted partition.
+    /// Limits the unknown producers that may have written to those with ids below `bound`. Ids from `bound` on were
+    /// assigned after the deletion.
     pub fn of_ids_below(mut self, bound: i64) -> ProducerTails {
         self.unknown_below = self.unknown_below.min(bound);
         self
     }
 
-    /// Sets when the state was taken over. The state expires some time after that.
+    /// Sets when the state was taken over. The state expires `producer.id.expiration.ms` later.
     pub fn since(self, now_ms: i64) -> ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
     /// Returns the state for the next recreated partition, with the producers that have written `here`. The new state
     /// also includes the producers of this state, if all together are at most `limit`. Otherwise the new state records
-    /// that producers may be missing.
+    /// that these producers may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
@@ -108,7 +108,7 @@ impl ProducerTails {
         self.by_producer.is_empty() && self.unknown_below == 0
     }
 
-    /// Returns the number of producers that memory is allocated for.
+    /// Returns for how many producers memory is allocated.
     pub fn capacity(&self) -> usize {
         self.by_producer.capacity()
     }
@@ -134,7 +134,8 @@ impl ProducerTails {
             && !self.by_producer.contains_key(&producer_id)
     }
 
-    /// Returns true if the batch comes later than the batch with which its producer must continue.
+    /// Returns true if the batch has the producer's epoch, but its sequence is later than the one with which the
+    /// producer must continue.
     pub(super) fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
         let tail = self.by_producer.get(&stamp.producer_id);
         tail.is_some_and(|tail| tail.epoch == stamp.producer_epoch && !tail.is_continued_by(stamp))
@@ -155,8 +156,8 @@ impl ProducerTails {
         self.unknown_below = self.unknown_below.max(bound);
     }
 
-    /// Removes the known producers when `expiration_ms` have passed since the state was taken over. From then on they
-    /// count as unknown ones.
+    /// Removes all known producers if `expiration_ms` have passed since the state was taken over. They then count as
+    /// unknown producers that may have written.
     pub(super) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         if self.by_producer.is_empty() {
             return;

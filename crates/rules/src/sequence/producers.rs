@@ -3,8 +3,9 @@
 //! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
 //! Invariant: `idle` contains each producer without an open transaction once, and no producer that has an open one.
-//! Producers without an open transaction never exceed the limit. If a producer has no batches, its epoch began with a
-//! marker or another batch without a sequence, and it has written no sequence in that epoch.
+//! Producers are evicted above the limit, except those with an open transaction. If a producer has no remembered
+//! batches, its epoch began with a marker or another batch without a sequence, and it has written no sequence in that
+//! epoch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -29,8 +30,9 @@ pub const NO_COORDINATOR: i32 = -1;
 #[derive(Clone, Debug)]
 pub(super) struct Producer {
     pub epoch: i16,
-    /// How many consecutive sequences of this epoch, up to the newest, are known to be in the log. Sequences that are
-    /// no longer in the window are included, so that even a very old batch is recognised as a duplicate.
+    /// How many consecutive sequences of this epoch, up to the newest, are known to be in the log. This includes
+    /// sequences of batches that have left the window, so that even a retry of a very old batch is recognised as a
+    /// duplicate.
     pub run: u64,
     pub window: SequenceWindow,
     /// The epoch of the coordinator that ended the producer's last transaction here; [`NO_COORDINATOR`] before the
@@ -41,15 +43,15 @@ pub(super) struct Producer {
     /// The last offset of the producer's last marker or batch without a sequence. `None` if it is unknown, as after a
     /// restart.
     pub last_unsequenced: Option<i64>,
-    /// The value of [`Producers::remembered`] when this producer was added, so that each addition has its own number. A
-    /// producer that is forgotten and comes back gets another number.
+    /// The value of [`Producers::remembered`] when this producer was added. A producer that is forgotten and added
+    /// again gets a larger number.
     pub number: u64,
     /// The offset of the last marker that ended a transaction of this epoch and left the epoch unchanged.
     pub last_marker: Option<i64>,
     /// The timestamp of the producer's last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
-    /// The key of the producer in [`Producers::idle`].
+    /// The producer's key in [`Producers::idle`]; 0 if the producer was never in it.
     pub(super) turn: u64,
 }
 
@@ -97,18 +99,18 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// The batch from which a producer continues. Without this batch, a replay of the log would not restore the producer's
-/// sequence or epoch.
+/// The last batch of a producer, which compaction must keep. Without this batch, a replay of the log would not restore
+/// the producer's sequence or epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
     /// The batch that ends at this offset.
     At(i64),
-    /// Any marker of this epoch, because the producer has written nothing in it.
+    /// Any marker of this epoch. The producer has written nothing else in the epoch.
     MarkerOf(i16),
 }
 
 impl LastBatch {
-    /// Returns true if this is the batch of the producer that ends at `last_offset`.
+    /// Returns true if the producer's batch that ends at `last_offset` is this last batch.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,
@@ -187,8 +189,8 @@ impl Producers {
         }
     }
 
-    /// Takes over the state of a deleted partition of the same name. With its first write here, a producer continues
-    /// from that state. So clients like librdkafka, for which a refused batch is fatal, survive when a topic is
+    /// Takes over the state of a deleted partition of the same name. A producer must continue from that state with its
+    /// first batch here. Clients like librdkafka, for which a refused batch is fatal, can thus go on after a topic was
     /// recreated. Kafka before 4.5 accepts any first sequence instead.
     pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
@@ -199,8 +201,8 @@ impl Producers {
         &self.predecessor
     }
 
-    /// Returns true if a producer that has written nothing here continues from the deleted partition with this batch.
-    /// Also returns true for any batch if that state may be missing and the producer's id is below a known bound.
+    /// Returns true if the producer has written nothing here and may continue with this batch from the deleted
+    /// partition. If its state may be missing and its id is below a known bound, it may continue with any batch.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
@@ -223,8 +225,9 @@ impl Producers {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Takes over from `before` the state of the deleted partition, except for producers that this state knows. The log
-    /// was truncated, so writes that `before` has recorded here are gone.
+    /// Takes over the state of the deleted partition from `before`, which is the state before the log was truncated.
+    /// Producers that the new state knows are left out. Other producers in `before` have lost their batches here, so
+    /// they may continue with any batch.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {
@@ -241,8 +244,8 @@ impl Producers {
         tails
     }
 
-    /// Returns the state for the next partition of this name. If the limit allows it, this includes producers that have
-    /// written nothing here.
+    /// Returns the state for the next partition of this name. It has the producers of this partition. If the limit
+    /// allows it, it also has those of the deleted partition that have written nothing here.
     pub fn tails(&self) -> ProducerTails {
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.tail()));
         let tails = self.tails_to_keep().followed_by(here, self.limit);
@@ -255,9 +258,9 @@ impl Producers {
     /// producer must then begin at 0, or continue from the deleted partition ([`Producers::succeed`]). Otherwise an
     /// unknown producer may begin anywhere, because its state may have expired or been evicted.
     ///
-    /// There is one exception. If the state of the deleted partition has the producer in this epoch, the producer has
-    /// written nothing here, so it must continue from that state. After [`Producers::note_forgotten`], this exception
-    /// no longer applies.
+    /// There is one exception. If the deleted partition's state has the producer in this epoch, the producer must
+    /// continue from that state, because it has written nothing here. After [`Producers::note_forgotten`] this is no
+    /// longer certain, so the exception does not apply.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -276,9 +279,9 @@ impl Producers {
 
     /// Notes a batch that is in the log, after a write or while the log is replayed.
     ///
-    /// The log is the truth, so the batch is never refused. If it has another epoch, or if sequences are missing before
-    /// it, it starts a new series and the remembered batches are dropped. A batch at an offset that was already seen is
-    /// ignored, so a replay may begin before the end of its snapshot.
+    /// The batch is never refused, because it is in the log already. If it has another epoch, or if sequences are
+    /// missing before it, it starts a new series and the remembered batches are dropped. A batch at an offset that was
+    /// already noted is ignored, so a replay may begin before the end of the snapshot.
     ///
     /// `timestamp` is repeated in the response to a retry. `window` is the configured number of batches to remember.
     /// [`Producers::expire`] counts from `now_ms`.
@@ -372,8 +375,8 @@ impl Producers {
         })
     }
 
-    /// Returns the largest window that a producer may still rely on. While a window is about to shrink, this is larger
-    /// than the window that was last granted. [`Producers::restore`] and the replay need this number after a restart.
+    /// Returns the largest window on which a producer may still rely. While a window is about to shrink, this is larger
+    /// than the window that was granted last. After a restart, [`Producers::restore`] and the replay need this number.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
@@ -394,7 +397,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
-    /// Returns true if the batch is older than all remembered batches of its producer's epoch. Such a batch was
+    /// Returns true if the batch has its producer's epoch and is older than all remembered batches. Either it was
     /// written, or its producer has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
         let end = sequence_add(stamp.last_sequence(), 1);
@@ -442,7 +445,7 @@ impl Producers {
     }
 
     /// Returns how many producers the limit has evicted since the start. If it is not 0, retries of these producers may
-    /// have been written twice, and the limit is too low for this partition.
+    /// have been appended a second time, and the limit is too low for this partition.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
@@ -487,7 +490,7 @@ impl Producers {
     pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
-        // The common case: the producer that has appended last appends again, so the order stays the same.
+        // In the common case, the producer that appended last appends again, so the order stays the same.
         if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
             return;
         }

@@ -1,12 +1,12 @@
 //! Batches of a partition that were refused for a temporary reason, and the errors for the batches after them.
 //!
 //! A producer has several batches in flight. If a batch is refused because of the disk, the leader or the replicas, its
-//! client resends it with the same sequence. Later batches may already be in flight, and may arrive when the reason has
-//! passed. They must not get OUT_OF_ORDER_SEQUENCE_NUMBER, because clients would assume that a batch was lost.
+//! client resends it with the same sequence. Later batches are already in flight, and may arrive when the reason no
+//! longer holds. They must not get OUT_OF_ORDER_SEQUENCE_NUMBER, because clients would assume that a batch was lost.
 //! librdkafka then begins a new epoch for all partitions (librdkafka#4953). So a batch after a refused one gets the
-//! same error. Such a batch is also not taken for the first one of an unknown producer.
+//! same error. It also does not count as the first batch of an unknown producer.
 //!
-//! A batch that follows a known producer's writes is appended in any case.
+//! A batch with the next sequence of a known producer is always appended.
 //!
 //! Invariant: at most one refused batch of each producer is remembered, for [`KEPT`]. It is the earliest one of the
 //! producer's newest epoch. A partition has at most [`REFUSED_MAX`] of them.
@@ -19,9 +19,9 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// How long a refused batch is remembered. The batches that its client sent behind it are no longer in flight then,
-/// because clients have timed out by that time (librdkafka's `socket.timeout.ms`). If the same batch is refused again,
-/// the time starts again.
+/// How long a refused batch is remembered. After this time, batches that its client sent after it are no longer in
+/// flight, because the client's requests have timed out (librdkafka's `socket.timeout.ms`). If the same batch is
+/// refused again, the time starts again.
 pub const KEPT: Duration = Duration::from_secs(60);
 
 /// Maximum number of producers of a partition whose refused batches are remembered. Above this limit, the smallest ids
@@ -49,13 +49,13 @@ impl RefusedBatch {
             Ordering::Equal => {
                 (1..HALF_RANGE).contains(&sequence_distance(self.stamp.base_sequence, stamp.base_sequence))
             }
-            // A batch of a later epoch comes after this one, unless it is the first of its epoch. That first batch may
-            // have been refused together with this one.
+            // The first batch of a later epoch does not depend on this one. Later batches of that epoch count as coming
+            // after this one, because the first may have been refused as well.
             Ordering::Greater => stamp.base_sequence != 0,
         }
     }
 
-    /// Returns true if this batch comes after `stamp`.
+    /// Returns true if the refused batch comes after `stamp`.
     fn is_past(&self, stamp: &Stamp) -> bool {
         match stamp.producer_epoch.cmp(&self.stamp.producer_epoch) {
             Ordering::Less => true,
@@ -93,11 +93,11 @@ impl RefusedBatches {
         }
     }
 
-    /// Returns the decision about a batch. `verdict` is what the producer's state alone decides, and `is_known` is true
-    /// if the producer is known.
+    /// Returns the decision about a batch. `verdict` is the decision by the producer's state alone, and `is_known` is
+    /// true if the producer is known.
     pub fn judge(&self, stamp: &Stamp, verdict: Verdict, is_known: bool, now: Duration) -> Verdict {
         let is_certain = match verdict {
-            // An unknown producer may begin with any sequence.
+            // For an unknown producer any first sequence may be appended, so the batch may follow the refused one.
             Verdict::Append => is_known,
             Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) => false,
             Verdict::Duplicate { .. } | Verdict::Refuse(_) => true,
@@ -157,7 +157,7 @@ mod tests {
         refused
     }
 
-    /// A partition that is written, and the batches that it has refused.
+    /// A partition that has records, and the batches that it has refused.
     #[derive(Default)]
     struct Partition {
         producers: Producers,
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(refused.judge(&stamp(3, 9), OUT_OF_ORDER, true, AT + KEPT), BEHIND, "each try of it does");
         refused.forget_old(soon + KEPT);
         assert!(refused.is_empty());
-        // Once `KEPT` has passed, the refused batch no longer counts, so a later one may be recorded in its place.
+        // After `KEPT`, the refused batch no longer counts, so a later batch may be recorded instead.
         refused.note(&stamp(3, 8), STORAGE, AT);
         refused.note(&stamp(3, 9), STORAGE, AT + KEPT);
         assert_eq!(refused.judge(&stamp(3, 10), OUT_OF_ORDER, true, AT + KEPT), BEHIND);
@@ -339,7 +339,7 @@ mod tests {
                         verdict => prop_assert_eq!(verdict, BEHIND),
                     }
                 }
-                // When the client gets the response, it goes back to the oldest unwritten batch. The batches in flight
+                // When the client gets the error, it sends again from the oldest unwritten batch. The batches in flight
                 // still arrive.
                 sent = sent.min(at);
                 let behind: Vec<_> = in_flight.drain(..).collect();

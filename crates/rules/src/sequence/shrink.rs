@@ -1,12 +1,12 @@
-//! Tests a window that becomes smaller before its producer knows. The broker must not forget a batch whose response the
-//! producer does not have yet.
+//! Tests a window that becomes smaller before its producer has been notified. The broker must not forget a batch whose
+//! response the producer does not have yet.
 //!
 //! The producer follows KIP-1269: counted from its oldest unresolved batch, it never sends more batches than the last
 //! window that it knows. The producer learns the window only from responses, which may arrive late or never. If two
 //! responses disagree, the one that the broker made later counts, even if it arrives first.
 //!
-//! A rare case is not covered. A size is configured and reverted between two appends to this partition, and the
-//! producer learns it from another partition or from a retry. If a batch is then forgotten, its retry gets
+//! A rare case is not covered. A larger size is configured and reverted between two appends to this partition, and the
+//! producer gets it in a response of another partition or to a retry. If a batch is then forgotten, its retry gets
 //! DUPLICATE_SEQUENCE_NUMBER. The batch was written once, but its offset is unknown.
 
 use std::collections::BTreeMap;

@@ -4,13 +4,13 @@
 //!
 //! Kafka writes one entry for each producer, with its last batch, so a restart shrinks the window to one. Here every
 //! remembered batch has an entry, oldest first, and a restart restores the whole window. When Kafka reads such a file,
-//! it puts the entries into a map by producer id. The map keeps the last entry of a producer, which is the one that
-//! Kafka would have written.
+//! it puts the entries into a map by producer id. The map keeps the last entry of each producer, which equals the only
+//! one that Kafka itself would write.
 //!
 //! If more consecutive sequences were written than the window has, another entry comes before the producer's batches.
 //! Its `last_offset` is -1, which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and
-//! `offset_delta` is the number of these earlier sequences less one. So batches older than the window are still
-//! recognised after a restart.
+//! `offset_delta` is the number of these earlier sequences less one. So duplicates that are older than the window are
+//! still recognised after a restart.
 //!
 //! If a marker has begun a producer's epoch and the producer has written nothing since then, it has one entry, as in
 //! Kafka. `last_sequence` and `last_offset` are -1, and `offset_delta` is 0.
@@ -72,8 +72,7 @@ impl SnapshotEntry {
         }
     }
 
-    /// Returns true if this is the entry of a producer whose epoch was begun by a marker, and that has written nothing
-    /// since then.
+    /// Returns true if this is the entry of a producer that has written nothing since a marker began its epoch.
     fn is_marker(&self) -> bool {
         self.last_offset == NO_OFFSET
             && self.last_sequence == SnapshotEntry::NO_SEQUENCE
@@ -107,9 +106,9 @@ impl Producers {
     }
 
     /// Restores the state from the entries of a snapshot, in their order. Every producer counts as active at `now_ms`,
-    /// because the timestamp of a batch is whatever its client has chosen. All batches are kept. If a window is larger
-    /// than the configured size, it shrinks as it would without the restart. `window` is the largest window that was
-    /// granted before the restart, because producers may still use it.
+    /// because the timestamp of a batch is chosen by its client and may be wrong. All batches are kept. If a window is
+    /// larger than the configured size, it shrinks as it would without the restart. `window` is the largest window that
+    /// was granted before the restart, because producers may still use it.
     ///
     /// An entry that does not belong to a batch, a marker or a deleted partition is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {

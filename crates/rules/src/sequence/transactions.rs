@@ -1,6 +1,7 @@
-//! The transactions of a partition: which ones are open, which markers end them, and where the stable records end.
+//! The transactions of a partition: the open ones, the markers that end them, and the first unstable offset.
 //!
-//! The log stores the list of aborted transactions in a file of its own, and the coordinator makes the decisions.
+//! The list of aborted transactions is a file beside the log and not here. The coordinator decides on commits and
+//! aborts.
 //!
 //! Invariants: a producer has at most one open transaction. While records are only appended, the first unstable offset
 //! never falls.
@@ -16,7 +17,7 @@ use super::{SequenceRefusal, Stamp};
 
 pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 
-/// A marker with the version of its transaction, which the log does not store.
+/// A marker with its transaction version, which is not stored in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedMarker {
     pub marker: Marker,
@@ -71,7 +72,7 @@ impl AbortedTransaction {
     }
 }
 
-/// The state of a producer's transactions in a partition, as it was known at some moment of a leader epoch.
+/// The knowledge of a partition about a producer's transactions at some moment of a leader epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionsSeen {
     /// How many producers the partition had added to its state by that moment, including forgotten ones.
@@ -96,8 +97,7 @@ pub enum TransactionOfBatch {
 pub(super) struct OpenTransactions {
     /// The producers, by the first offset of their open transactions.
     open: BTreeMap<i64, i64>,
-    /// The offsets of markers that are not replicated, by the first offset of the transaction that each marker has
-    /// ended.
+    /// The offsets of markers that are not replicated yet, by the first offset of the ended transaction.
     unreplicated: BTreeMap<i64, i64>,
 }
 
@@ -304,8 +304,8 @@ impl Producers {
         completed
     }
 
-    /// Returns true if there is a marker at `offset` or later that left the batch's epoch unchanged. For an unknown
-    /// producer, any forgotten marker counts.
+    /// Returns true if the producer has a marker at `offset` or later that left the batch's epoch unchanged. For an
+    /// unknown producer, the newest marker of any forgotten producer counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         match self.by_id.get(&stamp.producer_id) {
             None => self.forgotten_marker >= offset,
@@ -321,8 +321,8 @@ impl Producers {
         self.forgotten_marker = self.forgotten_marker.max(offset.saturating_sub(1));
     }
 
-    /// Notes the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
-    /// marker ends no transaction.
+    /// Notes the epoch of a marker whose batch is empty, because compaction has removed its record after all data of
+    /// its transaction. Such a marker ends no transaction.
     ///
     /// When Kafka starts, it ignores such a marker. Kafka then does not know a producer whose other batches are all
     /// removed.
@@ -343,14 +343,15 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns what is now known of a producer's transactions.
+    /// Returns what the partition now knows of a producer's transactions, for a later call of
+    /// [`Producers::may_have_ended_since`].
     pub fn transactions_seen(&self, producer_id: i64) -> TransactionsSeen {
         let known = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since `seen`, and the producer's epoch does
-    /// not show it. The marker then had the same epoch, or was forgotten together with the producer.
+    /// Returns true if a transaction of the producer may have ended here since `seen` without a change of the
+    /// producer's epoch. Either the marker had the same epoch, or it was forgotten together with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// Minimum number of batches that a window remembers. Every released idempotent client relies on five.
+/// Minimum number of batches that a window remembers. All idempotent clients expect that the broker remembers five.
 pub const WINDOW_MIN: usize = 5;
 
-/// Maximum number of batches that a window remembers, however it is configured. They take 240 kB per producer.
+/// Maximum number of batches that a window remembers, whatever is configured. They take 240 kB per producer.
 pub const WINDOW_MAX: usize = 10_000;
 
 /// An appended batch, in 24 bytes.
@@ -41,7 +41,7 @@ pub(super) struct SequenceWindow {
     size: usize,
     /// The size that was configured at the last append. It is below `size` while the window is about to shrink.
     configured: usize,
-    /// How many appends there were since a smaller size was configured, while the window is about to shrink.
+    /// How many appends there were since a smaller size was configured. Used only until the window shrinks.
     overdue: usize,
 }
 
@@ -74,7 +74,7 @@ impl SequenceWindow {
         self.batches.back()
     }
 
-    /// Returns how many sequences there are from the beginning of the oldest batch to the end of the newest; 0 if there
+    /// Returns the number of sequences from the first one of the oldest batch to the last one of the newest; 0 if there
     /// are no batches.
     pub fn span(&self) -> u64 {
         match (self.oldest(), self.newest()) {
@@ -125,8 +125,8 @@ impl SequenceWindow {
     /// Grows the window at once if a larger size is configured. If the configured size is smaller than the current size
     /// W, the window stays for W more appends and shrinks with the next one.
     ///
-    /// A producer that was granted W may already have sent W batches. To send another, it needs the response to one of
-    /// them, which contains the new grant.
+    /// A producer that was granted W may already have sent W batches. Before it sends another one, it must get the
+    /// response to one of them, which contains the new grant.
     fn resize(&mut self, configured: usize) {
         if configured < self.configured {
             self.overdue = 0;

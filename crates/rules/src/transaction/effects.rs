@@ -1,7 +1,7 @@
 //! The effects of an event on a transactional id, which the broker carries out in order.
 //!
-//! Invariant: no effect waits for an earlier [`Effect::Persist`] in the same list. The outcome of the append is another
-//! event.
+//! Invariant: no effect depends on the outcome of an earlier [`Effect::Persist`] in the same list. The outcome of an
+//! append is an event of its own.
 
 use super::metadata::{ProducerIdAndEpoch, TopicPartition, TransactionMetadata};
 use super::settings::TransactionSettings;
@@ -30,17 +30,17 @@ pub struct Markers {
     pub decision: DecisionId,
     /// The producer id in the markers.
     pub producer_id: i64,
-    /// The epoch in the markers. With TV2 it is higher than that of the transaction's records, by one as a rule.
+    /// The epoch in the markers. With TV2 it is higher than the epoch of the transaction's records, usually by one.
     pub producer_epoch: i16,
     /// True to commit the transaction, false to abort it.
     pub is_commit: bool,
     /// The partitions that need the marker. There is at least one.
     pub partitions: Vec<TopicPartition>,
-    /// The transaction version. The partitions check the epoch by its rules.
+    /// The transaction version, which determines how the partitions check the epoch.
     pub transaction_version: TransactionVersion,
 }
 
-/// An instruction to the broker, as the result of an event.
+/// A single instruction to the broker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Append this state to `__transaction_state`, or a tombstone for None. Call [`super::Transaction::persisted`] when
@@ -55,8 +55,9 @@ pub enum Effect {
     NeedProducerId,
 }
 
-/// The response to a request, with Kafka's error code for the newest version of the API. Below InitProducerId 4,
-/// AddPartitionsToTxn 2, AddOffsetsToTxn 2 and EndTxn 2, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH.
+/// The response to a request, with the error code of the newest version of the API. In versions below InitProducerId 4,
+/// AddPartitionsToTxn 2, AddOffsetsToTxn 2 and EndTxn 2, the broker sends INVALID_PRODUCER_EPOCH instead of
+/// PRODUCER_FENCED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionAnswer {
     /// The response to InitProducerId, with the producer to use from now on.
@@ -64,17 +65,17 @@ pub enum TransactionAnswer {
     /// The response to AddPartitionsToTxn and AddOffsetsToTxn. An error applies to each partition in the request.
     AddPartitions(Result<(), ErrorCode>),
     /// The response to EndTxn. With TV2, it contains the producer of the next transaction. Otherwise it contains None,
-    /// which is -1 and -1 on the wire.
+    /// and the response has -1 for both id and epoch.
     EndTxn(Result<Option<ProducerIdAndEpoch>, ErrorCode>),
 }
 
-/// The circumstances of an event.
+/// The settings and the time of an event, and the list of its effects.
 #[derive(Debug)]
 pub struct Turn<'a> {
     /// The settings, which may change from one event to the next.
     pub settings: &'a TransactionSettings,
-    /// The time in milliseconds, by a clock that only runs forward. The times in records are of the system's clock, so
-    /// the caller converts them ([`TransactionMetadata::shifted`]).
+    /// The time in milliseconds, by a monotonic clock. The times in records are by the system's clock, so the caller
+    /// converts them ([`TransactionMetadata::shifted`]).
     pub now: i64,
     /// The effects so far. The event appends its own to them.
     pub effects: &'a mut Vec<Effect>,

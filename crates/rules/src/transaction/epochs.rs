@@ -1,5 +1,5 @@
-//! Decides on requests: which epoch follows an InitProducerId or EndTxn, and which errors late, repeated or fenced
-//! requests get (KIP-360, KIP-890).
+//! Decides on requests: the epoch after an InitProducerId or EndTxn, and the errors for late, repeated or fenced
+//! requests (KIP-360, KIP-890).
 //!
 //! These are pure functions of the state in force. They follow the methods of `TransactionCoordinator` in Kafka 4.3 one
 //! by one.
@@ -29,13 +29,13 @@ fn persist(next: TransactionMetadata) -> Decision {
 }
 
 /// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if
-/// one was allocated. If [`Decision::Persist`] has a PrepareAbort, the former producer is fenced, and the request must
-/// be decided again after the abort.
+/// one was allocated. If the result is a [`Decision::Persist`] in state PrepareAbort, it fences the former producer.
+/// The request must then be decided again after the abort.
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
 /// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could
-/// end its successor's transaction. Also, a request may have raised the epoch to the last one that a client can get.
-/// Its retry gets this epoch again, where Kafka responds with UNKNOWN_SERVER_ERROR.
+/// end its successor's transaction. The other case is the retry of a request that has raised the epoch to the last one
+/// that a client can get. The retry gets this epoch again, but from Kafka it gets UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -69,7 +69,7 @@ pub(super) fn init(
 }
 
 /// Returns true if `current`, the producer in an InitProducerId, has the producer id of `state`. Also returns true for
-/// the former producer id with its last epoch, which comes from a retry of the request that led to the new id.
+/// the former producer id with its last epoch, because a retry of the request that led to the new id has them.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
     current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
@@ -81,8 +81,8 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     let last_epoch = match request.current {
         None => NO_PRODUCER_EPOCH,
         Some(current) if current.epoch == state.producer_epoch => state.producer_epoch,
-        // This is a retry. No other client has come in between, because its request would have set the last epoch to
-        // -1.
+        // This is a retry. No other client has sent a request in between, because that request would have set the last
+        // epoch to -1.
         Some(current) if current.epoch >= 0 && current.epoch == state.last_producer_epoch => {
             let same = state.initialized(state.producer(), state.last_producer_epoch, timeout_ms, now);
             // The former id stays in the state for the next retry.
@@ -103,8 +103,8 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
 /// Decides how the coordinator itself aborts an ongoing transaction, after a timeout or because of an InitProducerId
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
-/// If the append of the abort fails, nothing is decided, and the old epoch stays in force even with TV1. The next
-/// attempt uses the same new epoch. Kafka keeps the raised epoch in memory instead.
+/// If the append of the abort fails, nothing is decided: the old epoch stays in force even with TV1, and the next
+/// attempt raises it to the same epoch. Kafka would keep the raised epoch in memory.
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -137,12 +137,12 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
     }
 }
 
-/// Decides on partitions that are to be added while no transition is pending (`handleAddPartitionsToTransaction`).
+/// Decides on a request to add partitions, while no transition is pending (`handleAddPartitionsToTransaction`).
 ///
-/// For a client of TV1, known partitions are written again, where Kafka responds at once. The reason is that the
-/// coordinator might have been replaced without noticing. If such a coordinator confirmed a partition at once, a record
-/// of the next transaction could get into a transaction that the new coordinator has already decided. Both transactions
-/// have the same epoch.
+/// If a client of TV1 adds partitions that the transaction already has, the state is written again. Kafka responds at
+/// once. But this coordinator might have been replaced without noticing, and then the write fails. If it confirmed a
+/// partition at once, a record of the client's next transaction could get into one that the new coordinator has already
+/// decided. Both transactions have the same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,
@@ -195,8 +195,8 @@ fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: 
     }
 }
 
-/// Decides on an EndTxn of TV2. If an EndTxn is repeated, it has the previous epoch, or the last epoch of the former
-/// producer id.
+/// Decides on an EndTxn of TV2. A repeated EndTxn has the previous epoch, or the former producer id with its last
+/// epoch.
 fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: Option<i64>, now: i64) -> Decision {
     use TransactionState::*;
     let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;

@@ -1,6 +1,6 @@
 //! The stored state of a transactional id (Kafka's `TransactionMetadata`), and its transitions.
 //!
-//! Which transition a request causes is decided in [`super::epochs`].
+//! [`super::epochs`] decides on the transition that a request causes.
 //!
 //! Invariant: a transition returns the whole next state. The current state stays in force until the next one is
 //! written.
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 
 /// The epoch that stands for "no producer".
 pub const NO_PRODUCER_EPOCH: i16 = -1;
-/// The start time of a transaction that has not begun.
+/// The value of a start time if no transaction has begun.
 pub const NO_TIMESTAMP: i64 = -1;
-/// The value that stands for no timeout (KIP-939). A record that another broker has written can have this value.
+/// The value that stands for no timeout (KIP-939). It can be in a record that a Kafka broker has written.
 pub const NO_TIMEOUT_MS: i32 = i32::MAX;
-/// The last epoch that a client can get. The one after it is reserved for fencing the client.
+/// The last epoch that a client can get. The next epoch is the largest one, and is reserved for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
 /// A partition, with the name of its topic.
@@ -29,7 +29,7 @@ pub struct TopicPartition {
 }
 
 impl TopicPartition {
-    /// Groups partitions by topic, in their order. Adjacent partitions of a topic become one entry.
+    /// Groups adjacent partitions of the same topic into one entry each, without a change of the order.
     pub fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(Text, Vec<i32>)> {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for TopicPartition { topic, partition } in partitions {
@@ -61,30 +61,31 @@ pub fn shifted_time(at_ms: i64, by_ms: i64) -> i64 {
     if at_ms == NO_TIMESTAMP { at_ms } else { at_ms.saturating_add(by_ms) }
 }
 
-/// The whole state of a transactional id. These are the fields of `TransactionLogValue`, and the last epoch, which is
-/// not in any record.
+/// The whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which records do not
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
     pub producer_id: i64,
     /// The producer id before the last transition, or -1.
     pub previous_producer_id: i64,
-    /// The producer id that the client got for its next transaction, while the current one ends; -1 otherwise.
+    /// While a transaction ends whose epochs are used up, the producer id that the client got for its next transaction;
+    /// -1 otherwise.
     pub next_producer_id: i64,
     pub producer_epoch: i16,
-    /// The epoch before the last raise, if the same client may still use it for a retry; -1 otherwise. No record has
-    /// this field, so it is -1 after a load.
+    /// The epoch before it was last raised, if a retry of the same client may have it; -1 otherwise. Records do not
+    /// have this field, so it is -1 after a load.
     pub last_producer_epoch: i16,
     /// The timeout of transactions, in ms.
     pub timeout_ms: i32,
     pub state: TransactionState,
-    /// The partitions of the transaction. In a Prepare state, a running coordinator keeps only those that still need
-    /// their marker.
+    /// The partitions of the transaction. In a Prepare state, the coordinator removes each partition that has its
+    /// marker.
     pub partitions: BTreeSet<TopicPartition>,
     /// When the transaction began, by the clock of [`super::Turn::now`]; -1 if there is none.
     pub start_ms: i64,
     /// When the state last changed, by the same clock.
     pub last_update_ms: i64,
-    /// The client's transaction version at the last change.
+    /// The transaction version in the request that last changed the state.
     pub client_version: TransactionVersion,
 }
 
@@ -93,7 +94,8 @@ impl TransactionMetadata {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }
 
-    /// Returns true if `id` was the producer id before the last transition. Records of version 0 do not have that id.
+    /// Returns true if `id` was the producer id before the last transition. Returns false after a load from a record of
+    /// version 0, which does not have that id.
     pub(super) fn had_producer_id(&self, id: i64) -> bool {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
     }
@@ -108,7 +110,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with its times set to `now` at most. If the clock of the broker that wrote the times is ahead,
+    /// Returns the state with its times limited to `now`. If the clock of the broker that wrote the record was ahead,
     /// the transaction would otherwise outlive its timeout by the difference.
     pub(super) fn begun_by(self, now: i64) -> TransactionMetadata {
         let (start_ms, last_update_ms) = (self.start_ms.min(now), self.last_update_ms.min(now));
@@ -149,7 +151,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns a copy in which only the transaction's state, the partitions and the times differ.
+    /// Returns the next state with this transaction state and these partitions, and with the other fields as they are.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {
@@ -209,13 +211,13 @@ impl TransactionMetadata {
         now: i64,
     ) -> TransactionMetadata {
         let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
-        // If the epoch is already the largest, an abort keeps it, as in Kafka. Only fencing with TV1 or `retired` can
-        // have led to that epoch.
+        // If the epoch is already the largest, the addition saturates and an abort keeps the epoch, as in Kafka. Only
+        // fencing with TV1 or `retired` sets the largest epoch.
         let (epoch, last) = match version.supports_epoch_bump() {
             true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
             false => (self.producer_epoch, self.last_producer_epoch),
         };
-        // If there is no transaction, the abort begins and ends one now.
+        // A client of TV2 can abort although no transaction has begun. Then a transaction begins and ends now.
         let start_ms = if self.state == TransactionState::Ongoing { self.start_ms } else { now };
         TransactionMetadata {
             producer_epoch: epoch,
@@ -228,8 +230,8 @@ impl TransactionMetadata {
     }
 
     /// Returns the state that aborts an ongoing transaction and fences its producer (Kafka's
-    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 raises the epoch as it does at each end of a
-    /// transaction. TV1 raises it only here, and resets the last epoch.
+    /// `prepareFenceProducerEpoch`, then `endTransaction`). With TV2, each end of a transaction raises the epoch. With
+    /// TV1, only this one does, and it resets the last epoch.
     pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
         if version.supports_epoch_bump() {
             return self.decided(false, version, next_producer_id, now);
@@ -241,8 +243,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with a higher epoch than any client has, so that the next InitProducerId allocates another
-    /// producer id. A decision keeps its epoch, because its markers have that epoch.
+    /// Returns the state with the largest epoch, which no client has, so that the next InitProducerId allocates another
+    /// producer id. A Prepare state keeps its epoch, because its markers have that epoch.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,
@@ -250,7 +252,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the producer of the next transaction. A client of TV2 gets it when the current transaction is decided.
+    /// Returns the producer of the next transaction. A client of TV2 gets it in the response to its EndTxn.
     pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
         match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {
             true => ProducerIdAndEpoch { id: self.next_producer_id, epoch: 0 },

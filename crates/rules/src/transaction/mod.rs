@@ -2,8 +2,8 @@
 //! 98, 360, 447, 664, 890, 1228).
 //!
 //! A [`Transaction`] takes an event and the time, and returns [`Effect`]s in order. It has no log and no connections,
-//! and does not know other ids. The broker holds a lock of the id while it passes an event in and carries out the
-//! effects.
+//! and does not know other ids. The broker holds the id's lock while it passes an event in and carries out the effects.
+//! TV1 and TV2 are clients' protocols: that of KIP-98, and that of KIP-890 part 2 (see [`TransactionVersion`]).
 //!
 //! ```
 //! use fullbore_rules::transaction::*;
@@ -40,13 +40,14 @@
 //! assert_eq!(events, 1);
 //! ```
 //!
-//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`]
-//! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
-//! shard.
+//! The broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, and
+//! [`Transaction::time_out`] and [`Transaction::expire`] at Kafka's cleanup intervals. It calls [`Transaction::kill`]
+//! when it no longer leads the shard.
 //!
 //! Invariants: at most one record is in flight. A decision is written before its markers. Before a transaction is
-//! complete, each partition has its marker or is deleted. Each ticket gets exactly one response. It comes at the latest
-//! at the first [`Transaction::tick`] after the deadline, or at the end of the transition that the request has started.
+//! complete, each partition has its marker or is deleted. Each ticket gets exactly one response. A waiting request gets
+//! it at the latest at the first [`Transaction::tick`] after its deadline. A request that has started a transition gets
+//! it at the end of the transition.
 
 mod effects;
 mod epochs;
@@ -80,14 +81,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Transaction {
     coordinator_epoch: i32,
-    /// The state in force, which is written and replicated. `None` if the id is unknown.
+    /// The state in force: the last one that was written and replicated. `None` if the id is unknown.
     state: Option<Arc<TransactionMetadata>>,
     stage: Stage,
     /// How many decisions were made so far, for [`DecisionId`].
     decisions: u64,
-    /// Requests that wait for the end of the stage, in the order of their arrival. There are none in [`Stage::Idle`].
+    /// The requests that wait for the end of the transition, in the order of their arrival. Empty in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True after [`Transaction::load_unsure`], until the record is written that fences the id's clients.
+    /// True after [`Transaction::load_unsure`], until a record that fences the id's clients is written.
     is_unsure: bool,
 }
 
@@ -102,7 +103,8 @@ enum Stage {
     Persisting(Persisting),
     /// The markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the last record could not be appended. The next attempt is at this time, in ms.
+    /// Every marker is written, but the append of the last record of the transaction has failed. The next attempt is at
+    /// this time, in ms.
     Completing(i64),
     /// Another broker coordinates this id. Every request gets this error.
     Gone(ErrorCode),
@@ -188,7 +190,7 @@ impl Transaction {
 
     /// Writes a tombstone for the id if it has had no transaction for `expiration_ms`
     /// (`transactional.id.expiration.ms`). When the tombstone is written, [`Transaction::is_vacant`] becomes true,
-    /// unless a request has arrived before.
+    /// unless a request is waiting.
     pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
         let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
         if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
@@ -322,7 +324,7 @@ impl Transaction {
     }
 }
 
-/// Returns the state that is in force after a record was loaded at `now`; None if the id has expired.
+/// Returns the state in force for a record that is loaded at `now`; None if the record shows that the id has expired.
 fn as_loaded(record: TransactionMetadata, now: i64) -> Option<TransactionMetadata> {
     let record = record.begun_by(now);
     match record.state {
@@ -340,8 +342,8 @@ pub struct TransactionFilter<'a> {
     pub states: &'a [TransactionState],
     /// The producer ids to list. If there are none, all are listed.
     pub producer_ids: &'a [i64],
-    /// Only transactions that have been running for longer than this are listed, in milliseconds. If negative, all are
-    /// listed. An id without a transaction counts as begun at -1.
+    /// The minimum time that a listed transaction has been running, in ms. If negative, all are listed. The start time
+    /// of an id without a transaction is -1, so it counts as running since then.
     pub duration_ms: i64,
 }
 

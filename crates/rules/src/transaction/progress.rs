@@ -1,5 +1,5 @@
-//! The ends of transitions: when an append has ended, a producer id was allocated, or markers were written. The
-//! requests that wait for them continue.
+//! Ends transitions: an append has ended, a producer id was allocated, or markers were written. Afterwards the waiting
+//! requests are decided.
 //!
 //! Invariant: a state is in force only once it is written. Until then, and if the append fails, the former state stays
 //! in force.
@@ -11,15 +11,15 @@ use crate::transaction::requests::Request;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// How long to wait before the last record of a transaction is appended again after a failure, in ms.
+/// How long to wait after a failed append of the last record of a transaction before the next attempt, in ms.
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// Handles the end of the append in flight, when its record is replicated or the append has failed. If the outcome
-    /// is unknown, the append counts as failed, even if its record is replicated later. Then a later record replaces
-    /// it, or the next coordinator continues from it.
+    /// Handles the end of the append in flight: its record is replicated, or the append has failed. An append with an
+    /// unknown outcome counts as failed. If its record is replicated after all, a later record replaces it, or the next
+    /// coordinator continues from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
-        // In any other stage, this broker no longer coordinates the id, and its last append has ended late.
+        // If no append is awaited, this broker no longer coordinates the id, and the append has ended late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
         let requests = std::mem::take(&mut persisting.requests);
         let next = persisting.next.take();
@@ -78,9 +78,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. One append then
-    /// serves all of them. Stops at the first waiting request that cannot share the record, such as one of another
-    /// kind.
+    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions, so that one append
+    /// serves all of them. Stops at the first waiting request that cannot share the record, such as an EndTxn.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -103,8 +102,8 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, because the next one could not be written, and refuses the requests. Another attempt
-    /// is scheduled only for the last record of a transaction that has all its markers.
+    /// Keeps the state in force, because the next one could not be written, and refuses the requests. Schedules another
+    /// attempt only for the last record of a transaction, after all its markers.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,

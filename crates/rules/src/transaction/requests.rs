@@ -1,4 +1,4 @@
-//! The requests of producers for a transactional id, and how they are refused.
+//! The requests of producers for a transactional id, and the error responses to them.
 
 use super::effects::{RequestTicket, TransactionAnswer, Turn};
 use super::metadata::{ProducerIdAndEpoch, TopicPartition};
@@ -31,7 +31,7 @@ impl InitProducerId {
 /// An AddPartitionsToTxn request for a transactional id, or an AddOffsetsToTxn request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddPartitions {
-    /// The producer that the client takes for its own.
+    /// The producer id and epoch that the client considers its own.
     pub producer: ProducerIdAndEpoch,
     /// The partitions to add.
     pub partitions: Vec<TopicPartition>,
@@ -54,14 +54,14 @@ impl AddPartitions {
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know TRANSACTION_ABORTABLE. They treat POLICY_VIOLATION as abortable, because they
-            // do not handle it specially.
+            // Clients of TV1 do not know TRANSACTION_ABORTABLE. POLICY_VIOLATION makes them abort the transaction, like
+            // any error that they do not handle specially.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
 
-    /// Returns the partitions with copies of the topic names. A name that belongs to a request would keep the whole
-    /// frame of the request in memory.
+    /// Returns the partitions with copied topic names. The names in the request are slices of its frame, and would keep
+    /// the whole frame in memory.
     pub(super) fn owned(&self) -> Vec<TopicPartition> {
         let mut topic = Text::default();
         let mut own = |partition: &TopicPartition| {
@@ -77,7 +77,7 @@ impl AddPartitions {
 /// An EndTxn request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndTxn {
-    /// The producer that the client takes for its own.
+    /// The producer id and epoch that the client considers its own.
     pub producer: ProducerIdAndEpoch,
     /// True to commit, false to abort.
     pub is_commit: bool,

@@ -21,8 +21,8 @@ pub enum TransactionState {
     CompleteAbort = 5,
     /// The id has expired. This state is never in a record, because a tombstone is written instead.
     Dead = 6,
-    /// The producer is about to be fenced. This state is never in a record. Kafka has it only during a call, and this
-    /// broker never has it.
+    /// The producer is about to be fenced. This state is never in a record: Kafka uses it only during a call, and this
+    /// broker does not use it.
     PrepareEpochFence = 7,
 }
 
@@ -110,11 +110,12 @@ impl fmt::Display for TransactionState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i16)]
 pub enum TransactionVersion {
-    /// The protocol of KIP-98. Kafka also writes 0 for clients of level 1, which use the same protocol.
+    /// Level 0: the protocol of KIP-98. Kafka also writes 0 for clients of level 1, which use the same protocol.
     V0 = 0,
-    /// The records in `__transaction_state` are flexible. The protocol is that of level 0.
+    /// Level 1: as level 0, but the records in `__transaction_state` are flexible.
     V1 = 1,
-    /// The protocol of KIP-890, part 2. Each end of a transaction raises the epoch, and Produce adds partitions.
+    /// Level 2: the protocol of KIP-890, part 2. Each end of a transaction raises the epoch, and Produce adds
+    /// partitions.
     V2 = 2,
 }
 

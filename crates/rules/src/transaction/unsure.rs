@@ -1,10 +1,10 @@
 //! Fences the clients of ids whose last records may have been lost in a power loss.
 //!
-//! Records after the last one on the disk may be lost. They may be of later transactions, or of later epochs that
-//! clients already have. So no epoch may be assigned again, and no former client may continue. For this, a record gives
-//! each id the largest epoch, so that the next InitProducerId allocates another producer id. An undecided transaction
-//! is aborted by markers with that epoch, which also end later transactions of the producer in the same partitions. A
-//! decision is first carried out in its own epoch.
+//! An id may have had newer records than the last one on the disk. They may be of later transactions, or of later
+//! epochs that clients already have. So no epoch may be assigned again, and no former client may continue. To ensure
+//! this, the coordinator writes a record with the largest epoch for each id, so that the next InitProducerId allocates
+//! another producer id. It aborts an undecided transaction with markers of that epoch, which also end later
+//! transactions of the producer in the same partitions. A decision is first carried out in its own epoch.
 //!
 //! Transactions in partitions that no record lists are not handled here.
 //!
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 impl Transaction {
     /// Creates a state machine from a record that might not be the id's last one, and begins to fence the id's clients.
-    /// [`Transaction::fence_clients`] continues this.
+    /// The caller continues with [`Transaction::fence_clients`].
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record, turn.now).map(|state| Arc::new(state.retired()));

@@ -1,8 +1,8 @@
-//! Builds a record batch in the buffer that it is sent from.
+//! Builds a record batch in the buffer from which it is sent.
 //!
-//! Records are written once, and the space for the header is left free. When the batch is sealed, the header is filled
-//! in and the checksum is computed. Invariant: a producer changes a sealed batch only by [`restamp`], so a retry has
-//! the same bytes as the first attempt.
+//! Each record is written once, after free space for the header. When the batch is sealed, the header is filled in and
+//! the checksum is computed. Invariant: a producer changes a sealed batch only by [`restamp`]. Apart from that, a retry
+//! has the same bytes as the first attempt.
 
 use super::compression::{Level, compress};
 use super::new_record::{Header, NewRecord};
@@ -39,7 +39,7 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Creates an empty batch in `buffer`. The contents of the buffer are dropped, and its capacity is used.
+    /// Creates an empty batch in `buffer`. Drops the contents of the buffer, but keeps its capacity.
     pub fn new(mut buffer: BytesMut, compression: Compression, level: Level) -> Self {
         buffer.clear();
         buffer.put_bytes(0, HEADER_LEN);
@@ -94,8 +94,8 @@ impl BatchBuilder {
         RecordIter::new(&self.buffer[HEADER_LEN..], self.record_count)
     }
 
-    /// Compresses the records, fills in the header and computes the checksum. Returns the batch. If compression has
-    /// moved the records to another buffer, also returns the old buffer for reuse.
+    /// Compresses the records, fills in the header and computes the checksum. Returns the batch. If the batch was
+    /// compressed into another buffer, also returns the old buffer for reuse.
     ///
     /// # Errors
     /// Returns [`BatchError::Decompress`] if the codec fails.
@@ -151,8 +151,8 @@ impl Unsealed {
     }
 }
 
-/// Gives a sealed batch another stamp, and updates the checksum. After an epoch bump, batches that were not written get
-/// new sequences (KIP-360).
+/// Gives a sealed batch another stamp, and updates the checksum. A producer that has raised its epoch gives new
+/// sequences to the batches that were not written (KIP-360).
 pub fn restamp(batch: &mut [u8], stamp: Stamp) {
     put_stamp(batch, stamp);
     seal_crc(batch);
@@ -165,8 +165,8 @@ pub(super) fn put_stamp(header: &mut [u8], stamp: Stamp) {
     header[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
 }
 
-/// Sets the max timestamp of a batch and updates the checksum. The broker does this if the records contradict the
-/// header.
+/// Sets the max timestamp of a batch and updates the checksum. The broker does this if the header does not have the
+/// largest timestamp of the records.
 pub fn set_max_timestamp(batch: &mut [u8], max_timestamp: i64) {
     batch[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
     seal_crc(batch);
@@ -182,8 +182,8 @@ pub(super) fn put_crc(header: &mut [u8], crc: u32) {
     header[CRC_END - 4..CRC_END].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// Returns the whole batches at the start of `bytes`. Stops at a batch that is cut off, as the last one of a fetch may
-/// be.
+/// Returns the whole batches at the start of `bytes`. Stops at a batch that is cut off. The last batch of a fetch may
+/// be cut off.
 pub fn batches(bytes: &Bytes) -> impl Iterator<Item = Result<BatchView<'_>, BatchError>> {
     let mut left: &[u8] = bytes;
     std::iter::from_fn(move || match BatchView::first(left) {

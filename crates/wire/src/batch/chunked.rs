@@ -1,4 +1,4 @@
-//! Builds a record batch in chunks of equal size, so that any free chunk can be used for any batch.
+//! Builds a record batch in chunks of equal size, so that a free chunk can be used for any batch.
 //!
 //! The header and the first records are in the first chunk. A record may extend over several chunks. The chunks come
 //! from the caller's pool. Invariant: a batch that is being filled never allocates, because the caller adds chunks
@@ -32,17 +32,17 @@ pub struct ChunkedBuilder {
 /// A batch that is ready to be sent. Its header is in the first piece.
 #[derive(Debug)]
 pub struct SealedChunks {
-    /// The pieces of the batch in order. None of them is empty.
+    /// The bytes of the batch, in consecutive pieces. None of the pieces is empty.
     pub pieces: Vec<BytesMut>,
-    /// Chunks that have no bytes of the batch.
+    /// The chunks that are not part of the sealed batch, for reuse.
     pub spare: Vec<BytesMut>,
-    /// True if the batch was compressed. The pieces are then memory of the codec and not chunks of the batch.
+    /// True if the batch was compressed. The pieces are then new memory and not chunks from the pool.
     pub is_compressed: bool,
 }
 
 impl ChunkedBuilder {
-    /// Creates an empty batch. Its first chunk must have at least [`HEADER_LEN`] bytes. The contents of the chunk are
-    /// dropped.
+    /// Creates an empty batch. The capacity of its first chunk must be at least [`HEADER_LEN`]. The contents of the
+    /// chunk are dropped.
     pub fn new(mut first: BytesMut, compression: Compression, level: Level) -> Self {
         first.clear();
         first.put_bytes(0, HEADER_LEN);
@@ -129,7 +129,8 @@ impl ChunkedBuilder {
         &mut self.chunks[at]
     }
 
-    /// Continues in the next empty chunk. If the caller has added too few, allocates a new one with `least` bytes.
+    /// Begins to fill the next empty chunk. If there is none, because the caller has added too few, allocates one of
+    /// `least` bytes.
     fn turn_over(&mut self, least: usize) {
         let next = match self.spare.pop() {
             Some(next) => {
@@ -164,8 +165,8 @@ impl ChunkedBuilder {
         Ok(SealedChunks { pieces: self.chunks, spare: self.spare, is_compressed })
     }
 
-    /// Returns a buffer with free space for a header and then the compressed records. Codecs need their input in one
-    /// piece.
+    /// Returns a buffer with free space for a header, followed by the compressed records. Codecs need their input in
+    /// one piece, so several chunks are first copied together.
     fn compressed(&self) -> Result<BytesMut, BatchError> {
         let size = self.size();
         let mut out = BytesMut::with_capacity(HEADER_LEN + size / 2);
@@ -176,8 +177,8 @@ impl ChunkedBuilder {
             let records = self.chunks.concat();
             compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
         }
-        // The records are stored until the broker has acknowledged them. If the buffer is much too large, they are
-        // copied into one that fits.
+        // The buffer is stored until the broker has acknowledged the batch. So if more than half of it is unused, the
+        // records are copied into one that fits.
         Ok(if out.capacity() > 2 * out.len() { BytesMut::from(&out[..]) } else { out })
     }
 }

@@ -13,10 +13,10 @@ use bytes::{BufMut, BytesMut};
 /// Bit 6 of the attributes. If it is set, the base timestamp is the time from which a cleaning can remove tombstones of
 /// the batch (KIP-534).
 const DELETE_HORIZON: i16 = 0x40;
-/// Bits 0-2 of the attributes, which are the codec.
+/// Bits 0-2 of the attributes: the codec.
 const CODEC: i16 = 0x07;
 
-/// A record, together with its encoded bytes.
+/// A record with its encoded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
     /// The record's offset minus the batch's base offset.
@@ -34,14 +34,14 @@ pub struct RawRecord<'a> {
 }
 
 impl RawRecord<'_> {
-    /// Returns the record's own timestamp, in milliseconds.
+    /// Returns the record's own timestamp in milliseconds, even if the batch has LogAppendTime.
     pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
         batch.base_timestamp().wrapping_add(self.timestamp_delta)
     }
 }
 
-/// An iterator over the records of an uncompressed payload. Offset deltas ascend and stay within the batch. There may
-/// be gaps, which compaction leaves.
+/// An iterator over the records of an uncompressed payload. Checks that offset deltas ascend and stay within the batch.
+/// They may have gaps, because compaction removes records.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     left: i32,
@@ -121,7 +121,7 @@ impl BatchView<'_> {
 /// same. `horizon_ms` is the time from which a cleaning can remove the batch's tombstones.
 ///
 /// # Errors
-/// Returns [`BatchError::Compression`] if the codec does not exist, and [`BatchError::Decompress`] if it fails.
+/// Returns [`BatchError::Compression`] if the codec does not exist, and [`BatchError::Decompress`] if the codec fails.
 pub fn retain(
     batch: &BatchView<'_>,
     kept: &[RawRecord<'_>],
@@ -154,7 +154,7 @@ pub fn retain(
     Ok(())
 }
 
-/// Appends the batch to `out` without any records, so that only its offsets and sequences remain.
+/// Appends the batch to `out` without any records. The header with the batch's offsets and sequences remains.
 pub fn retain_empty(batch: &BatchView<'_>, out: &mut BytesMut) {
     const NO_TIMESTAMP: i64 = -1;
     let start = out.len();

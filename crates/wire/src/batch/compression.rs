@@ -1,4 +1,4 @@
-//! Compresses and decompresses the records of a batch. The size that a compressed block claims is not trusted, so the
+//! Compresses and decompresses the records of a batch. The size that a compressed block claims may be false, so the
 //! output is limited while it is written.
 
 use super::decompressing::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
@@ -14,8 +14,8 @@ pub type Level = Option<i32>;
 /// Size of a block in Java's snappy stream before compression, in bytes.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// The first bytes of the LZ4 frames that Kafka writes. They have the magic, the flags for independent blocks of 64 KiB
-/// without checksums, and the checksum of this header.
+/// The first bytes of the LZ4 frames that Kafka writes: the magic, the flags for independent blocks of 64 KiB without
+/// checksums, and the checksum of this header.
 const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
 /// Size of a block in an LZ4 frame before compression, in bytes.
 const LZ4_BLOCK: usize = 64 * 1024;
@@ -58,17 +58,17 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
     Ok(())
 }
 
-/// Maximum memory of a zstd context that is kept for the next batch, in bytes. A context has less than 4 MiB at level
+/// Maximum memory of a zstd context that is kept for the next batch, in bytes. A context takes less than 4 MiB at level
 /// 3, and up to 700 MB at level 22.
 const ZSTD_KEPT_MAX: usize = 8 << 20;
 
 thread_local! {
-    /// The context of the last batch. To create one takes longer than to compress a batch of 4 KiB.
+    /// The context of the last batch, for reuse: to create a context takes longer than to compress a batch of 4 KiB.
     static ZSTD: Cell<Option<CCtx<'static>>> = const { Cell::new(None) };
 }
 
-/// Writes a zstd frame. The input is compressed in a single call, so the context has only the memory that this input
-/// needs.
+/// Writes a zstd frame. The input is compressed in a single call, so the context allocates only the memory that this
+/// input needs.
 fn zstd_frame(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let mut context = ZSTD.take().or_else(CCtx::try_create).ok_or(BatchError::Decompress)?;
     context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| BatchError::Decompress)?;
@@ -118,7 +118,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// Decompresses a batch that a client has sent to the broker, as [`decompress`] does. Refuses LZ4 frames that some
+/// Decompresses a batch that a client has sent to the broker. Unlike [`decompress`], refuses LZ4 frames that some
 /// consumers could not read.
 ///
 /// # Errors
@@ -146,8 +146,9 @@ fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
     if out.len() > max { Err(BatchError::TooLarge(max)) } else { Ok(out.into()) }
 }
 
-/// Decompresses in a single call, into a buffer that doubles until the records fit. A stream would need a window of the
-/// size that the frame claims. At level 22 this is 128 MiB, for a few bytes from an unknown client.
+/// Decompresses in a single call, into a buffer that doubles until the records fit. A streaming decoder would allocate
+/// a window of the size that the frame claims. This can be 128 MiB, as at level 22, for a few bytes from an unknown
+/// client.
 fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     /// The error that zstd returns for `dstSize_tooSmall`. zstd_errors.h promises to keep this number.
     const OUTPUT_FULL: usize = 0usize.wrapping_sub(70);
@@ -166,7 +167,7 @@ fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     }
 }
 
-/// Compresses with Java's framing of snappy, which has a header and then blocks with big-endian lengths.
+/// Compresses with Java's framing of snappy: a header, and then blocks with big-endian lengths.
 fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let mut encoder = snap::raw::Encoder::new();
     out.put_slice(&XERIAL_HEADER);
@@ -180,7 +181,7 @@ fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     Ok(())
 }
 
-/// Decompresses snappy with Java's framing, and the bare block that other clients send.
+/// Decompresses snappy, either with Java's framing or as the bare block that other clients send.
 fn unsnappy(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     let mut out = Vec::new();
     for block in blocks(input) {

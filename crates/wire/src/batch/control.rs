@@ -1,8 +1,8 @@
-//! Control batches, which hold the markers that end transactions in a partition.
+//! Control batches. Those of a partition contain the markers that end transactions.
 //!
 //! A control batch has one record. Its key is a version and a type, in 16 bits each. The value of a marker is a version
-//! in 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads every
-//! later version as version 0. The values of KRaft's control records are not read here.
+//! in 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads later
+//! versions as if they were version 0. The values of KRaft's control records are not read here.
 //!
 //! Source: `ControlRecordType`, `EndTransactionMarker` and `MemoryRecords.withEndTransactionMarker` of Kafka 4.3.
 //!
@@ -81,7 +81,7 @@ impl ControlType {
         first_record(batch)?.map(|record| ControlType::parse(record.key.unwrap_or_default())).transpose()
     }
 
-    /// Reads the key of a record. Bytes after the type are ignored, as in Kafka.
+    /// Reads the type in the key of a record. Bytes after the type are ignored, as in Kafka.
     fn parse(key: &[u8]) -> Result<ControlType, ControlError> {
         let [v0, v1, t0, t1, ..] = *key else { return Err(ControlError::Key(key.len())) };
         match i16::from_be_bytes([v0, v1]) {
@@ -92,7 +92,7 @@ impl ControlType {
 }
 
 impl fmt::Display for ControlType {
-    /// Writes the name that Kafka gives the type.
+    /// Formats the type as Kafka's name for it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ControlType::Abort => "ABORT",

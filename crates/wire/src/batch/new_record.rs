@@ -15,7 +15,8 @@ pub struct Header<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Maximum size of a record before its value if it has no key, in bytes. These are five integers and the attributes.
+/// Maximum size in bytes of the part of a record before its value, if it has no key. This part has five integers and
+/// the attributes.
 pub(super) const HEAD_MAX: usize = 4 * LEN32_MAX + 1 + LEN_MAX;
 
 /// Returns the size of a record after its length prefix, in bytes.
@@ -53,7 +54,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) headers: &'a [Header<'a>],
 }
 
-/// A buffer for the bytes of a record. It must have room for all of them.
+/// A buffer for the bytes of a record, with room for all of them.
 pub(super) trait RecordSink {
     /// Appends the first `len` bytes of `head`.
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize);
@@ -62,8 +63,8 @@ pub(super) trait RecordSink {
 }
 
 impl RecordSink for BytesMut {
-    /// Copies all of `head` if there is room, since a copy of a fixed size takes only two moves. Later bytes overwrite
-    /// what is after `len`.
+    /// Copies all of `head` if there is room, and then cuts the buffer after `len` bytes. A copy of a fixed size takes
+    /// only two instructions.
     #[inline]
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize) {
         let end = self.len() + len;

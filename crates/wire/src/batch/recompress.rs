@@ -1,15 +1,15 @@
 //! Compresses a batch with another codec, for topics that have their own `compression.type`.
 //!
-//! The batch is not checked, and the records that are passed in must be those of the batch. Invariant: the bytes of the
+//! The batch is not checked, and the payload that is passed in must be that of the batch. Invariant: the bytes of the
 //! records do not change. In the header, only the length, the checksum, the attributes and the largest timestamp
-//! change. The caller has read that timestamp in the records.
+//! change. The caller passes the largest timestamp that it has read in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// The attributes that are kept: the source of the timestamps, and whether the batch is in a transaction. Kafka drops
-/// the others as well, because clients have no use for them.
+/// The attributes that are kept: the source of the timestamps, and whether the batch is in a transaction. As in Kafka,
+/// the others are dropped, because clients do not use them.
 const KEPT: i16 = 0x18;
 
 /// Returns the batch compressed with `codec` at `level`. `payload` has its records without compression.

@@ -57,8 +57,8 @@ impl Headers<'_> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    /// A key and a value. By Kafka's protocol a key is text. But no broker checks this, and some clients write other
-    /// bytes.
+    /// A key and a value. In Kafka's protocol, a header key is text. But no broker checks this, and some clients write
+    /// other bytes.
     type Item = (&'a [u8], Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {

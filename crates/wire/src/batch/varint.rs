@@ -1,6 +1,6 @@
-//! Zigzag variable-length integers as they are used in records. Tagged fields use unsigned ones instead.
+//! Zigzag variable-length integers, which records contain. Tagged fields contain unsigned ones instead.
 
-/// Maximum size of a 64-bit integer in bytes. Each byte has seven of its bits.
+/// Maximum size of a 64-bit integer in bytes. Each byte has seven bits of the integer.
 pub const LEN_MAX: usize = 10;
 /// Maximum size of a 32-bit integer in bytes.
 pub const LEN32_MAX: usize = 5;
@@ -30,7 +30,7 @@ pub fn put(out: &mut [u8], value: i64) -> usize {
     at + 1
 }
 
-/// Reads a value from the front of `bytes` and moves past it. Returns `None` if there is no valid value.
+/// Reads a value at the start of `bytes`, and removes it from `bytes`. Returns `None` if there is no valid value.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     let (&first, rest) = bytes.split_first()?;
@@ -49,8 +49,8 @@ pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     None
 }
 
-/// Reads a value from the front of `bytes` and moves past it. Returns `None` if there is no valid value, or if it does
-/// not fit into 32 bits.
+/// Reads a value at the start of `bytes`, and removes it from `bytes`. Returns `None` if there is no valid value, or if
+/// it does not fit into 32 bits.
 #[inline]
 pub fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
     i32::try_from(take(bytes)?).ok()

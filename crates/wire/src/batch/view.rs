@@ -22,10 +22,10 @@ pub enum BatchError {
     /// The bytes end before the end of the batch.
     #[error("the batch is cut short")]
     Truncated,
-    /// No batch can have this length.
+    /// The length in the header is one that no batch can have.
     #[error("batch length {0} is not valid")]
     Length(i32),
-    /// The magic is 0 or 1, which no broker accepts since Kafka 4.0, or does not exist.
+    /// The magic is not 2. Since Kafka 4.0, no broker accepts the older magics 0 and 1.
     #[error("magic {0} is not supported")]
     Magic(i8),
     /// The checksum does not match.
@@ -51,7 +51,8 @@ pub enum BatchError {
     /// The compressed data is not valid for the codec.
     #[error("records do not decompress: {0}")]
     Malformed(&'static str),
-    /// A block or a window is too large to decompress the batch piece by piece. Contains the maximum size in bytes.
+    /// A block or a window is too large to decompress the batch piece by piece. Contains the largest allowed size in
+    /// bytes.
     #[error("records need more than {0} bytes of memory at once when decompressed")]
     Memory(usize),
 }
@@ -87,7 +88,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Computes the CRC-32C of bytes that are in pieces.
+/// Computes the CRC-32C of bytes that are divided into pieces.
 pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(first);
@@ -114,8 +115,8 @@ impl<'a> BatchView<'a> {
         Ok(BatchView(&bytes[..len]))
     }
 
-    /// Returns the length of the whole batch that begins with `header`. At least 17 bytes are needed, to include the
-    /// magic.
+    /// Returns the length of the whole batch that begins with `header`. `header` needs at least 17 bytes, so that it
+    /// includes the magic.
     ///
     /// # Errors
     /// Fails like [`BatchView::first`].
@@ -207,7 +208,7 @@ impl<'a> BatchView<'a> {
     pub fn is_control(&self) -> bool {
         self.attributes() & CONTROL != 0
     }
-    /// Returns where the timestamps come from.
+    /// Returns the source of the timestamps: the producer or the broker.
     pub fn timestamp_type(&self) -> TimestampType {
         if self.attributes() & 0x08 == 0 { TimestampType::CreateTime } else { TimestampType::LogAppendTime }
     }

@@ -3,7 +3,8 @@
 //! or a transactional id.
 //!
 //! A key begins with the record's type in 16 bits, and a value with its version in 16 bits. A key without a value is a
-//! tombstone. The types of the two topics are unrelated. The batches that contain the records are in [`crate::batch`].
+//! tombstone. The numbers of the types have different meanings in the two topics. The batches that contain the records
+//! are in [`crate::batch`].
 
 mod offsets;
 mod partition;
@@ -18,10 +19,10 @@ use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use bytes::Bytes;
 
-/// The form of the first 16 bits of a key or a value. It does not depend on the version of the rest.
+/// The form of the first 16 bits of a key or a value, which is the same for all versions.
 const HEAD: Version = Version { number: 0, flexible: false };
 
-/// Writes a message after the 16 bits of its type or version.
+/// Writes the 16 bits of a type or version, and then the message.
 ///
 /// # Errors
 /// Returns [`EncodeError`] if a field is too long.

@@ -1,7 +1,7 @@
 //! Committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //!
 //! Records of all other types, such as those of Kafka's own groups, are read as [`CoordinatorRecord::Unknown`] and
-//! skipped, as Kafka's loader skips unknown types. The meaning of a record for its group is decided elsewhere.
+//! skipped, as Kafka's loader skips unknown types. The effect of a record on its group is decided elsewhere.
 //!
 //! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
 //! are the same fields under type 0), `GroupCoordinatorRecordSerde` and `GroupCoordinatorRecordHelpers` of Kafka 4.3.
@@ -47,9 +47,9 @@ message! {
 }
 
 impl OffsetCommitKey {
-    /// The type that the key begins with.
+    /// The record type at the beginning of the key.
     pub const TYPE: i16 = 1;
-    /// The type that the first brokers used for a key with the same fields.
+    /// The record type that the first versions of Kafka used for a key with the same fields.
     const LEGACY_TYPE: i16 = 0;
     /// The version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
@@ -59,7 +59,7 @@ impl OffsetCommitValue {
     /// The versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=4;
 
-    /// Returns version `number`, with the form that its fields have.
+    /// Returns version `number` with its form: flexible or not.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 4 }
     }

@@ -1,7 +1,7 @@
 //! Transactional ids in `__transaction_state`, as Kafka's transaction coordinator writes them.
 //!
-//! Every record has the whole state of an id. If the type or the version of a value is unknown, the record is skipped,
-//! as Kafka's loader does. The meaning of the states is decided elsewhere.
+//! Every record has the whole state of an id. A record of an unknown type is read as unknown, and so is a value of an
+//! unknown version. Kafka's loader skips such records. The meaning of the states is decided elsewhere.
 //!
 //! Source: TransactionLogKey.json, TransactionLogValue.json, `TransactionLog` and `TransactionState` of Kafka 4.3.
 //!
@@ -59,7 +59,7 @@ message! {
 }
 
 impl TransactionLogKey {
-    /// The type that the key begins with.
+    /// The record type at the beginning of the key.
     pub const TYPE: i16 = 0;
     /// The version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
@@ -69,12 +69,12 @@ impl TransactionLogValue {
     /// The versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=1;
 
-    /// Returns version `number`, with the form that its fields have.
+    /// Returns version `number` with its form: flexible or not.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 1 }
     }
 
-    /// Returns the version that Kafka writes at this level of the feature `transaction.version`
+    /// Returns the version in which Kafka writes values at this level of the feature `transaction.version`
     /// (`TransactionVersion.transactionLogValueVersion`).
     pub fn version_at(transaction_version: i16) -> i16 {
         i16::from(transaction_version >= 1)
@@ -140,7 +140,7 @@ impl TransactionLogRecord {
     }
 }
 
-/// Puts the 16 bits of a type or version before bytes.
+/// Returns the 16 bits of a type or version, followed by `bytes`.
 fn behind(begins: i16, rest: &[u8]) -> Bytes {
     [&begins.to_be_bytes()[..], rest].concat().into()
 }

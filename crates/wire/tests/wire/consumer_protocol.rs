@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use proptest::prelude::*;
 use std::fmt::Debug;
 
-/// Returns a random message after its version.
+/// Returns a version and a random message of this version.
 fn random<T: Embedded>(number: i16, dice: &mut Dice) -> Bytes {
     let message = Schema::of::<T>(Version { number, flexible: false }).message(dice);
     with_version(number, &message)
@@ -41,7 +41,7 @@ fn comes_back<T: Embedded + Debug + PartialEq, O: Encodable + Decodable>(seed: u
     }
 }
 
-/// Checks that nothing panics, and that a message which can be decoded survives its own encoding.
+/// Checks that decoding does not panic, and that a decoded message is equal after it is encoded and decoded again.
 fn decodes_to_a_fixed_point<T: Embedded + Debug + PartialEq>(bytes: Bytes) {
     if let Ok((version, message)) = decode::<T>(bytes) {
         let version = version.min(*VERSIONS.end());

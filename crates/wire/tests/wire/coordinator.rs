@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const GOLDEN: &str = include_str!("coordinator.golden");
 const ID: Uuid = Uuid(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210u128.to_be_bytes());
 
-/// Returns a message in any version, after the 16 bits of its type or version.
+/// Returns the 16 bits of a type or version, and then a message encoded in any version.
 pub fn encode<T: Codec>(message: &T, begins: i16, version: Version) -> Bytes {
     let mut writer = Writer::with_capacity(64);
     message.encode(&mut writer, version).expect("what was decoded can be encoded");
@@ -154,7 +154,7 @@ fn expected() -> BTreeMap<String, CoordinatorRecord> {
     records
 }
 
-/// Returns the lines of a kind. The kind is left out, and the rest is split into three parts.
+/// Returns the lines that begin with this kind. The rest of each line is split into three parts.
 fn golden(kind: &str) -> impl Iterator<Item = [&'static str; 3]> {
     let lines = GOLDEN.lines().filter_map(move |line| line.strip_prefix(kind));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}")))

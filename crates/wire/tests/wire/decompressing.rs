@@ -30,7 +30,7 @@ fn payload(batch: &[u8]) -> &[u8] {
     BatchView::first(batch).expect("whole").payload()
 }
 
-/// Returns the batch with `payload` instead of its own, and with this codec in its header.
+/// Returns the batch with `payload` instead of its own payload, and with this codec in its header.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);

@@ -2,7 +2,7 @@
 //! little.
 //!
 //! Unlike libFuzzer, this is not guided by coverage. `FULLBORE_FUZZ_RUNS` sets the number of inputs for each target. If
-//! an input fails, it is printed with the `FULLBORE_FUZZ_SEED` that makes it the first one.
+//! an input fails, it is printed with a `FULLBORE_FUZZ_SEED`, by which a run begins with this input.
 
 use crate::mutate::mutate;
 use crate::records::{key, transaction_key, transaction_value, value};
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Runs a target with inputs from `make`, each of which is changed in up to eight places.
+/// Runs a target with inputs from `make`, with up to eight changes to each of them.
 fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     let first = variable("FULLBORE_FUZZ_SEED");
     let first = first.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64);
@@ -39,7 +39,7 @@ fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     }
 }
 
-/// Returns a message after two bytes that choose the API and the version.
+/// Returns two bytes that select an API and a version, and then a message.
 fn message(side: Side, dice: &mut Dice) -> Vec<u8> {
     let index = dice.below(ApiKey::ALL.len());
     let key = ApiKey::ALL[index];
@@ -95,7 +95,7 @@ fn marker(dice: &mut Dice) -> BytesMut {
     batch
 }
 
-/// Changes a bit in every other batch before the checksum is computed, so the checksum does not reveal the change.
+/// Changes a bit in every other batch and then updates the checksum, so that the checksum does not reveal the change.
 fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     if dice.below(2) == 0 {
         let at = 21 + dice.below(batch.len() - 21);

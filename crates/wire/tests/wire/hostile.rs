@@ -123,7 +123,7 @@ fn every_message_cut_short_or_too_long_is_refused() {
     }
 }
 
-/// Checks that a message which can be decoded survives its own encoding.
+/// Checks that a message that can be decoded is equal after it is encoded and decoded again.
 fn decodes_to_a_fixed_point(key: ApiKey, side: Side, version: Version, bytes: Bytes) {
     if let Ok(once) = recode(key, side, version, bytes) {
         let twice = recode(key, side, version, once.bytes).expect("our own bytes");

@@ -1,8 +1,9 @@
-//! Small changes to valid bytes. They reach deeper into the code than random bytes do.
+//! Small changes to valid bytes. The decoder reads further into such bytes than into random ones before it fails.
 
 use super::schema::Dice;
 
-/// Changes, adds or removes one byte. Sometimes it changes more, with a cut, a repeated piece or a huge count.
+/// Changes, adds or removes one byte. Sometimes cuts the bytes, repeats a range of them, or writes a huge count
+/// instead.
 pub fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     let at = dice.below(bytes.len() + 1);
     let Some(byte) = bytes.get_mut(at) else { return bytes.push(dice.below(256) as u8) };

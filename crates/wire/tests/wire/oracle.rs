@@ -1,4 +1,5 @@
-//! The crate `kafka-protocol` reads our bytes and writes bytes that we read, in every version that both know.
+//! Compares our codec with the crate `kafka-protocol`, the oracle: each reads the bytes of the other, in every version
+//! that both have.
 
 use crate::recode::recode;
 use crate::schema::{Dice, Schema, Side, every_message};
@@ -49,7 +50,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::DescribeLogDirs, "setasidebytes"),
     (ApiKey::DescribeLogDirs, "isrefused"),
     (ApiKey::DeleteGroups, "errormessage"),
-    // This API has no flexible version.
+    // OffsetDelete has no flexible version, so the oracle's structs have no field for unknown tagged fields.
     (ApiKey::OffsetDelete, "tagged"),
 ];
 

@@ -1,4 +1,5 @@
-//! The bytes of Produce 14, written by hand after the two revisions of KIP-1269 and after Fullbore's own tags.
+//! Tests of the bytes of Produce 14. The expected bytes are written by hand, by both revisions of KIP-1269 and with
+//! Fullbore's own tags.
 
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, decode_response, encode_request, encode_response};
@@ -23,8 +24,8 @@ fn response(of_broker: i32, of_topic: i32) -> ProduceResponse {
     ProduceResponse { responses: vec![topic], max_idempotence_batches_to_retain: of_broker, ..Default::default() }
 }
 
-/// A response with correlation id 7, header tags, one topic with one partition, and throttle time 0. The tags are
-/// passed in.
+/// A response with correlation id 7, header tags, one topic with one partition, and throttle time 0. The caller passes
+/// the bytes of the tags.
 fn expected(topic_tags: &[u8], tags: &[u8]) -> Vec<u8> {
     let partition: &[u8] = &[
         0, 0, 0, 2, // index

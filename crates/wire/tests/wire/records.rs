@@ -4,7 +4,7 @@ use super::schema::{Dice, Schema};
 use bytes::Bytes;
 use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, TransactionLogKey, TransactionLogValue};
 
-/// Puts the 16 bits of a type or version before bytes.
+/// Returns the 16 bits of a type or version, followed by `bytes`.
 pub fn behind(begins: i16, message: &[u8]) -> Bytes {
     [&begins.to_be_bytes()[..], message].concat().into()
 }

@@ -1,4 +1,4 @@
-//! Every message of every version must keep every byte when it is decoded and encoded.
+//! Tests that every message in every version has the same bytes after it is decoded and encoded.
 
 use crate::recode::{flat, recode};
 use crate::schema::{Dice, Schema, every_message};

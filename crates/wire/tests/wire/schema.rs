@@ -1,5 +1,5 @@
-//! Makes random valid messages as bytes, using only the declarations. It is a second encoder, written from KIP-482 and
-//! the protocol guide, and does not use the crate's own.
+//! Makes random valid messages as bytes, using only the declarations. This is a second encoder, which was written from
+//! KIP-482 and the protocol guide, and does not use the encoder of the crate.
 //!
 //! Invariant: the bytes are canonical, so decoding and encoding them must give the same bytes.
 
@@ -76,8 +76,8 @@ impl Schema {
     }
 
     /// Returns a message that ends inside an array, followed by `filler` bytes. The array claims as many elements as
-    /// fit into `filler` bytes, and so do the arrays around it. The dice choose the arrays. If the innermost struct
-    /// ends with tagged fields, these make the same claim.
+    /// fit into `filler` bytes, and so do the arrays around it. The dice choose the arrays. The innermost struct claims
+    /// too many tagged fields as well, if it is flexible.
     pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.claim(&self.structs[0], filler);
@@ -142,8 +142,8 @@ impl Message<'_> {
     }
 
     /// Writes the smallest possible struct up to an array with a false claim, and the first element of that array. If
-    /// the dice choose no array, writes the whole struct, and a flexible struct then claims too many tagged fields.
-    /// Returns true if there is a claim.
+    /// the dice choose no array, writes the whole struct. A flexible struct then claims too many tagged fields. Returns
+    /// true if a claim was written.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");
@@ -218,8 +218,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes 0, 1, -1, the largest, the smallest or a random number. In a tagged field, it never writes a number that
-    /// a declaration has as its default.
+    /// Writes 0, 1, -1, the largest, the smallest or a random number. In a tagged field, leaves out the numbers that
+    /// are defaults in declarations.
     fn number(&mut self, bytes: usize) {
         let random = u128::from(self.dice.next()) << 64 | u128::from(self.dice.next());
         let value = match self.dice.below(6) {

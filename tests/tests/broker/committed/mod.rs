@@ -25,7 +25,7 @@ const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
 const COMMIT: i16 = 9;
 const FETCH: i16 = 9;
 
-/// How long Apache Kafka (`FULLBORE_TEST_PEER`) may take for a deletion. It responds before the offsets are deleted.
+/// How long Apache Kafka (`FULLBORE_TEST_PEER`) may take to delete offsets after its response.
 const DONE_MAX: Duration = Duration::from_secs(30);
 
 /// Returns a name that no other test uses. A peer keeps its groups between tests.
@@ -67,7 +67,7 @@ fn commit(client: &mut Client, group: &str, name: &str, offset: i64) -> ErrorCod
     commit_as(client, group, name, offset, Member::none())
 }
 
-/// The member that commits, or no member.
+/// The member that commits. Without an id, the commit is that of no member.
 #[derive(Clone)]
 struct Member {
     id: Text,

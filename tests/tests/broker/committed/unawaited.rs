@@ -59,14 +59,13 @@ fn a_commit_is_written_although_its_client_disconnects() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // The client has disconnected, but the broker must still write the commit. The wait below only fetches the
-        // offset, which causes no write.
+        // The client has disconnected, but the broker must still write the commit. The wait below is not the cause of a
+        // write, because it only fetches the offset.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }
 
-/// Each of five clients sends a fetch that gets no response for a long time. After it the client sends more commits
-/// than the broker queues.
+/// Each of five clients sends a long poll, and after it more commits than the broker queues.
 #[test]
 fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
@@ -82,7 +81,7 @@ fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The long poll ends with a response, so the commits behind the poll get their responses, too.
+            // When the long poll gets its response, the commits after it get theirs, too.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);

@@ -30,9 +30,9 @@ use model::{Control, Log};
 
 const TOPICS: [&str; 2] = ["early", "other"];
 const PARTITIONS: i32 = 2;
-/// A topic that is created while other requests are under way.
+/// A topic that is created concurrently with other requests.
 const LATE: &str = "late";
-/// Settings with which segments have a few batches, and each batch except the first has an index entry.
+/// Settings with which a segment has only a few batches, and an index entry for each of them except the first.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
 /// Maximum number of transactions that damage in the last 4 KiB of the write-ahead log can lose. Each transaction has
 /// at least one frame, and a frame is slightly longer than 4 KiB.
@@ -66,7 +66,8 @@ struct Written {
 impl Written {
     fn new(client: &mut Client) -> Written {
         let mut control = Control::default();
-        // The topic of the groups is created first, so that the tail of the write-ahead log does not contain it.
+        // Creates the topic of the groups first, so that the damaged tail of the write-ahead log does not contain its
+        // creation.
         client.call(&FindCoordinatorRequest { key: "group 0".into(), ..Default::default() }, 3);
         TOPICS.iter().for_each(|topic| control.create(client, topic, PARTITIONS, CONFIGS));
         let partitions = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (topic, partition)));

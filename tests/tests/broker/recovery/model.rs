@@ -17,14 +17,14 @@ const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
 
-/// A batch of a producer that alone writes to its partition, so that its sequences equal the offsets.
+/// A batch of the only producer that writes to its partition. Its sequences therefore equal the offsets.
 #[derive(Clone)]
 struct One {
     batch: Batch,
     first: i64,
     count: i64,
     timestamp: i64,
-    /// The bytes that the batch has in the log.
+    /// The encoded batch, as it is in the log.
     bytes: Vec<u8>,
 }
 
@@ -65,19 +65,18 @@ pub struct Log {
     acknowledged: usize,
     start: i64,
     first_timestamp: i64,
-    /// How many batches the files contained when the broker had ended, before the damage.
+    /// How many batches the files contained after the broker's end and before the damage.
     present: usize,
     /// How many of these batches must still be served.
     kept: usize,
-    /// The damaged segment if it must make the partition unavailable. For that, a batch must follow the damage, or the
-    /// damage must hit flushed bytes. After a reboot, both conditions must hold.
+    /// The damaged segment, if the broker must report the partition as unavailable. It must do so if a batch follows
+    /// the damage, or if the damage hits flushed bytes. After a reboot, it must do so only if both are true.
     refused: Option<PathBuf>,
     /// The offset up to which records were flushed when the broker ended.
     flushed: i64,
     /// True if the data directory shows that the machine has rebooted since the broker's end.
     has_rebooted: bool,
-    /// The file to which the broker must move the bytes from the first damaged batch on, and the file's expected
-    /// content.
+    /// The file to which the broker must move the bytes from the first damaged batch on, and these bytes.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
     /// The content of the newest segment after the damage.
@@ -260,7 +259,7 @@ impl Log {
         self.aside = Some((path, bytes[cut..].to_vec()));
     }
 
-    /// Flips bits of one byte in a batch of the newest segment. `back` counts batches from the segment's end.
+    /// Flips the bits `bits` of one byte in a batch of the newest segment. The last batch has the number `back` = 1.
     pub fn flip_in_batch_from_the_end(&mut self, back: usize, byte: usize, bits: u8) -> String {
         let mut bytes = fs::read(&self.newest).expect("ours");
         let start: usize = self.batches[self.present - back..self.present].iter().map(|one| one.bytes.len()).sum();
@@ -297,7 +296,8 @@ impl Log {
         fs::write(&path, whole).expect("ours");
     }
 
-    /// Compares the model with a broker. If a file with log starts was damaged, `start_may_differ` is true.
+    /// Compares the model with a broker. The log start may differ if a file with log starts was damaged
+    /// (`start_may_differ`).
     pub fn check(&self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
         if let Some(path) = &self.refused {
             for timestamp in [-1, -2] {

@@ -15,13 +15,13 @@ const RECORD: usize = 40_000;
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Makes the system write back only one part of a file, which it may do at any time.
+/// Makes the system write back a range of a file, as it may do at any time.
 fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
     let file = File::options().write(true).open(path).expect("ours");
     rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
 }
 
-/// A partition with flushed and unflushed batches, on a disk that has not lost power yet.
+/// A partition with flushed and unflushed batches. The power of its disk has not failed yet.
 struct Running {
     disk: Disk,
     broker: Broker,
@@ -126,12 +126,12 @@ fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     assert!(fs::read(aside).expect("there") == damaged[kept_len..], "the bytes from the cut on");
 }
 
-/// Returns the path that a file of `disk` has on `copy`.
+/// Returns the path in `copy` of a file that is on `disk`.
 fn in_copy(disk: &Disk, copy: &Disk, path: &Path) -> PathBuf {
     copy.path().join(path.strip_prefix(disk.path()).expect("on this disk"))
 }
 
-/// A segment has a few batches, and the system may have written back any of their pages.
+/// A segment has a few batches. The system may have written back any of its pages before the power loss.
 #[test]
 fn partition_continues_after_a_power_loss_with_any_pages_written() {
     let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;

@@ -1,5 +1,4 @@
-//! The broker's responses to bad input, and those among them that differ from Kafka 4.3's. The requests are in
-//! `bad_input`.
+//! The broker's responses to the requests in `bad_input`, and a list of those that differ from Kafka 4.3's.
 
 /// Responses that differ from Kafka's. Each has the name of its case, Kafka's response, and the reason for the
 /// difference.

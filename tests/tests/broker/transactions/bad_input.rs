@@ -1,7 +1,7 @@
-//! Requests that no client should send. The responses must be those of Kafka 4.3, except for the ones in
+//! Requests that no client should send. The broker must respond to them as Kafka 4.3 does, with the exceptions in
 //! [`super::answers::DIFFERENCES`].
 //!
-//! With `FULLBORE_TEST_PEER`, the same requests are sent to a Kafka, and its responses are compared instead.
+//! With `FULLBORE_TEST_PEER`, the test sends the same requests to a Kafka and checks its responses instead.
 
 use super::answers::{ANSWERS, DIFFERENCES};
 use super::{TOPIC, wait_for_state};

@@ -14,7 +14,8 @@ fn init(id: &str) -> InitProducerIdRequest {
     init_request(id, 60_000, None)
 }
 
-/// The goal is that 100,000 ids take at most 100 MiB. The test creates a tenth of these ids.
+/// The goal is that 100,000 ids take at most 100 MiB. The test creates a tenth of these ids, and its limit has a
+/// margin.
 #[test]
 fn ten_thousand_ids_take_little_memory_and_survive_a_restart() {
     const IDS: usize = 10_000;

@@ -57,7 +57,7 @@ impl Writer {
         Writer { name: format!("writer-{n}"), protocol, producer: None, random, written: Vec::new() }
     }
 
-    /// Writes transactions until the connection breaks, so that `transaction` returns `None`.
+    /// Writes transactions until the connection breaks.
     fn run(&mut self, client: &mut Client, ended: &AtomicUsize) {
         while self.transaction(client).is_some() {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -116,8 +116,8 @@ impl Writer {
         Some(())
     }
 
-    /// Finds out what became of a commit without a response. Half of the time the client repeats the commit. Otherwise
-    /// it starts a new producer, which aborts the transaction if that is still undecided.
+    /// Finds the outcome of a commit that got no response. At random, the client either repeats the commit, or starts a
+    /// new producer. The new producer aborts the transaction if it is still undecided.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
             Some(last) if last.outcome == Outcome::InDoubt && self.producer.is_some() => {

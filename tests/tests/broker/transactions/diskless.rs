@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const CLASSIC: &str = "classic";
 /// A setting that makes each PUT as slow as one to S3.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
-/// Minimum time for which a coordinator delays a request that must wait for a marker in a diskless topic.
+/// Minimum delay of a request that waits for a marker in a diskless topic. The coordinator holds such a request back.
 const DELAY_MIN: Duration = Duration::from_millis(900);
 
 /// Starts a broker with a diskless topic of `partitions` partitions.
@@ -76,7 +76,7 @@ fn ended_transactions_are_read_by_their_end_before_and_after_restarts() {
         assert_eq!(firsts.len(), 8, "{firsts:?}");
         assert!(firsts.iter().all(|first| aborted(&mut client, *first).contains(first)));
     }
-    // The producers can continue, because their state is in the index.
+    // The index has the producers' state, so the producers can continue.
     for producer in &mut producers {
         one(&mut client, producer, "after restarts", true);
         expected.push("after restarts".to_owned());
@@ -183,8 +183,8 @@ fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
         let version = producer.protocol.end_txn().min(4);
         let requested = Instant::now();
         let mut begun = client.init_transactional(&producer.transactional_id, 60_000, None, version);
-        // On a slow machine, the coordinator may end the delay before the marker is written. The request is then
-        // repeated.
+        // On a slow machine, the marker may take longer than the coordinator's delay. The client then repeats the
+        // request.
         while begun.error_code == ErrorCode::CONCURRENT_TRANSACTIONS && requested.elapsed() < SOON {
             assert!(requested.elapsed() >= DELAY_MIN, "refused at once");
             begun = client.init_transactional(&producer.transactional_id, 60_000, None, version);
@@ -203,7 +203,7 @@ fn kill_between_decision_and_marker_writes_the_marker_and_fences_zombies() {
             let (mut broker, mut client) = start(&["fullbore.diskless.put.delay.ms=0"], 1);
             let mut producer = Transactional::begin(&mut client, "killed", protocol);
             producer.write(&mut client, TOPIC, 0, &["decided"]);
-            // With this delay, no marker reaches the store before the next kill.
+            // With this delay of PUTs, no marker reaches the store before the next kill.
             broker.stop();
             broker.restart_with(&["fullbore.diskless.put.delay.ms=60000"]);
             client = broker.client();

@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 
 const PARTITIONS: i32 = 10_000;
 
-/// The id has two bytes in the request, and 40 KB in the response.
+/// The request names an id of two bytes thousands of times. The description of the id takes 40 KB in the response.
 #[test]
 fn id_named_thousands_of_times_is_described_once() {
     let broker = Broker::start(&[]);
@@ -22,8 +22,8 @@ fn id_named_thousands_of_times_is_described_once() {
     assert_eq!(described.transaction_states[0].topics[0].partitions.len(), 10_000);
 }
 
-/// Each transaction costs its client 40 KB of requests but takes 700 KB of the broker's memory, so the total is
-/// limited.
+/// For requests of 40 KB, each transaction takes 700 KB of the broker's memory. The memory of all transactions is
+/// therefore limited.
 #[test]
 fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let broker = Broker::start(&[]);
@@ -46,7 +46,7 @@ fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let mut one = Transactional::begin(&mut client, "one", Protocol::New);
     let batch = one.batch(TOPIC, 0, &["x"]);
     assert_eq!(one.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::TRANSACTION_ABORTABLE);
-    // The partition was added before, so adding it again takes no memory.
+    // This partition is already in the transaction, so adding it again takes no memory.
     let (first, last) = (producers.remove(0), producers.pop().expect("refused"));
     assert_eq!(client.add_partitions("wide-0", first.producer(), TOPIC, &[5], 3), [ErrorCode::NONE]);
     assert_eq!(first.try_end(&mut client, false).error_code, ErrorCode::NONE);
@@ -55,7 +55,8 @@ fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     });
 }
 
-/// The number of ids alone is limited to a million. Without a limit of their memory, ids of 32 KB would take 32 GB.
+/// A broker accepts up to a million ids, which would take 32 GB if each had 32 KB. The memory of the ids is therefore
+/// limited, too.
 #[test]
 fn long_ids_are_refused_past_the_memory_limit_and_existing_ids_continue() {
     const ID_BYTES: usize = 30_000;

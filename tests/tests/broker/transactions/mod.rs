@@ -52,8 +52,9 @@ fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
 }
 
-/// Writes to a partition that was not added to the transaction. Older versions of Produce refuse this, each with its
-/// own error, and newer ones add the partition. Returns the producer, whose transaction now has one record, `unadded`.
+/// Writes to a partition that the client has not added to the transaction. Older versions of Produce refuse this with
+/// different errors, and newer ones add the partition. Returns the producer, whose transaction has the record
+/// `unadded`.
 fn write_unadded(client: &mut Client) -> Transactional {
     let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
     producer.add(client, TOPIC, &[1]);
@@ -69,8 +70,8 @@ fn write_unadded(client: &mut Client) -> Transactional {
     producer
 }
 
-/// Writes a plain record, a record of each of two open transactions, and another plain record, at offsets 0 to 3.
-/// Returns the two producers.
+/// Writes offsets 0 to 3: a plain record, a record of each of two open transactions, and another plain record. Returns
+/// the two producers.
 fn two_open(client: &mut Client) -> [Transactional; 2] {
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
     let mut eldest = Transactional::begin(client, "eldest", Protocol::New);

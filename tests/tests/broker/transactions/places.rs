@@ -61,8 +61,8 @@ fn topic_recreated_inside_a_transaction_is_empty_without_an_open_transaction() {
     }
 }
 
-/// The new topic knows no sequence of the producer. With the new protocol it refuses the next batch, and the client
-/// aborts. With the old protocol the transaction continues.
+/// The new topic does not know the producer's sequences. In the new protocol it refuses the next batch, and the client
+/// aborts. In the old protocol it accepts the batch, and the transaction continues.
 #[test]
 fn transaction_on_a_recreated_topic_is_refused_or_continues_by_its_protocol() {
     for protocol in Protocol::BOTH {
@@ -104,7 +104,7 @@ fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_leave_its
             let (mut broker, mut client, mut producer) = open(protocol, &["log.segment.delete.delay.ms=0"]);
             producer.write(&mut client, OTHER, 0, &["second"]);
             client.produced(OTHER, 0, &Batch::of(&["plain"]));
-            // The new log start is past the first record of the transaction, but not past the high watermark.
+            // The new log start is after the first record of the transaction, but below the high watermark.
             client.delete_records(OTHER, 0, 1);
             assert_eq!((client.stable(OTHER, 0), client.latest(OTHER, 0)), (1, 3));
             if is_killed {
@@ -135,8 +135,8 @@ fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
     assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
 }
 
-/// Retention deletes the segments in which a transaction began. After a restart, the broker can restore the transaction
-/// only from a producer snapshot.
+/// Retention deletes the segments with the first records of a transaction. After a restart, the broker can restore the
+/// transaction only from a producer snapshot.
 #[test]
 fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     for end in [Broker::stop as fn(&mut Broker), Broker::kill] {

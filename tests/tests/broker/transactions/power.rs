@@ -23,7 +23,7 @@ const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
-/// A file in the data directory that exists from a power loss until all transactions from before it are ended.
+/// A file in the data directory. It exists from a power loss until all transactions from before that have ended.
 const UNSETTLED: &str = "transactions-unsettled";
 const SETS: &[&str] = &["transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=1"];
 
@@ -54,7 +54,7 @@ struct Written {
 /// A transactional id with its producer and transactions.
 struct Writer {
     producer: Transactional,
-    /// The producer ids and epochs that the clients of this id have had.
+    /// All producer ids and epochs of this id's clients so far.
     known: HashSet<(i64, i16)>,
     written: Vec<Written>,
 }
@@ -158,7 +158,7 @@ fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
         .then_some(partition.committed_offset)
 }
 
-/// Writes back random parts of files, which the system may do at any time.
+/// Makes the system write back random parts of files, as it may do at any time.
 fn write_back(broker: &Broker, random: &mut Random) {
     for path in logs(broker.data_dir()) {
         let pages = usize::try_from(fs::metadata(&path).expect("ours").len() / PAGE).expect("small") + 1;

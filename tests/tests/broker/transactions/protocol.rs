@@ -159,7 +159,7 @@ fn repeated_init_with_the_former_epoch_gets_the_same_epoch() {
             (ErrorCode::NONE, bumped.producer_id, bumped.producer_epoch)
         );
     }
-    // Meanwhile another client uses the id, which fences the first one.
+    // Another client then uses the id, which fences the first client.
     let other = client.init_transactional("again", 60_000, None, 4);
     assert_eq!(other.producer_epoch, bumped.producer_epoch + 1);
     let fenced = client.init_transactional("again", 60_000, current, 4);
@@ -217,7 +217,7 @@ fn transaction_past_its_timeout_is_aborted_and_its_producer_fenced() {
             producer.try_end(&mut client, true).error_code,
             match protocol {
                 Protocol::Old => ErrorCode::PRODUCER_FENCED,
-                // The producer still uses its former epoch, as if it had got no response to its abort.
+                // The producer's epoch is outdated, as if the response to its abort had been lost.
                 Protocol::New => ErrorCode::INVALID_TXN_STATE,
             }
         );
@@ -345,7 +345,8 @@ fn batch_behind_an_unverified_one_is_not_taken_for_the_first() {
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    // No transactional id exists yet, so the first one will get the same producer id as in any new broker.
+    // On any new broker, the first transactional id gets the same producer id. This broker has no transactional id yet,
+    // so this producer id is not in use.
     let next = first_transactional_id();
     let batch = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(next, 0, sequence).transactional();
     let mut send = |sequence: i32| {

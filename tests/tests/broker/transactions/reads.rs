@@ -5,7 +5,7 @@ use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, 
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// A wait that is longer than the client waits for a response.
+/// A maximum wait in milliseconds that is longer than the client's read timeout.
 const FOREVER_MS: i32 = 300_000;
 
 /// Returns the first offsets of the aborted transactions that a fetch at `offset` lists.
@@ -59,7 +59,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert_eq!(aborted(&mut client, 8), [8]);
     assert_eq!(aborted(&mut client, 10), [0; 0]);
     assert_eq!(client.committed_texts(TOPIC, 0), ["committed within"]);
-    // The response has only the first batch, and lists only the aborted transactions that concern it.
+    // The response has only the first batch, so it must list only the aborted transactions that overlap this batch.
     client.send_committed_small(TOPIC, 3);
     let data = client.receive_long_poll();
     let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
@@ -161,7 +161,8 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.stable(TOPIC, 0), 3);
 }
 
-/// In a session, responses leave out partitions that have not changed. A moved stable offset must count as a change.
+/// In a session, a response leaves out unchanged partitions. A partition whose last stable offset has moved must count
+/// as changed.
 #[test]
 fn session_returns_a_partition_again_when_its_stable_offset_moves() {
     let broker = Broker::start(&[]);

@@ -54,11 +54,11 @@ fn survives(protocol: Protocol, resolve: Resolve) {
 
 fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
     for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
-        // A batch of a diskless partition is never appended to a log, so the step `appended` is left out.
+        // Batches of a diskless partition are never appended to a log, so the step `appended` does not occur.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // Some steps are reached only a few times in a run, so the broker is killed at the fifth visit at the
-            // latest, and at the first visit of `begun`.
+            // A run reaches some steps only a few times. The broker is therefore killed at the fifth visit at the
+            // latest, and always at the first visit of `begun`.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }

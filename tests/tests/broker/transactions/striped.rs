@@ -24,7 +24,7 @@ fn striped(producer: &Transactional, topic: Uuid, partition: i32, sequence: i32)
     }
 }
 
-/// Sends the sequences from 0 on to both partitions. They go over eight connections, in random order within a window.
+/// Sends the sequences from 0 on to both partitions over eight connections. Within a window, the order is random.
 fn stripe(broker: &Broker, producer: &Transactional, topic: Uuid, count: i32, window: usize) {
     let mut random = Random::new(window as u64);
     let mut lanes: Vec<(Client, usize)> = (0..8).map(|_| (broker.client(), 0)).collect();
@@ -128,7 +128,7 @@ fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
     }
 }
 
-/// A batch waits for an earlier one that never arrives. Meanwhile the transaction ends.
+/// A batch is parked because an earlier one never arrives. Then the transaction ends.
 #[test]
 fn marker_refuses_waiting_out_of_order_batches_of_its_transaction() {
     [&[], DISKLESS].into_iter().for_each(marker_refuses_what_waits);
@@ -145,8 +145,8 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // The first batch is sent again, and is acknowledged as a duplicate. When this response arrives, the broker has
-        // most likely read the batch on the other connection, too.
+        // Resends the first batch, which is acknowledged as a duplicate. By the time of this response, the broker has
+        // most likely read the batch on the other connection.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE
     });

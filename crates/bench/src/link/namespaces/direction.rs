@@ -14,7 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum number of frames in transit. One frame may have 64 KB, which are 45 packets of 1,500 bytes on a wire.
+/// Maximum number of frames in transit. A frame may have 64 KB, which a real network would carry as 45 packets of 1,500
+/// bytes.
 pub const PACKETS_MAX: usize = 1 << 17;
 /// Maximum number of bytes in transit.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
@@ -22,9 +23,11 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 const READS_PER_LOOK: usize = 32;
 /// How often an idle direction checks if it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// How long one frame may occupy a link with a limited bandwidth. Longer frames are cut.
+/// How long one frame may occupy a link with a limited bandwidth. Frames that would take longer are cut into shorter
+/// ones.
 const TURN: Duration = Duration::from_millis(1);
-/// The priority of the thread. The link is a device, so it must not wait behind the programs that use it.
+/// The nice value of the thread. Like a network device, the link must not wait until the programs that use it give up a
+/// processor.
 const NICENESS: i32 = -15;
 
 /// The counts of one direction. A frame counts as one packet for each of its segments.
@@ -36,7 +39,8 @@ pub struct Counts {
     pub bytes: AtomicU64,
     /// How many packets were lost at random, as configured.
     pub lost: AtomicU64,
-    /// How many packets were dropped because the buffer or the line was full, or because the device refused them.
+    /// How many packets were dropped because the buffer or the delay line was full, or because the receiving device
+    /// refused them.
     pub dropped: AtomicU64,
 }
 
@@ -80,7 +84,7 @@ impl<'a> Direction<'a> {
     /// # Errors
     /// Returns [`Errno`] if a device fails, for example because it was removed.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
-        // If the system refuses the timer slack or the priority, delays are only less exact.
+        // If the system refuses the timer slack or the priority, delays become less exact, but the link works.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         let mut space = vec![0; FRAME_BYTES_MAX];
@@ -131,8 +135,8 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Puts a frame on the delay line. If a segment of it is lost, or the bandwidth allows only a part at a time, the
-    /// frame is cut first.
+    /// Adds a frame to the delay line. Cuts the frame first if one of its segments is to be lost, or if the frame would
+    /// occupy a slow link for longer than [`TURN`].
     fn take(&mut self, frame: &[u8]) {
         if frame.len() <= DEVICE_HEADER {
             return;

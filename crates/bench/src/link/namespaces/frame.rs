@@ -1,9 +1,9 @@
-//! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet. TCP passes a
-//! packet of up to 64 KB, and leaves it to the device to cut the packet into segments (TSO).
+//! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet. The kernel's
+//! TCP writes packets of up to 64 KB, and expects the device to cut them into segments (TSO).
 //!
-//! On one machine there is no need to cut the packet. The receiving kernel takes the large packet as if its device had
-//! joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes the frame in
-//! parts. Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
+//! On one machine no packet needs to be cut. The receiving kernel accepts the large packet as if its device had joined
+//! the segments (GRO). A frame is cut here only if a segment is to be lost, or if the link is so slow that it sends the
+//! frame in parts. Invariant: a part is a valid frame, and all parts of a frame together have each of its bytes once.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 const PROTOCOL_TCP: u32 = 6;
 
-/// The segments that a frame stands for.
+/// The segments into which a device would cut a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segments {
     /// The number of segments.
@@ -45,7 +45,7 @@ fn u16_native(frame: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Segments {
-    /// Returns the segments of a frame, or `None` if the packet is sent as it is.
+    /// Returns the segments of a frame, or `None` if a device would send the packet uncut.
     pub fn of(frame: &[u8]) -> Option<Segments> {
         let ip6 = match frame.get(TYPE_AT)? & !TYPE_ECN {
             TYPE_TCP4 => false,
@@ -63,7 +63,8 @@ impl Segments {
         Some(Segments { count: payload.div_ceil(size), ip6, tcp_at, payload_at, size })
     }
 
-    /// Returns how many bytes the segments in `range` take on a wire, as IP packets that each have their own headers.
+    /// Returns how many bytes the segments in `range` would have on a real network, where each is an IP packet with its
+    /// own headers.
     pub fn wire_bytes(&self, frame: &[u8], range: &Range<usize>) -> usize {
         range.len() * (self.payload_at - DEVICE_HEADER) + self.payload(frame, range).len()
     }
@@ -127,7 +128,7 @@ impl Segments {
     }
 }
 
-/// Returns the ranges of segments that are not lost. Each has at most `run_max` segments.
+/// Returns ranges of successive segments that are not lost. Each range has at most `run_max` segments.
 pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for segment in (0..count).filter(|_| !lost()) {
@@ -139,7 +140,7 @@ pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec
     runs
 }
 
-/// Returns the ones' complement sum of RFC 1071, which is not folded yet.
+/// Returns the checksum of RFC 1071 before its carries are folded into 16 bits.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low))).sum()
 }
@@ -158,7 +159,8 @@ mod tests {
 
     const OPTIONS: usize = 12;
 
-    /// Returns a frame as the kernel passes it, from 10.77.0.1 to 10.77.0.2 or the same in IPv6.
+    /// Returns a frame as the kernel writes it to the device, from 10.77.0.1 to 10.77.0.2, or between two IPv6
+    /// addresses.
     fn frame(ip6: bool, payload: usize, size: u16, flags: u8) -> Vec<u8> {
         let ip_len = if ip6 { 40 } else { 20 };
         let tcp_len = 20 + OPTIONS;

@@ -1,11 +1,11 @@
-//! Joins two network namespaces by a distance, which needs root. There is a TUN device in each, and threads carry IP
-//! packets between them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket
-//! buffers are real.
+//! Joins two network namespaces by a simulated distance, which needs root. Each namespace has a TUN device, and threads
+//! copy IP packets between the two devices. The kernel's own TCP runs at both ends, so that slow start, congestion
+//! windows and socket buffers are real.
 //!
-//! TCP's segments pass as the kernel passes them, up to 64 KB at a time (see [`frame`]). Each kernel thereby saves work
-//! per packet, as with a network card with TSO and GRO. The bytes in transit, the effect of a loss and the time of an
-//! acknowledgement are TCP's own. Invariant: namespaces and devices are removed at the end, and those of a killed link
-//! at the next start. Nothing that another program created is touched.
+//! Packets have up to 64 KB and are not cut into segments (see [`frame`]). This saves the kernel work per packet, as
+//! TSO and GRO of a network card do. TCP itself decides how many bytes are in transit, how to react to a loss and when
+//! to acknowledge. Invariant: a link removes its namespaces and devices at the end. If a link was killed, the next
+//! start removes them. A link never removes what another program created.
 
 pub mod direction;
 mod error;
@@ -90,7 +90,7 @@ impl Pair {
     /// # Errors
     /// Returns [`LinkError`] if a device fails, for example because it was removed.
     pub fn run(&self, requested: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
-        // A link with one direction is useless, so if one direction ends, the other ends as well.
+        // If one direction fails, the other must end as well, because a link with one direction is useless.
         let ended = AtomicBool::new(false);
         let stop = || ended.load(Ordering::Relaxed) || requested();
         let NamespaceSettings { shape, loss, .. } = &self.settings;

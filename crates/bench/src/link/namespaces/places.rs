@@ -1,7 +1,7 @@
-//! A named network namespace and its owner. There is a lock file per name, which is held as long as the link runs.
+//! A named network namespace and its owner. Each name has a lock file, which a link locks as long as it runs.
 //!
-//! Invariant: a namespace is removed only with the lock of its name, and only if a lock file shows that a link created
-//! the namespace.
+//! Invariant: a namespace is removed only by the link that has locked its file, and only if a lock file shows that a
+//! link created the namespace.
 
 use super::LinkError;
 use rustix::fs::{FlockOperation, flock};
@@ -43,7 +43,8 @@ impl Namespace {
         }
         let exists = Path::new(NAMESPACES).join(name).exists();
         if exists && !left_behind {
-            // The namespace belongs to another program, so the new lock file is removed.
+            // Another program created the namespace. The lock file is removed, since it would mark the namespace as a
+            // link's.
             let _ = std::fs::remove_file(&lock);
             return Err(LinkError::Exists(name.to_owned()));
         }
@@ -55,7 +56,7 @@ impl Namespace {
         Ok(Namespace { name: name.to_owned(), lock, _held: held })
     }
 
-    /// Returns the name, as `ip netns` knows it.
+    /// Returns the name of the namespace for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -74,8 +75,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
-        // If the namespace cannot be removed now, its lock file stays. The next link with this name then removes the
-        // namespace.
+        // If the namespace cannot be removed now, its lock file remains, so that the next link with this name removes
+        // the namespace.
         if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
             let _ = std::fs::remove_file(&self.lock);
         }

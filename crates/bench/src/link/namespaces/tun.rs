@@ -27,13 +27,14 @@ const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const IFF_TUN: u16 = 0x0001;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
-/// The work that the kernel leaves to the device: checksums, and cutting TCP's segments.
+/// The offloads of the device: it computes checksums, and it cuts TCP's packets into segments.
 const OFFLOADS: usize = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
 const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Creates the device in this namespace, on a new thread. A thread that has entered a namespace stays in it.
+/// Creates the device in this namespace. Uses a new thread, because a thread that has entered a namespace remains in
+/// it.
 ///
 /// # Errors
 /// Returns the name of the step that failed, with its cause.

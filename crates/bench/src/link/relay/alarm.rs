@@ -26,7 +26,7 @@ impl RelayClock {
     }
 }
 
-/// The timer of one task.
+/// The timer of one task, based on a timerfd.
 pub struct Alarm {
     fd: AsyncFd<OwnedFd>,
     clock: RelayClock,
@@ -61,7 +61,7 @@ impl Alarm {
                     self.set_for_ns = None;
                     return Ok(());
                 }
-                // The readiness is left over from an earlier setting of the timer, so the wait continues.
+                // The timer fired for an earlier setting, so the wait continues.
                 Err(_would_block) => {}
             }
         }

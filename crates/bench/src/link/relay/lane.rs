@@ -1,8 +1,9 @@
-//! A direction of one connection. Bytes that were read are written in order once they are due. An end or a reset of one
-//! side travels the same way.
+//! A direction of one connection. It reads bytes from one socket, and writes them to the other in order once they are
+//! due. If the first socket ends or is reset, the other socket also learns of that after the delay.
 //!
 //! Invariants: no byte is written sooner than half a round trip after it was read. The bytes in transit exceed
-//! [`RelaySettings::in_flight_max`](super::RelaySettings) by at most one read, since a full direction does not read.
+//! [`RelaySettings::in_flight_max`](super::RelaySettings) by at most one read, since at this limit nothing more is
+//! read.
 
 use super::alarm::{Alarm, RelayClock};
 use super::{LossStall, RelaySettings};
@@ -19,16 +20,16 @@ use tokio::sync::Notify;
 
 /// Maximum number of bytes of one read.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// At the smallest bandwidths, one read has at most this many bytes. This is about one packet.
+/// The limit of one read at the smallest bandwidths, in bytes: about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// How long one read may occupy a link with a limited bandwidth. This limits the bytes of a read, so that connections
-/// alternate.
+/// How long one read may occupy a link with a limited bandwidth. This limits the size of a read, so that the
+/// connections share the link fairly.
 const TURN: Duration = Duration::from_millis(1);
-/// Bytes that each piece counts for in addition to its contents. This limits the number of small pieces in transit.
+/// The bytes that are added to the size of each piece, so that the limit of bytes in transit also limits small pieces.
 const PIECE_BYTES: usize = 64;
 /// Maximum number of pieces written with one system call.
 const SLICES_MAX: usize = 32;
-/// The size of a packet in bytes. A loss takes one packet.
+/// The size in bytes of the packets that a simulated loss affects.
 const PACKET_BYTES: usize = 1_460;
 
 /// The state that all connections share in one direction.
@@ -68,7 +69,7 @@ impl Direction {
         }
     }
 
-    /// Returns the time at which an event that is sent now reaches the other side.
+    /// Returns the time at which an event that happens now must reach the other side.
     pub fn arrival_ns(&self) -> u64 {
         self.clock.now_ns() + self.delay_ns
     }
@@ -95,13 +96,13 @@ enum StreamEvent {
 pub struct RelayLane<'a> {
     direction: &'a Direction,
     line: DelayLine<StreamEvent>,
-    /// The bytes that have crossed and are not written yet.
+    /// The bytes that are due but not written yet.
     due: VecDeque<Bytes>,
     due_bytes: usize,
     source_open: bool,
-    /// True until something was read.
+    /// True until the first bytes are read.
     is_new: bool,
-    /// True once the end of the source's bytes has crossed.
+    /// True once the end of the source's bytes is due at the target.
     ended: bool,
     space: BytesMut,
     chance: Chance,
@@ -133,7 +134,7 @@ impl<'a> RelayLane<'a> {
         loop {
             self.turn(source, Some(target)).await?;
             if self.ended && self.due.is_empty() {
-                // The shutdown fails if the target is gone, which does not matter.
+                // The shutdown fails if the target has closed its side already, so the error is ignored.
                 let _ = shutdown(target, Shutdown::Write);
                 return Ok(());
             }
@@ -158,8 +159,8 @@ impl<'a> RelayLane<'a> {
             ready = writable(target), if target.is_some() && !self.due.is_empty() => {
                 let target = ready?;
                 if let Err(error) = self.write(target) {
-                    // The source would learn of the target's failure only after half a round trip, so this waits for
-                    // that time.
+                    // Over a real distance the source would learn of the target's failure half a round trip later, so
+                    // this waits that long.
                     let news_ns = self.direction.arrival_ns();
                     self.alarm.until(news_ns).await?;
                     return Err(error);
@@ -173,7 +174,8 @@ impl<'a> RelayLane<'a> {
         Ok(())
     }
 
-    /// Returns the time of the next read, or `None` while the direction is full, and once the source has ended.
+    /// Returns the time of the next read. Returns `None` if too many bytes are in transit, or if the source has sent
+    /// everything.
     fn read_at_ns(&self) -> Option<u64> {
         let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
         if !self.source_open || full {
@@ -190,8 +192,8 @@ impl<'a> RelayLane<'a> {
                     self.due.push_back(bytes);
                 }
                 StreamEvent::End => self.ended = true,
-                // Bytes that have crossed but are not written yet are dropped. A TCP reset also discards everything
-                // that was not delivered.
+                // Bytes that are due but not written yet are dropped, since a TCP reset also discards undelivered
+                // bytes.
                 StreamEvent::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
@@ -229,8 +231,8 @@ impl<'a> RelayLane<'a> {
         self.line.push(left_ns + direction.delay_ns + extra_ns, len + PIECE_BYTES, piece);
     }
 
-    /// Returns the additional delay of `bytes` bytes if one of their packets is lost. The delay line holds later bytes
-    /// back.
+    /// Decides at random whether one of the packets with these `bytes` bytes is lost, and returns the additional delay,
+    /// or 0. Later bytes wait as well, because the delay line keeps the order.
     fn stall_ns(&mut self, bytes: usize) -> u64 {
         let Some(LossStall { probability, stall }) = self.direction.loss_stall else { return 0 };
         let none_lost = (1.0 - probability).powi(bytes.div_ceil(PACKET_BYTES) as i32);

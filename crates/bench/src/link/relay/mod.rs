@@ -1,8 +1,8 @@
-//! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. It is not a wide
-//! area network. Both legs of a connection are local TCP, with local windows, no slow start and no retransmission.
-//! [`LossStall`] simulates the cost of a loss. A client's `connect` to the relay returns at once, since the kernel
-//! answers it. The far end sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order,
-//! or the connection is reset at both ends.
+//! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. A relay does not
+//! behave like a wide area network: both halves of a connection are local TCP, with local windows, no slow start and no
+//! retransmission. [`LossStall`] simulates the cost of a loss. A client's `connect` to the relay returns at once, since
+//! the kernel answers it. The far end sees the connection half a round trip later. Invariant: bytes arrive unchanged
+//! and in order, or the connection is reset at both ends.
 
 mod alarm;
 mod lane;
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 pub const CONNECTIONS_MAX: usize = 200;
 /// The default maximum number of bytes in transit per connection and direction.
 pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// How long the far end may take to accept, in addition to the distance.
+/// How long the far end may take to accept a connection, in addition to the simulated delay.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failed accept. The usual cause is a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -60,7 +60,7 @@ struct RelayState {
     back: Direction,
     connections: AtomicU64,
     refused: AtomicU64,
-    /// True if the relay could not connect to the far end the last time.
+    /// True if the relay's last attempt to connect to the far end failed.
     is_cut_off: AtomicBool,
     on_cut_off: Option<OnCutOff>,
 }
@@ -100,8 +100,8 @@ impl Relay {
         self
     }
 
-    /// Registers `notify`, which is called once when the first client of Kafka's protocol has connected. `notify` must
-    /// not wait.
+    /// Registers `notify`, which is called once, when the first connection has sent a Kafka request. `notify` must not
+    /// wait.
     #[must_use]
     pub fn on_kafka(self, notify: impl FnOnce() + Send + 'static) -> Relay {
         Relay { on_kafka: Some(Box::new(notify)), ..self }
@@ -152,7 +152,7 @@ impl RelayState {
         }
     }
 
-    /// Waits until the start of the client's connection has crossed the distance, and then connects to the far end.
+    /// Waits for half a round trip, as the client's SYN would need over the distance, and then connects to the far end.
     async fn connect(&self) -> io::Result<TcpStream> {
         Alarm::new(self.clock)?.until(self.there.arrival_ns()).await?;
         let server = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.to)).await??;
@@ -177,7 +177,7 @@ impl RelayState {
 
 async fn connection(client: TcpStream, shared: Arc<RelayState>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-    // An error is ignored here, since both ends learn of it by the way in which their connections end.
+    // An error is ignored here, because both ends notice it: their connections are closed or reset.
     let _ = relay(client, &shared, number).await;
 }
 

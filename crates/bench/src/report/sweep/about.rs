@@ -1,6 +1,6 @@
-//! The parts of a report besides its figures.
+//! The heading, the introduction and the facts of a report.
 
-/// The parts of a report besides its figures.
+/// The heading, the introduction and the facts of a report.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// The heading of the report.

@@ -1,9 +1,9 @@
-//! A plot as inline SVG. The values of an axis of the sweep are on the horizontal axis. A curve has a point with its
-//! spread for each value. Colours come from the page's style.
+//! A plot as inline SVG. The horizontal axis shows the values of the sweep's first axis. A curve has a point and its
+//! spread for each value. The style sheet of the page defines the colours.
 //!
-//! Values have equal distances, since not all of them are numbers. If there is a word such as `auto` among numbers, no
-//! line connects its point to the points of the numbers. Invariant: text from outside is escaped, and a point's title
-//! has the numbers of the tables.
+//! Neighbouring values have the same distance, because some are words and not numbers. A word among numbers, such as
+//! `auto`, gets a point that no line connects to the others. Invariant: text from outside is escaped, and the tooltip
+//! of a point shows the same numbers as the tables.
 
 use super::escape::escape;
 use super::{grouped, number};
@@ -15,14 +15,14 @@ pub(super) const HEIGHT: f64 = 220.0;
 pub(super) const LEFT: f64 = 46.0;
 pub(super) const RIGHT: f64 = 10.0;
 pub(super) const TOP: f64 = 12.0;
-/// How much space the values and the axis' name take at the bottom.
+/// The height of the area at the bottom for the values and the axis' name.
 pub(super) const BOTTOM: f64 = 40.0;
-/// How much space the values take at the bottom if they must be turned to fit.
+/// The height of this area if the values must be rotated to fit.
 const BOTTOM_TURNED: f64 = 66.0;
 /// The approximate width of a letter.
 const LETTER: f64 = 6.2;
-/// A plot is logarithmic if the ratio of its largest to its smallest value is above this. The smallest value would
-/// otherwise lie on the axis.
+/// The ratio of the largest to the smallest value above which a plot is logarithmic. A linear plot would draw the
+/// smallest value on its horizontal axis.
 const LOG_RATIO: f64 = 30.0;
 /// Maximum number of marks on a logarithmic axis, unless each is a power of ten.
 const TICKS_MAX: usize = 7;
@@ -37,9 +37,9 @@ pub struct Series {
     pub label: String,
     /// The index of the colour.
     pub colour: usize,
-    /// The index of the dash.
+    /// The index of the dash pattern.
     pub dash: usize,
-    /// The index of the mark.
+    /// The index of the shape of the points' marks.
     pub mark: usize,
     /// The point at each value of the horizontal axis. `None` if nothing was measured there.
     pub points: Vec<Option<Spread>>,
@@ -55,7 +55,8 @@ pub struct Chart<'a> {
     pub x: &'a [String],
     /// The unit of the figures.
     pub unit: &'static str,
-    /// The scale of the figures. It is the same for all plots that a reader compares.
+    /// The scale of the figures. All plots of a figure share it, and so do all latencies, so that a reader can compare
+    /// plots.
     pub scale: &'a Scale,
     /// The curves of the plot.
     pub series: Vec<Series>,
@@ -87,14 +88,14 @@ impl Scale {
         Scale { log: false, low: 0.0, high: (most / step).ceil() * step }
     }
 
-    /// Returns the marks of the axis.
+    /// Returns the values at which the axis has tick marks.
     pub(super) fn ticks(&self) -> Vec<f64> {
         if self.log {
             let mut ticks = vec![self.low];
             while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
                 ticks.push(round_up(ticks[ticks.len() - 1] * 1.001));
             }
-            // If the axis spans many decades, only the marks at powers of ten stay.
+            // If the axis spans many decades, only the marks at powers of ten are kept.
             if ticks.len() > TICKS_MAX {
                 ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-6);
             }
@@ -104,7 +105,7 @@ impl Scale {
         (0..=(self.high / step).round() as u32).map(|tick| f64::from(tick) * step).collect()
     }
 
-    /// Returns how high a value is, from 0 at the bottom to 1 at the top.
+    /// Returns the position of a value on the axis, from 0 at the bottom to 1 at the top.
     pub(super) fn height(&self, value: f64) -> f64 {
         let part = match self.log {
             true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
@@ -149,7 +150,7 @@ pub(super) fn short(value: f64) -> String {
 }
 
 impl Chart<'_> {
-    /// Returns the plot as an element of a page.
+    /// Returns the plot as an HTML element.
     pub fn svg(&self) -> String {
         let slot = (WIDTH - LEFT - RIGHT) / self.x.len().max(1) as f64;
         let longest = self.x.iter().map(|value| value.chars().count()).max().unwrap_or(0);
@@ -209,7 +210,7 @@ impl Chart<'_> {
         let mut path = String::new();
         let mut begun = false;
         for (i, point) in series.points.iter().enumerate() {
-            // The curve has a gap where nothing was measured, and at a word among numbers.
+            // No line connects to a value that was not measured, or to a word among numbers.
             let Some(spread) = point else {
                 begun = false;
                 continue;
@@ -242,7 +243,7 @@ impl Chart<'_> {
         out.push_str("</g>");
     }
 
-    /// Returns true if the value is a word among numbers.
+    /// Returns true if value `i` is a word and other values are numbers.
     fn is_apart(&self, i: usize) -> bool {
         let is_number = |value: &String| value.starts_with(|letter: char| letter.is_ascii_digit());
         !is_number(&self.x[i]) && self.x.iter().any(is_number)

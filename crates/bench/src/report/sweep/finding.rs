@@ -1,12 +1,12 @@
-//! Describes the finding of a sweep in sentences.
+//! Describes the main results of a sweep in sentences.
 //!
 //! Invariant: each number is also in the report's table.
 
 use super::{grouped, number, ratio};
 use crate::sweep::{PointResult, Results, metric};
 
-/// Returns the point with most throughput and the one with the lowest p99 of each target, and compares the targets.
-/// Empty if nothing was measured.
+/// Returns sentences that name each target's points with the most throughput and with the lowest p99, and compare the
+/// targets. Returns an empty text if nothing was measured.
 pub fn finding(results: &Results, points: &[PointResult]) -> String {
     let targets = 0..results.plan.targets.len();
     let of_targets = targets.clone().filter_map(|target| of_target(results, points, target));

@@ -1,7 +1,7 @@
-//! Writes a sweep as one page that needs nothing else: no script, no font, no image, no address to load from.
+//! Writes a sweep as one self-contained page, which loads no script, font, image or other file.
 //!
-//! Invariant: all text from outside (names, values, errors, facts) goes through [`escape`], and every figure is that of
-//! points.csv.
+//! Invariant: all text from outside (names, values, errors, facts) goes through [`escape`], and every figure equals the
+//! one in points.csv.
 
 use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
 use super::escape::escape;
@@ -12,11 +12,11 @@ use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-/// The figures that have curves, in this order.
+/// The figures that are plotted against the first axis, in this order.
 const PLOTTED: [usize; 5] = [metric::RECORDS_PER_SEC, metric::MB_PER_SEC, metric::P50, metric::P95, metric::P99];
-/// The latencies that have curves, which share an axis.
+/// The latencies that are plotted. Their plots have the same scale.
 const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
-/// The figures that have columns after throughput and its spread.
+/// The figures whose columns follow throughput and its spread in the table of points.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
 /// The figures that explain throughput and latency. Their columns come after the latencies.
@@ -65,7 +65,7 @@ pub fn page(about: &About, results: &Results) -> String {
 }
 
 /// Writes a row of plots for each figure, with one plot for each value of the other axes. A plot has the first axis at
-/// the bottom, and a curve for each value of the second axis and each target. The last row shows latency over
+/// the bottom, and a curve for each value of the second axis and each target. The last row plots latency against
 /// throughput.
 fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let axes = &results.plan.axes;
@@ -73,7 +73,8 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let mut plots: Vec<&[usize]> = points.iter().map(|point| point.point.get(2..).unwrap_or_default()).collect();
     plots.sort_unstable();
     plots.dedup();
-    // If there is only one record size, megabytes give the same curve as records.
+    // If all points have the same record size, megabytes and records per second have the same curve, so only one is
+    // plotted.
     let shown = PLOTTED.into_iter().filter(|index| *index != metric::MB_PER_SEC || sizes_differ);
     let mut rows: Vec<(String, Vec<String>)> = shown
         .map(|index| {
@@ -116,7 +117,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     }
 }
 
-/// Explains a mark of a plot: one run, or the median of several.
+/// Returns a sentence that explains a plot's marks: each is one run, or the median of several runs.
 fn marks(repeats: u32) -> String {
     match repeats {
         1 => "Each mark is one run.".to_owned(),
@@ -124,7 +125,7 @@ fn marks(repeats: u32) -> String {
     }
 }
 
-/// Returns how many plots are beside each other. If possible, no plot stands alone in the last row.
+/// Returns the number of plots per row. Avoids, if possible, a last row with a single plot.
 fn columns(plots: usize) -> usize {
     match plots {
         0..=3 => plots.max(1),
@@ -144,9 +145,8 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Returns the heading of a plot. It has the values of the axes from the third on, which `rest` selects, and a note if
-/// a mark stands for a single run. If the plot is the only one of its figure, the heading begins with the figure's
-/// name.
+/// Returns the heading of a plot: the values `rest` of the third and later axes, and a note if some marks are single
+/// runs. If `is_alone`, the plot is the only one of its figure, and the heading begins with `title`.
 fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
@@ -155,8 +155,7 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a note if a plot has marks that stand for a single run, and therefore have no bar for the spread. Returns
-/// `None` if there are no such marks.
+/// Returns a note if some marks of a plot are single runs, which have no bar for the spread. Otherwise returns `None`.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()
@@ -170,7 +169,7 @@ fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     }
 }
 
-/// Returns the curves of one plot that shows latency over throughput.
+/// Returns the curves of one plot of latency against throughput.
 fn tradeoffs(results: &Results, points: &[PointResult], rest: &[usize]) -> Vec<Tradeoff> {
     let (rates, latencies) =
         (series(results, points, rest, metric::RECORDS_PER_SEC), series(results, points, rest, metric::P99));

@@ -5,7 +5,7 @@ use crate::report::json::{array, null, object, string};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Run};
 use std::time::UNIX_EPOCH;
 
-/// The layout of the document. A change that breaks its readers must change the name.
+/// The name of the document's layout. A change that breaks programs that read the document must change this name.
 const FORMAT: &str = "fullbore-sweep/1";
 
 /// Returns the document, with the plan, every point and every measurement.

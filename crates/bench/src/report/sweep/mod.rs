@@ -1,10 +1,10 @@
 //! Writes the results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
 //!
 //! * [`csv`], [`json`]: every measurement, and every point with its spread.
-//! * [`html`]: one page that needs nothing else. Its curves are in [`chart`].
+//! * [`html`]: one self-contained page. [`chart`] draws its curves.
 //! * [`text`]: the output on a terminal.
 //!
-//! Invariant: [`number`] writes a point's numbers everywhere, so that page, text and files agree digit by digit.
+//! Invariant: page, text and files format the numbers of a point with [`number`], so that they agree digit by digit.
 
 mod about;
 pub mod chart;
@@ -28,7 +28,7 @@ use std::path::Path;
 /// The names of the files that [`write_files`] writes.
 pub const FILES: [&str; 4] = ["runs.csv", "points.csv", "sweep.json", "report.html"];
 
-/// Writes every file into a directory. If one cannot be written, removes those written before.
+/// Writes every file into a directory. If a file cannot be written, removes those that were written before it.
 ///
 /// # Errors
 /// Returns the system's error and the file's name if a file cannot be written.
@@ -38,7 +38,7 @@ pub fn write_files(directory: &Path, about: &About, results: &Results) -> io::Re
     for (at, content) in contents.into_iter().enumerate() {
         let path = directory.join(FILES[at]);
         if let Err(error) = replace_unsynced(&path, content.as_bytes()) {
-            // A file that cannot be removed is reported by the next sweep.
+            // If a file cannot be removed, the next sweep reports that it exists.
             FILES[..at].iter().for_each(|name| drop(std::fs::remove_file(directory.join(name))));
             return Err(io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())));
         }

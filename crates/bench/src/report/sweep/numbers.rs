@@ -10,7 +10,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Formats a ratio.
+/// Formats a ratio with two decimals.
 pub fn ratio(value: f64) -> String {
     format!("{value:.2}")
 }

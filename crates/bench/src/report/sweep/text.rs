@@ -5,7 +5,7 @@ use crate::report::table;
 use crate::sweep::tables::TableLayout;
 use crate::sweep::{METRICS, PointResult, Results, metric};
 
-/// The content of a cell without a figure. The reason is below the table.
+/// The content of a table cell without a figure. The report shows the reason below the table.
 const NO_FIGURE: &str = "error";
 
 /// Returns one row for each point, with throughput and its spread, latencies, and ratios to other points.
@@ -66,8 +66,7 @@ fn errors(results: &Results, points: &[PointResult]) -> String {
     if lines.is_empty() { String::new() } else { format!("\n\nErrors:\n{}", lines.join("\n")) }
 }
 
-/// Returns the results of a ready-made sweep as a table in Markdown, in the layout of the document that shows the
-/// table.
+/// Returns the results of a ready-made sweep as a table in Markdown, in the layout that its document in docs/ uses.
 pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     let table = match layout {
         TableLayout::Rows => rows(results),
@@ -76,7 +75,8 @@ pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     table + &errors(results, &results.points())
 }
 
-/// Returns a row for each value of the first axis. There is one table for each target and each value of the other axes.
+/// Returns tables with a row for each value of the first axis. Each target and each combination of the other axes'
+/// values has its own table.
 fn rows(results: &Results) -> String {
     let heading = |name: String| {
         let mut heading = vec![name];
@@ -118,7 +118,8 @@ fn rows(results: &Results) -> String {
     sections.iter().map(table).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Returns a grid for each figure. The first axis runs down, and the second and third across.
+/// Returns a grid for each figure. The rows are the values of the first axis, and the columns those of the second and
+/// third axes.
 fn grids(results: &Results) -> String {
     let axes = &results.plan.axes;
     let across = axes.len().min(3);
@@ -149,8 +150,8 @@ fn grids(results: &Results) -> String {
     grids.join("\n\n")
 }
 
-/// Groups points by target and by the axes from `first` on, because a table has no row or column for these. Each group
-/// has a title line, which is empty if there is only one group.
+/// Groups points by target and by their values on the axes from `first` on, so that each group becomes one table. Each
+/// group has a title line, which is empty if there is only one group.
 fn sections<'a>(results: &Results, points: &'a [PointResult], first: usize) -> Vec<(String, Vec<&'a PointResult>)> {
     let key = |point: &PointResult| (point.point[first..].to_vec(), point.target);
     let mut keys: Vec<(Vec<usize>, usize)> = points.iter().map(key).collect();

@@ -1,7 +1,7 @@
-//! Shows latency against throughput as inline SVG. Each point of the sweep is at its records per second and its
-//! latency.
+//! Plots latency against throughput as inline SVG. The position of a point of the sweep is its records per second and
+//! its latency.
 //!
-//! Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
+//! Invariant: text from outside is escaped, and the tooltip of a point shows the same numbers as the tables.
 
 use super::chart::{BOTTOM, COLOURS, DASHES, HEIGHT, LEFT, RIGHT, Scale, TOP, WIDTH, mark, short};
 use super::escape::escape;
@@ -10,13 +10,14 @@ use std::fmt::Write;
 
 /// A curve with its points, in the order of the first axis' values.
 pub struct Tradeoff {
-    /// The colour, dash and mark of the curve, as in the other plots.
+    /// The indexes of the curve's colour, dash pattern and mark, as in the other plots.
     pub looks: (usize, usize, usize),
     /// The name, records per second and latency in milliseconds of each value. `None` if nothing was measured there.
     pub points: Vec<Option<(String, f64, f64)>>,
 }
 
-/// Returns the plot as an element of a page, with `rates` at the bottom and `latencies` on the left.
+/// Returns the plot as an HTML element. `rates` is the scale of the horizontal axis, and `latencies` that of the
+/// vertical one.
 pub fn svg(heading: &str, latency: &str, rates: &Scale, latencies: &Scale, curves: &[Tradeoff]) -> String {
     let floor = HEIGHT - BOTTOM;
     let x = |rate: f64| LEFT + rates.height(rate) * (WIDTH - LEFT - RIGHT);

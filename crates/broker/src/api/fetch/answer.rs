@@ -1,8 +1,8 @@
 //! Builds the response of a fetch, with the partitions in the order in which they were read.
 //!
-//! Partitions of one topic are encoded in groups of at most [`TOPIC_PARTITIONS_MAX`]. A million partitions then take no
-//! more memory than their encoded bytes. So a topic gets several entries if it has more partitions than that, or if
-//! partitions of other topics were read in between.
+//! The response has an entry for each run of neighbouring partitions of one topic, with at most
+//! [`TOPIC_PARTITIONS_MAX`] partitions. A longer run gets several entries. Only one entry at a time is in memory in
+//! decoded form, even if the response has a million partitions.
 
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
-/// At most this many partitions of a topic are in memory at a time.
+/// Maximum number of partitions in an entry of the response.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
 /// Builds the response of a fetch that was carried out.

@@ -1,8 +1,8 @@
 //! Fetch 4-18: long polls, sessions (KIP-227) and topic ids (KIP-516). Fetches of other brokers are in `replica/`.
 //!
-//! A fetch is answered once it has its minimum of bytes or an error, or once its time is up. Reading can be expensive,
-//! so the sizes are compared with the minimum first ([`Depth`]). A fetch holds no records in memory. It returns ranges
-//! of log files, or references to the diskless cache.
+//! A fetch is answered once it has found its minimum of bytes or an error, or once its time is up. Reading can be
+//! expensive, so the fetch first compares the sizes of the partitions with the minimum ([`Depth`]). A fetch copies no
+//! records into memory. Its response refers to ranges of log files or to the diskless cache.
 //!
 //! A consumer of a diskless partition is redirected to a broker of its own rack, if there is one (KIP-392). The
 //! response then has no records of the partition. The first partition with data returns at least one whole batch, so
@@ -36,16 +36,16 @@ use tokio::time::{Instant, timeout_at};
 
 /// Maximum time that a fetch waits, whatever the client requests.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// Minimum time that a fetch waits for logs that are being opened or records that are being fetched, whatever the
-/// client requests. Most logs open within milliseconds. After a crash an opening may take seconds, and the response
-/// then has no data of the partition.
+/// Minimum time that a fetch waits while logs are being opened or records are being read from the object store, even if
+/// the client requests a shorter wait. Most logs open within milliseconds. After a crash this may take seconds, and the
+/// response then contains no records of the partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Stands for an unknown offset. The client then keeps its previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// In a session that reads ahead, a response counts as full once less than 1/`FULL_SHARE` of its size limit is left.
+/// In a session that reads ahead, a response counts as full once less than an eighth of its size limit is left.
 const FULL_SHARE: usize = 8;
-/// Memory that a pending fetch takes, apart from its lists of partitions.
+/// Memory that a pending fetch takes, in addition to its lists of partitions.
 const PENDING_BYTES: usize = 2048;
 /// Memory that a partition without records takes while it is read and in the response.
 const SIZE_BYTES: usize = 128;
@@ -67,8 +67,8 @@ pub async fn admit(
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, services, request, reply);
     }
-    // Memory is reserved for every partition of the session, because even a short request may change, forget or read
-    // any of them.
+    // Memory is reserved for all partitions of the session. Even a short request may change, remove or read any of
+    // them.
     Box::pin(services.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, services, request, reply) }))
         .await
 }
@@ -86,7 +86,8 @@ fn admit_consumer(
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(services.metadata.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // The response cannot have more than `max_bytes`, so a larger minimum would make the client wait in vain.
+        // The response cannot have more than `max_bytes`, so the client would wait for a larger minimum until its time
+        // is up.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -94,8 +95,8 @@ fn admit_consumer(
         isolation,
         cross_rack: CrossRackClient::of(&services.metadata, call.listener, &request.rack_id),
     };
-    // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
-    // freed.
+    // Only the needed fields of the request are copied. The request's frame may be part of a large buffer, which can
+    // now be freed.
     let requested = SessionRequest::of(request);
     let plan = match services.sessions.admit(requested) {
         Ok(FetchAdmission::Planned(plan)) => plan,
@@ -104,7 +105,7 @@ fn admit_consumer(
             let partitions = behind.partitions();
             let shared = Arc::clone(services);
             let answer = async move {
-                // Gives other tasks a chance first: many fetches may wait here, each with thousands of partitions.
+                // Lets other tasks run first, because many fetches may wait here, each with thousands of partitions.
                 tokio::task::yield_now().await;
                 match shared.sessions.plan_behind(behind) {
                     Ok(plan) => {
@@ -124,8 +125,8 @@ fn admit_consumer(
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_slot() => {
             let fetched = attempt(services, &wanted, &limits, plan.reads_ahead);
-            // Drops this second reference to the session's list, so that the session can change the list without
-            // copying it.
+            // Releases this reference to the session's list. The session then holds the only one and can change the
+            // list in place.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -141,8 +142,8 @@ fn admit_consumer(
     Ok(holding(&services.wide, answer, partitions, held))
 }
 
-/// Returns a completion that is answered later. If the fetch has thousands of partitions, it runs apart from the
-/// threads that serve connections.
+/// Returns a completion that is answered later. A fetch of thousands of partitions does not run on the threads that
+/// serve connections.
 fn holding(
     wide: &Arc<WideWork>,
     answer: impl Future<Output = Result<Frame, Fault>> + Send + 'static,
@@ -187,7 +188,7 @@ fn refused(services: &FetchServices, code: ErrorCode, reply: Reply) -> Result<Fr
     answer::error(code, 0, reply)
 }
 
-/// Counts the errors and the bytes of records in a response. Partitions that the response leaves out have neither.
+/// Adds the errors and the bytes of records in a response to the metrics.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -198,8 +199,8 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// The limits of one fetch: how many bytes and how long, at which isolation level, and whether its consumer is in
-/// another rack.
+/// The limits of one fetch: its bytes, its time and its isolation level. `cross_rack` is the consumer if its rack is
+/// not this broker's.
 #[derive(Clone)]
 struct FetchLimits {
     min_bytes: usize,
@@ -215,22 +216,23 @@ struct Attempt {
     partitions: Vec<Fetched>,
     /// True if the fetch should be answered now.
     is_enough: bool,
-    /// True if logs are being opened, or records are being fetched from the object store.
+    /// True if a log is being opened, or if records are being read from the object store.
     is_opening: bool,
-    /// True if only sizes were counted for some partitions. Their records must still be read before an answer.
+    /// True if some partitions were only counted by their sizes. Their records must still be read before the answer.
     is_counted: bool,
 }
 
-/// How far a read goes: `Sizes` only counts partitions whose sizes are already known, `Records` reads all of them.
+/// A choice for a read: to only count the sizes that are known, or to also read the records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Partitions of known size are counted and not read. All others are read, since only a read finds their sizes.
+    /// Counts partitions of known size without reading them. Reads all others, since only a read finds their sizes.
     Sizes,
-    /// All partitions are read.
+    /// Reads all partitions.
     Records,
 }
 
-/// Reads all partitions each time one of them has grown, until there is enough data or the time is up.
+/// Waits until there is enough data or the time is up. Reads the partitions at the start, and again whenever one of
+/// them has grown.
 async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(services, plan, &waiter)?;
@@ -238,8 +240,8 @@ async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimi
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // The fetch registers with all partitions again, because the topic of a deleted partition may have been
-            // recreated.
+            // A partition was deleted, so its registration is gone. Its topic may exist again, so the fetch registers
+            // with all partitions anew.
             register(services, plan, &waiter)?;
         }
         // The waiter was registered before this read, so an append after the read still wakes this task.
@@ -262,7 +264,8 @@ async fn wait(services: &FetchServices, plan: &mut FetchPlan, limits: &FetchLimi
     }
 }
 
-/// Reads every partition once. With [`Depth::Sizes`], compares the sizes with the minimum first, as [`attempt`] does.
+/// Reads every partition once. With [`Depth::Sizes`], the known sizes are compared with the minimum before any records
+/// are read ([`attempt`]).
 fn read_once(
     services: &FetchServices,
     plan: &FetchPlan,
@@ -284,8 +287,8 @@ fn register(services: &FetchServices, plan: &mut FetchPlan, waiter: &Arc<Notify>
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once. If the client wants more than one byte and its deadline has not passed, adds up the
-/// known sizes first. The records are then read only if these sizes reach the minimum.
+/// Reads every partition once. If the client wants more than one byte and its deadline has not passed, first adds up
+/// the known sizes. The records are read only if the sizes reach the client's minimum.
 fn attempt(services: &FetchServices, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
         let attempt = read_each(services, wanted, Depth::Sizes, limits, reads_ahead);
@@ -299,9 +302,9 @@ fn attempt(services: &FetchServices, wanted: &[PartitionFetch], limits: &FetchLi
 /// Reads every partition once, in the order of the request. At [`Depth::Sizes`], a partition whose size is known is
 /// counted and not read.
 ///
-/// A partition fails if opening its log or reading its records has failed since the fetch began, and the client then
-/// retries. In a session that reads ahead, reading stops once the answer is full or has too little space for the next
-/// batch. The remaining partitions come in the session's next answers.
+/// If opening a partition's log or reading its records has failed since the fetch began, the partition gets an error,
+/// after which the client retries. In a session that reads ahead, reading stops once the answer is full or has too
+/// little space for the next batch. The session's next answers contain the remaining partitions.
 fn read_each(
     services: &FetchServices,
     wanted: &[PartitionFetch],
@@ -345,8 +348,8 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok(((Some(read), _), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The read ends here, and the next answer begins with this partition. The other partitions would mostly
-                // find as little space as this one.
+                // Stops here, because the next batch does not fit and those of other partitions would seldom fit
+                // either. The next answer of the session begins with this partition.
                 minimum.left = 0;
                 break;
             }
@@ -374,8 +377,8 @@ fn partition(services: &FetchServices, image: &Image, wanted: &PartitionFetch) -
     topics::partition(&services.partitions, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch and remembers its name. If the topic is recreated later, its old id is unknown. The
-/// remembered name then shows that another topic has replaced this one.
+/// Finds the topic of a fetch and remembers its name. If the topic is deleted and another one gets its name, the id
+/// becomes unknown. The remembered name then shows that the topic was replaced.
 ///
 /// # Errors
 /// Fails as [`topics::find`] does. Fails with INCONSISTENT_TOPIC_ID if a different topic now has the name.
@@ -391,28 +394,29 @@ fn topic_of<'i>(image: &'i Image, requested: &FetchedTopic) -> Result<&'i Arc<To
     found
 }
 
-/// The space that an answer has for one partition.
+/// The space that the answer still has when a partition is read.
 struct ReadRoom {
-    /// How many bytes of the answer are left.
+    /// How many more bytes the answer may have.
     left: usize,
-    /// True if the answer has no data yet. In this case one batch of any size is taken.
+    /// True if the answer has no records yet. The first batch may then have any size.
     is_first: bool,
     /// True if only whole batches may be returned.
     is_whole: bool,
 }
 
-/// How many bytes an answer still needs to reach the minimum that the client requested.
+/// The number of bytes that an answer still lacks to reach the client's minimum.
 struct Minimum {
     left: usize,
     reads_ahead: bool,
 }
 
 impl Minimum {
-    /// Counts the `bytes` of a partition towards the minimum. `room` is the most that the partition may return.
-    /// `is_cut` is true if it has more records than fit into `room`.
+    /// Counts the `bytes` of a partition towards the minimum. `room` is the maximum that the partition may return.
+    /// `is_cut` is true if the partition has more records than that.
     ///
-    /// If the records are cut, a longer wait brings no more of them, so at least `room` bytes count, as in Kafka. In a
-    /// session that reads ahead, cut records reach the minimum at once, since the next answer has the rest.
+    /// If the records are cut, waiting longer would not add any to this answer. So at least `room` bytes count, as in
+    /// Kafka. In a session that reads ahead, the minimum then counts as reached, since the next answer contains the
+    /// rest.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -422,7 +426,8 @@ impl Minimum {
         self.left = self.left.saturating_sub(counted);
     }
 
-    /// Counts the bytes that a partition with `size` bytes of records would return within `room`. Returns their number.
+    /// Counts a partition with `size` bytes of records, of which it may return `room`. Returns how many bytes it would
+    /// return.
     fn count_size(&mut self, size: u64, room: u32) -> usize {
         let bytes = size.min(u64::from(room)) as usize;
         self.count(bytes, size > u64::from(room), room);
@@ -450,8 +455,8 @@ impl From<ReadError> for Unread {
     }
 }
 
-/// Reads one partition. The records are `None` while its log is being opened or they are being fetched from the object
-/// store. Also returns the leader epoch of a classic partition whose log is open.
+/// Reads one partition. The records are `None` while its log is being opened, or while they are being read from the
+/// object store. Also returns the leader epoch of a classic partition whose log is open.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
@@ -505,8 +510,8 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that is not read. If its records at the client's position are lost, a session
-/// that reads ahead also gets the first offset after them.
+/// Returns the outcome for a partition that is not read. If the records at the client's position are lost, a client
+/// that reads ahead also gets the offset at which it can continue.
 fn unread(fetch: &PartitionFetch, why: Unread, reads_ahead: bool) -> PartitionOutcome {
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
     let error = match why {
@@ -524,9 +529,9 @@ fn unread(fetch: &PartitionFetch, why: Unread, reads_ahead: bool) -> PartitionOu
     PartitionOutcome::Failed { code: error.code(), from_offset, next_offset }
 }
 
-/// Returns the entry of a partition whose log is still being opened or whose records are being fetched. The entry has
-/// the offsets that this broker knows. These may be too old, so a high watermark below the client's position is left
-/// out.
+/// Returns the entry of a partition whose log is still being opened, or whose records are still being read from the
+/// object store. The entry contains the offsets that this broker knows. If they are so old that the high watermark is
+/// below the client's position, the entry contains none.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
     let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };

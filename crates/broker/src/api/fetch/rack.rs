@@ -1,7 +1,8 @@
 //! Redirects a consumer that reads a diskless partition to a broker in the consumer's own rack (KIP-392).
 //!
-//! Every broker that serves diskless topics can serve the partition. The only purpose of the redirect is to keep
-//! traffic within the zone. A broker never redirects a consumer of its own rack, so no consumer is redirected twice.
+//! Every broker that serves diskless topics can serve the partition. The redirect only keeps the traffic within the
+//! consumer's rack, which is usually an availability zone. A broker never redirects a consumer of its own rack, so no
+//! consumer is redirected twice.
 
 use crate::api::shown;
 use crate::node::MetadataServices;
@@ -18,8 +19,8 @@ pub struct CrossRackClient {
 }
 
 impl CrossRackClient {
-    /// Creates the client. Returns `None` if `rack` is empty or is this broker's own rack, because no redirect is
-    /// needed then.
+    /// Returns the consumer if it may have to be redirected. Returns `None` if `rack` is empty or is this broker's own
+    /// rack.
     ///
     /// The name is copied, because a slice of it would keep the request's whole frame in memory.
     pub fn of(metadata: &MetadataServices, listener: usize, rack: &Text) -> Option<Self> {
@@ -27,21 +28,21 @@ impl CrossRackClient {
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 
-    /// Returns a router that knows the brokers of this consumer's rack, as of `image`.
+    /// Returns a router that knows the brokers of this consumer's rack in `image`.
     pub fn router<'h>(&'h self, metadata: &'h MetadataServices, image: &'h Image) -> RackRouter<'h> {
         RackRouter { zones: shown::zones(metadata, image, self.listener), rack: &self.rack }
     }
 }
 
-/// Finds brokers of one rack.
+/// Chooses the brokers in a consumer's rack to which the consumer is redirected.
 pub struct RackRouter<'h> {
     zones: Zones<'h>,
     rack: &'h Text,
 }
 
 impl RackRouter<'_> {
-    /// Returns the broker of the rack that should serve this partition. `None` for a classic partition, or if the rack
-    /// has no brokers.
+    /// Returns the broker in the consumer's rack that should serve this partition. `None` if the partition is classic,
+    /// or if the rack has no brokers.
     pub fn broker_of(&self, topic: &Topic, index: i32) -> Option<i32> {
         let is_diskless = topic.config.diskless && topic.partition(index).is_some();
         self.zones.broker_in(self.rack, shown::key(topic.id, index)).filter(|_| is_diskless)

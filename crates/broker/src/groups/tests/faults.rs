@@ -1,11 +1,11 @@
-//! Faults of clients and machines that happen at the worst moment.
+//! Faults of clients and machines at the worst moment.
 
 use super::*;
 use crate::coordinator::InternalTopic;
 use fullbore_control::{CreatePartitions, GrowTopic};
 
-/// The topic is deleted and recreated, and a client commits to the new one. The late deletion of the old topic's
-/// offsets must not delete that commit.
+/// The topic is deleted and recreated, and a client commits an offset of the new topic. Only then are the offsets of
+/// the old topic deleted. This must not delete the new offset.
 #[tokio::test]
 async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -16,7 +16,7 @@ async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     opened.delete(&old).await;
     let new = opened.topic("t").await;
     opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
-    // The task for deleted topics comes late, as it would after many other groups.
+    // The task for deleted topics reaches this group late, as if it had many other groups to handle first.
     opened.groups.forget_topic(old.id).await;
     assert_eq!(opened.held(), 1);
     let opened = reopened(opened, directory.path()).await;
@@ -29,7 +29,7 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
-    // This event finds a group without members. It would remove the group if no commit were in flight.
+    // After this event the group has no members. It would be removed if no commit were in flight.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
     });
@@ -124,8 +124,8 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// A damaged log may be opened and refused even before the groups begin to load, for example if there are many topics.
-/// Its shard must not serve in this case either.
+/// With many topics, the groups may begin to load only after a damaged log has already been opened and refused. The
+/// shard of this log must not serve in this case either.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -164,8 +164,8 @@ async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_nam
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
-/// Commits of clients that have disconnected still take memory, and the disk may be slower than the clients. Their
-/// total size must therefore be limited.
+/// If the disk is slower than the clients, commits pile up in memory, even those of clients that have disconnected. So
+/// their total size must be limited.
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -185,7 +185,7 @@ async fn commits_under_way_are_bounded_across_all_clients() {
     assert_eq!(request().expect("there is room again").done().await, Ok(vec![]));
 }
 
-/// A single task handles the deadlines of all groups, so a panic in one group must not end that task.
+/// A single task handles the deadlines of all groups. A panic in one group must not end this task.
 #[tokio::test]
 async fn panicking_event_removes_only_the_members_of_its_own_group() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -200,7 +200,7 @@ async fn panicking_event_removes_only_the_members_of_its_own_group() {
     for group in ["bad", "good"] {
         let id = Text::from(group);
         let (request, member_id, image) = (join_request("consumer"), Text::from("m"), opened.control.image());
-        // The join is answered after the timer has ended the wait for other members.
+        // The timer ends the group's wait for other members, and then the join is answered.
         let joined = opened.groups.put_to(&id, Missing::Create, |group, ticket, now, effects| {
             group.join(joining(&request, &member_id), &*image, ticket, now, effects);
         });
@@ -226,8 +226,8 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     opened.close();
 }
 
-/// A group panics while its first commit is in flight. If it were no longer listed, it could not be deleted, and its
-/// offsets would never expire.
+/// A group panics while its first commit is in flight. It must stay in the table. Otherwise it could not be deleted,
+/// and its offsets would never expire.
 #[tokio::test]
 async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -38,7 +38,7 @@ impl Opened {
         self.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end
     }
 
-    /// Publishes a changed registration of every partition of the topic. The partitions keep their leaders.
+    /// Publishes a new registration of every partition of the topic. The partitions keep their leaders.
     fn change(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));
@@ -171,7 +171,7 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     let before = opened.records();
     let opened = reopened(opened, directory.path()).await;
     settle(&opened).await;
-    // The number of parts is not a constant, because on a slow machine the session of `stays` may have ended by now.
+    // The number of parts varies: on a slow machine the session of `stays` may already have ended.
     let written = before.as_ref().map_or(0, |records| records.parts.len());
     assert_eq!((opened.records(), parts(&opened.replayed())), (before, written), "the former records are deleted");
 }

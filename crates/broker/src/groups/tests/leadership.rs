@@ -12,14 +12,13 @@ const OTHER: i32 = 2;
 const EPOCH: i64 = 7;
 
 impl Opened {
-    /// Publishes a changed registration of every partition of the topic. The groups have followed the change when this
-    /// returns.
+    /// Publishes a new registration of every partition of the topic. Returns once the groups have followed the change.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.publish(change);
         CoordinatorTopic::adopt(&self.groups);
     }
 
-    /// Publishes a changed registration of every partition of the topic.
+    /// Publishes a new registration of every partition of the topic.
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
@@ -39,8 +38,7 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// Waits until the shard's log has reached `log_end`. Then fetches from the end of the log, as a follower that has
-    /// the whole log does.
+    /// Waits until the shard's log has reached `log_end`. Then sends the fetch of a follower that has the whole log.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();
@@ -68,7 +66,7 @@ async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
     opened.publish(|registered| led_by(registered, OTHER));
-    // Between the two images, this broker may have fetched records that the other leader wrote.
+    // Between the two images, this broker may have replicated records of the other leader.
     opened.publish(|registered| led_by(registered, 1));
     CoordinatorTopic::adopt(&opened.groups);
     opened.groups.topic.loaded().await;
@@ -112,7 +110,8 @@ async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
     opened.groups.topic.loaded().await;
-    // The shard `before` is from the earlier time as leader. It must not write anything once its successor serves.
+    // The shard `before` was created when this broker first led the partition. It must not write anything once its
+    // successor serves.
     let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
     assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
     assert!(opened.is_pending("g", &t, 0));
@@ -130,7 +129,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
     let before = opened.groups.serving("g").expect("it serves");
-    // This broker leads already and is elected again, which changes nothing for the groups.
+    // This broker already leads and is elected again. For the groups this changes nothing.
     opened.elect(1);
     assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
@@ -234,8 +233,8 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
     for group in &groups {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
-    // From here on there is a second replica in sync that fetches nothing. No write is acknowledged, so no deletion can
-    // finish.
+    // From here on, the ISR contains a second replica that fetches nothing. So no write is acknowledged, and no
+    // deletion can finish.
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
         registered.isr = vec![1, OTHER];
@@ -277,8 +276,8 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // A second commit and a deletion are queued after the first commit. The deletion sees the offsets as they are at
-    // its own position in the log.
+    // A second commit and a deletion are queued after the first commit. The deletion must see the offsets that were
+    // committed before it.
     let second = opened.request("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -292,7 +291,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     opened.replicate("g", 3).await;
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
-    // A commit is in flight when another broker is elected. The commit is refused, although its record may survive.
+    // Another broker is elected while a commit is in flight. The commit is refused, although its record may survive.
     let mut third = std::pin::pin!(opened.request("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);
@@ -321,8 +320,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // The follower has not confirmed the records yet, so they may still be truncated. The shard must not serve before
-    // the follower has confirmed them.
+    // The shard must not serve before the follower has confirmed the records, because they may still be truncated.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);
@@ -336,8 +334,8 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.close();
 }
 
-/// The broker leaves the shard before the callback of a commit runs. The callback must not show the commit, because the
-/// next leader reads it from the log.
+/// The broker leaves the shard before the callback of a commit runs. The callback must not make the commit visible:
+/// another broker now leads and has read the commit from the log.
 #[tokio::test]
 async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! Tests how many offsets all groups together may have committed.
+//! Tests the limits of the committed offsets of all groups together.
 
 use super::*;
 
@@ -35,8 +35,8 @@ async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
     assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
     assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
-    // `shorter` frees four bytes, but `longer` is in flight for the same partition and uses them. A third commit must
-    // not get them.
+    // `shorter` frees four bytes of metadata. But `longer`, which is in flight for the same partition, needs them, so a
+    // third commit must not get them.
     let (shorter, longer) = (opened.request("g", vec![with(0, 0)]), opened.request("g", vec![with(0, 4)]));
     shorter.done().await.expect("kept");
     let other = opened.commit("h", vec![with(2, 4)]).await;
@@ -57,14 +57,15 @@ async fn commit_without_a_written_offset_creates_no_group() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=1").await;
     let t = opened.topic("t").await;
-    // A commit has no offsets left if the metadata of each was too large. Such a commit must not create a group.
+    // These commits have no offsets, as if the metadata of each had been too large. Such a commit must not create a
+    // group.
     assert_eq!(opened.commit("none", vec![]).await, []);
     assert!(opened.groups.ids().is_empty());
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
     assert_eq!(opened.commit("full", vec![one(&t, 0, committed(1, 1))]).await, [(0, full)]);
     assert_eq!(opened.groups.ids(), ["g"]);
-    // A group that exists stays, although its commit writes nothing.
+    // A group that already exists stays, although the commit writes nothing.
     opened.forget("g", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
     assert_eq!(opened.commit("g", vec![]).await, []);
     assert_eq!(opened.groups.ids(), ["g"]);

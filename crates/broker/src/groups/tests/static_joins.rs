@@ -83,7 +83,7 @@ fn joined(answer: GroupAnswer) -> Result<JoinGroupResponse, ErrorCode> {
     }
 }
 
-/// Each join used to queue and write the whole group: 1,000 members with 3 KB each took 3 GB.
+/// Each of 1,000 joins used to write the whole group, which has 3 KB per member. Together they wrote 3 GB.
 #[tokio::test]
 async fn static_members_returning_together_the_group_is_written_once() {
     let directory = tempfile::tempdir().expect("tempdir");

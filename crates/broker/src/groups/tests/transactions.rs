@@ -16,8 +16,8 @@ impl Opened {
         self.request_verified(producer, (seen, at), group, offsets)
     }
 
-    /// Queues a commit in a transaction. The verification of the transaction began when `seen` was the number of the
-    /// partition's markers.
+    /// Queues a commit in a transaction. When the verification of the transaction began, the partition had had `seen`
+    /// markers.
     fn request_verified(
         &self,
         (id, epoch): (i64, i16),
@@ -39,7 +39,7 @@ impl Opened {
         assert_eq!(self.request_in(producer, group, offsets).done().await, Ok(vec![]));
     }
 
-    /// Ends a transaction in the group's partition. The marker has the next epoch.
+    /// Ends a transaction in the group's partition, with a marker of the producer's next epoch.
     pub(super) async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
         let (producer_id, producer_epoch) = (producer.0, producer.1 + 1);
         let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
@@ -215,8 +215,7 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.request_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    // With transaction version 1 the producer's epoch stays the same, so the epoch alone would not fence the late
-    // commit.
+    // With transaction version 1, the producer keeps its epoch, so the epoch alone would not fence the late commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
@@ -225,14 +224,14 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
     opened.commit_in((7, 0), "g", offsets(3)).await;
-    // With transaction version 2 the producer may be in the next epoch before the marker comes. A commit in that epoch
-    // is accepted.
+    // With transaction version 2, the producer may already use its next epoch before the marker is appended. A commit
+    // in that epoch is accepted.
     opened.end((7, 0), "g", true).await;
     assert_eq!(opened.request_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
-/// With transaction version 1 the producer's epoch stays the same, and offsets have no sequence numbers. A commit that
-/// is late or sent twice would open a transaction that no marker ends.
+/// With transaction version 1, the producer keeps its epoch, and offsets have no sequence numbers. So a commit that is
+/// late or sent twice would open a transaction that no marker ends.
 #[tokio::test]
 async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -256,8 +255,8 @@ async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     assert_eq!(request(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
-/// Once the producer is forgotten, the log can no longer show that the verifying coordinator was replaced. The offsets
-/// must then be verified again.
+/// Once the log has forgotten the producer, it no longer shows whether the coordinator that verified the transaction
+/// was replaced. The commit must then be refused and verified again.
 #[tokio::test]
 async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -322,7 +321,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Key = (u8, i32);
 
-/// A model of how Kafka replays the log. Each offset has a position, and the later one wins.
+/// A model of how Kafka replays the log. For each partition, the offset at the later position in the log wins.
 #[derive(Debug, Default)]
 struct Model {
     places: usize,

@@ -11,8 +11,9 @@ fn size_of_future<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
     size_of::<F>()
 }
 
-/// With ten thousand idle connections there are ten thousand of these tasks. To keep them small, box large futures
-/// that are rarely awaited. Pin futures where they are created, so that none is in the task twice.
+/// With ten thousand idle connections there are ten thousand of these tasks, so they must be small. If this test fails,
+/// box large futures that are rarely awaited, and pin futures where they are created, so that no future is in the task
+/// twice.
 #[test]
 fn the_task_of_a_connection_is_small() {
     let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {
@@ -144,8 +145,8 @@ async fn polled_completion_releases_its_permit_while_the_response_before_it_is_w
     let queued = ready(admitted(Completion::Later(Box::pin(answer))), &unread).await;
     let Err(mut queued) = queued else { panic!("there is no place") };
     places.add_permits(1);
-    // The write can only end after the completion has released its permit. Such a write stands for a client that
-    // first reads a response on another connection.
+    // The write ends only after the completion has released its permit. A client causes this if it first reads a
+    // response on another connection.
     let writing = pin!(async { drop(places.acquire().await) });
     let beside = beside(writing, Some(&mut queued), &unread);
     tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

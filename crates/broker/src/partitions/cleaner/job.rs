@@ -1,11 +1,11 @@
-//! Compacts one log. A cleaning first reads the dirty part and collects the newest offset of each key, as far as the
-//! memory of the map allows. Then it rewrites the segments up to the last collected offset, without the records that
-//! were superseded. Records of aborted transactions supersede nothing and are removed. A transaction's marker is
-//! removed only after all of its data.
+//! Compacts one log. A cleaning first reads the dirty part, and collects the newest offset of each key until the map is
+//! full. Then it rewrites the segments up to the last collected offset, without the superseded records. A record of an
+//! aborted transaction supersedes no other record and is removed. A transaction's marker is removed only after all of
+//! its data.
 //!
 //! [`super::Cleaner`] decides when a log is cleaned, and handles failures. The partition is locked only while its list
-//! of segments is read or changed. Invariant: however a cleaning ends, the log still has every record that compaction
-//! must keep.
+//! of segments is read or changed. Invariant: whether a cleaning succeeds or fails, the log still has every record that
+//! compaction must keep.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ use fullbore_log::segment::Segment;
 use fullbore_log::txn_index::{AbortedLookup, AbortedTransaction};
 use fullbore_log::validation::DECOMPRESSED_MAX;
 
-/// The effect of a cleaning, for the log line.
+/// The result of a cleaning, for the log line.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tally {
     pub bytes_before: u64,
@@ -59,23 +59,23 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// Limits the pace of a cleaning. A function fails if the cleaning must end, for example because the log must not be
-/// cleaned any more.
+/// Limits the I/O rate of a cleaning. A function fails if the cleaning must end, for example because the topic is no
+/// longer compacted.
 pub trait Pace {
-    /// Waits until the pace allows `bytes` bytes to be read.
+    /// Waits until `bytes` bytes may be read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 
-    /// Waits until the pace allows `bytes` bytes to be written.
+    /// Waits until `bytes` bytes may be written.
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 
-/// The segments of a log when the cleaning begins.
+/// The segments of a log at the start of the cleaning.
 struct Found {
     dir: Arc<Path>,
     segments: Vec<DirtySegment>,
-    /// The transactions that were aborted in these segments or later ones.
+    /// Finds the transactions that were aborted in these segments or in later ones.
     aborted: AbortedLookup,
-    /// How often the log was truncated before the segments were listed. A later truncation ends the cleaning.
+    /// The number of truncations of the log before its segments were listed. A later truncation ends the cleaning.
     cuts: u32,
 }
 
@@ -94,7 +94,7 @@ enum Fate {
 }
 
 impl Cleaning<'_> {
-    /// Cleans the log. Returns the offset up to which the log is then clean, and the effect of the cleaning.
+    /// Cleans the log. Returns the offset up to which the log is clean afterwards, and the result for the log line.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let found = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
@@ -121,9 +121,9 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions that may have records in the offset range `part` of `segment`, even if their
-    /// markers are after this range. In memory, a transaction takes 32 bytes, less than half of the 78 bytes of its
-    /// marker in the log.
+    /// Returns the aborted transactions that may have records in the offset range `part` of `segment`. Their markers
+    /// may be after this range. In memory, a transaction uses 32 bytes, less than half of the 78 bytes of its marker in
+    /// the log.
     fn aborted(
         &self,
         found: &Found,
@@ -131,7 +131,7 @@ impl Cleaning<'_> {
         part: Range<i64>,
     ) -> Result<Vec<AbortedTransaction>, CleanError> {
         found.aborted.read_within(part).map_err(|error| match error {
-            // The segment was removed by retention, or the log was truncated.
+            // Retention has removed the segment, or the log was truncated.
             error if is_gone(&error) && (!self.has(segment.source.base_offset) || self.cuts() != Some(found.cuts)) => {
                 CleanError::Changed
             }
@@ -146,7 +146,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Reads the dirty part and puts its keys into the map until the map is full.
+    /// Reads the dirty part, and adds its keys to the map until the map is full.
     fn map_keys(&self, found: &Found) -> Result<Mapped, CleanError> {
         let first_dirty = self.dirty.first_dirty;
         let mut transactions = TransactionScan::default();
@@ -197,7 +197,7 @@ impl Cleaning<'_> {
         read.map_err(|error| self.why(found, error))
     }
 
-    /// Returns [`CleanError::Changed`] if retention has removed the segment, and otherwise `error`.
+    /// Returns [`CleanError::Changed`] if retention has removed the segment. Otherwise returns `error`.
     fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
         match error {
             CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,
@@ -259,8 +259,8 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Returns the last batch of each producer, by producer id. This batch must stay, because the producer continues
-    /// from it.
+    /// Returns the last batch of each producer, by producer id. A cleaning must keep this batch, because it shows with
+    /// which sequence the producer continues.
     ///
     /// # Errors
     /// Fails with [`CleanError::Changed`] if the log must not be cleaned any more.
@@ -286,7 +286,7 @@ impl Cleaning<'_> {
     }
 }
 
-/// Rewrites a group of segments into one output.
+/// Rewrites a group of segments into one output, which may have several segments.
 struct Rewriting<'a> {
     job: &'a Cleaning<'a>,
     found: &'a Found,
@@ -294,18 +294,18 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The aborted transaction that the last batch ends. `None` if that batch is not an abort marker, or if no data of
-    /// the transaction is left.
+    /// The aborted transaction whose abort marker is the batch that was read last. `None` if that batch is not an abort
+    /// marker, or if no data of the transaction remains.
     ended: Option<AbortedTransaction>,
-    /// A copy, without records, of the batch that was read last, if that batch was removed. The flag is true if the
-    /// batch had no records before this cleaning either.
+    /// A copy, without records, of the batch that was read last, if this cleaning removed that batch. The flag is true
+    /// if the batch already had no records before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
 
 impl Rewriting<'_> {
-    /// Writes the surviving records of `group` to `output`. Returns true if the output differs from the group, and the
-    /// number of records that were removed.
+    /// Writes the surviving records of `group` to `output`. Returns true if the output differs from the group. Also
+    /// returns the number of removed records.
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
@@ -332,8 +332,8 @@ impl Rewriting<'_> {
                 output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
-        // After a crash, the last batch shows which old segments the new ones replace. So the last batch of the group
-        // is written even if it has no records left.
+        // Write the last batch of the group even if it has no records left. After a crash, its offset shows which old
+        // segments the new ones replace.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
             output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
@@ -341,11 +341,11 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// Decides if a batch stays, is rewritten or is removed. The bytes of a rewritten batch are in `scratch`
-    /// afterwards.
+    /// Decides whether to keep, rewrite or remove a batch. Leaves the bytes of a rewritten batch in `scratch`.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         self.ended = None;
-        // The last batch of a producer stays even without records, because the producer continues from it.
+        // The last batch of a producer stays even without records, because it shows with which sequence the producer
+        // continues.
         let last = self.last_batches.get(&batch.producer_id());
         let is_last = last.is_some_and(|last| last.is(batch.last_offset(), batch.producer_epoch(), batch.is_control()));
         if batch.is_control() {
@@ -368,8 +368,8 @@ impl Rewriting<'_> {
             let offset = batch.base_offset() + i64::from(record.offset_delta);
             let is_known = offset < mapped_to;
             let newest = record.key.filter(|_| is_known).and_then(|key| self.mapped.map.get(key));
-            // A record without a key was written before the topic was compacted. The cleaning removes such records from
-            // the part that it covers.
+            // A record without a key was written before the topic was compacted. Remove such a record if the cleaning
+            // covers its offset.
             let stays = (record.key.is_some() || !is_known)
                 && survives(offset, newest, mapped_to, record.has_value, horizon, now_ms);
             if stays {
@@ -391,7 +391,7 @@ impl Rewriting<'_> {
         Ok(Fate::Rewritten)
     }
 
-    /// Makes the decision of [`Rewriting::judge`] for a control batch.
+    /// Decides like [`Rewriting::judge`], for a control batch.
     fn judge_marker(&mut self, batch: &BatchView<'_>, is_last: bool) -> Result<Fate, BatchError> {
         let data = marked_data(self.transactions, batch);
         if batch.record_count() == 0 {
@@ -415,8 +415,8 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Decides on a batch of which no record survives. The last batch of a producer is rewritten without records. Any
-    /// other batch is removed.
+    /// Decides what happens to a batch whose records are all removed. The last batch of a producer is rewritten without
+    /// records. Any other batch is removed.
     fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
         if !is_last {
             return Fate::Gone;
@@ -426,8 +426,8 @@ impl Rewriting<'_> {
         Fate::Rewritten
     }
 
-    /// Returns the time from which the tombstones and markers that this cleaning keeps may be removed, in ms since
-    /// 1970.
+    /// Returns the delete horizon of the tombstones and markers that this cleaning keeps: the time from which later
+    /// cleanings may remove them, in ms since 1970.
     fn next_horizon_ms(&self) -> i64 {
         self.job.now_ms.saturating_add(self.job.config.delete_retention_ms)
     }
@@ -441,9 +441,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch, and returns which data is left of the transaction that it ends. No data is left if the batch
-/// has no records, because a cleaning removes a marker only after its data. A control batch of another kind must stay,
-/// so for such a batch the result is that data is left.
+/// Adds a control batch to `transactions`, and returns which data remains of the transaction that the batch ends. A
+/// batch without records has no data, because a cleaning empties a marker only after it has removed the data. A control
+/// batch of another kind must stay, so the result for it is that data remains.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
@@ -452,8 +452,8 @@ fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> Mar
     }
 }
 
-/// Adds the keys of the batch's records to the map, from offset `first_dirty` on. Returns the offset of the first
-/// record whose key did not fit, or `None` if all did.
+/// Adds to the map the keys of the batch's records with offsets of at least `first_dirty`. Returns the offset of the
+/// first record whose key did not fit, or `None` if all keys fit.
 fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Result<Option<i64>, BatchError> {
     if batch.record_count() == 0 {
         return Ok(None);
@@ -477,7 +477,8 @@ fn open<'a>(batch: &BatchView<'a>) -> Result<Cow<'a, [u8]>, BatchError> {
     }
 }
 
-/// Returns a random hash key for one cleaning, so that clients cannot know it.
+/// Returns a random hash key for one cleaning. Clients cannot know the key, so they cannot choose record keys that
+/// collide.
 fn hash_key() -> HashKey {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

@@ -5,8 +5,8 @@
 //! and rewrites it, and `replace` replaces its segments.
 //!
 //! Memory: the key maps of all threads share log.cleaner.dedupe.buffer.size, and each map is freed after its cleaning.
-//! The buffers of all threads share log.cleaner.io.buffer.size. In addition, each thread holds two batches while it
-//! decompresses and writes them.
+//! The buffers of all threads share log.cleaner.io.buffer.size. In addition, each thread has two batches in memory
+//! while it decompresses and writes them.
 //!
 //! The module [`crate::replica::data_dir::cleanings`] records up to which offset each log is clean, and which logs are
 //! being cleaned.
@@ -36,7 +36,7 @@ use fullbore_host::files::{give_way, is_full, now_ms};
 use fullbore_log::cleaner::error::CleanError;
 use job::{Cleaning, Pace, Tally};
 
-/// How long a partition is not cleaned after an I/O error.
+/// How long a partition is skipped after an I/O error during its cleaning.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Maximum number of threads.
 const THREADS_MAX: usize = 64;
@@ -59,11 +59,11 @@ struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     records_removed: AtomicU64,
-    /// The bits of [`CleanerStatus::max_dirty_ratio`].
+    /// [`CleanerStatus::max_dirty_ratio`] as the bits of a float.
     max_dirty_ratio: AtomicU64,
 }
 
-/// The work of the cleaner since the broker started, for metrics.
+/// Counters of the cleaner since the broker started, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
     /// The number of completed cleanings.
@@ -75,7 +75,7 @@ pub struct CleanerStatus {
     pub records_removed: u64,
     /// The dirty share of the dirtiest log when a thread last looked for work.
     pub max_dirty_ratio: f64,
-    /// The number of partitions that are not cleaned because a cleaning has failed.
+    /// The number of partitions that the cleaner skips because their last cleaning failed.
     pub uncleanable_partitions: usize,
 }
 
@@ -96,8 +96,8 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Applies new settings. The I/O rate changes at once. The other settings apply from the next log that a thread
-    /// cleans.
+    /// Applies new settings. The new I/O rate applies at once. The other settings apply when a thread begins its next
+    /// cleaning.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }
@@ -107,8 +107,8 @@ impl Cleaner {
         *self.settings.lock()
     }
 
-    /// Starts threads until the configured number runs. Threads end if that number becomes smaller, and when the
-    /// cleaner stops.
+    /// Starts threads until the configured number of them runs. A thread ends when this number is reduced below the
+    /// number of threads, and when the cleaner stops.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -122,7 +122,7 @@ impl Cleaner {
         Ok(started)
     }
 
-    /// Makes the threads and the cleanings end.
+    /// Ends the running cleanings and the threads.
     pub fn stop(&self) {
         self.cleanings().stop();
     }
@@ -149,7 +149,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the log that [`Cleaner::pick`] returns. Returns false if there is none.
+    /// Cleans the log that [`Cleaner::pick`] returns. Returns false if it returns no log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -166,7 +166,7 @@ impl Cleaner {
         let within_room = (!space.is_full()).then(|| cleaning(self).run());
         let result = match within_room {
             Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
-            // Compaction may use the disk reserve. If all topics are compacted, nothing else can free space.
+            // Compaction may use the disk reserve: if all topics are compacted, only compaction can free space.
             _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {
@@ -190,9 +190,9 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due or
-    /// compaction must not delete records now. Also returns `None` if another thread has just taken that log, or if it
-    /// can no longer be cleaned.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due, or if
+    /// compaction must not delete records now. Also returns `None` if another thread has just begun to clean that log,
+    /// or if the log can no longer be cleaned.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         if self.registry.log_dir().keeps_records(now_ms) {
             return None;
@@ -212,8 +212,9 @@ impl Cleaner {
         // `begin` returns false if another thread has just begun to clean this log. The caller then looks for work
         // again after `log.cleaner.backoff.ms`.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The dirty part is determined again, because the log may have been truncated before `begin`. From now on, the
-        // cleanings note each truncation of the log, and the checkpoint will not be past it.
+        // Determine the dirty part again, because the log may have been truncated before `begin`. From now on,
+        // `cleanings` records each truncation of this log. The checkpoint of the cleaning then never lies beyond the
+        // new log end.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -274,7 +275,6 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// Returns the cleaner's counters since the broker started.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;
@@ -297,14 +297,14 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Fail if the disk is full, since compaction needs space before it frees any. The permit to write is dropped at
-        // once, because the cleaning may pause below, and must not hold a permit meanwhile.
+        // Fail if the disk is full, because compaction needs space before it frees any. Drop the permit to write at
+        // once, because the cleaning must not hold a permit while it pauses below.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }
 }
 
-/// The pace of a cleaning that may use the disk reserve.
+/// Limits the I/O rate of a cleaning that may use the disk reserve.
 struct MakingRoom<'a>(&'a Cleaner);
 
 impl Pace for MakingRoom<'_> {
@@ -313,8 +313,8 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // The space that was freed so far goes back to the reserve. Other writers can then write before the cleaning
-        // ends, which may take long.
+        // Return the space that was freed so far to the reserve. Other writers can then write before this cleaning
+        // ends, which may be much later.
         self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }

@@ -1,5 +1,5 @@
-//! Finds the dirty part of a partition's log. A log that is not open is opened only if the sizes and ages of its files
-//! show that a cleaning may be due.
+//! Finds the dirty part of a partition's log. An unopened log is opened only if the sizes and ages of its files show
+//! that a cleaning may be due.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use fullbore_config::TopicConfig;
 use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
-    /// Returns the dirty part of the log, which may be empty. Returns `None` if the topic is not compacted or the log
-    /// cannot be used. Also returns `None` for a log that is not open, unless a cleaning may be due. If the active
-    /// segment has records older than max.compaction.lag.ms, that segment is rolled first.
+    /// Returns the dirty part of the log, which may be empty. Opens an unopened log if a cleaning may be due. Returns
+    /// `None` if the topic is not compacted, the log cannot be used, or an unopened log needs no cleaning. Rolls the
+    /// active segment first if it has records older than max.compaction.lag.ms.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
         let config = self.config();

@@ -1,9 +1,9 @@
 //! Replaces segments by cleaned ones while the partition is in use.
 //!
-//! The names of the files in each stage are defined in [`fullbore_log::cleaner::swap`]. The partition is locked while
-//! the list of segments changes, which takes no I/O, and while the new files get their final names. It is not locked
-//! while the old files are renamed, because there may be hundreds of them. Truncations wait until the replacement is
-//! done, because they may create new files under the names of the old ones.
+//! [`fullbore_log::cleaner::swap`] defines the names of the files in each stage. The partition is locked while the list
+//! of segments changes, which needs no I/O, and while the new files get their final names. It is not locked while the
+//! old files are renamed, because there may be hundreds of them. Truncations wait until the replacement is complete,
+//! because they may create new files under the names of the old ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use fullbore_log::files::sync_dir;
 use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
-/// Replaces adjacent segments, which have the base offsets `sources`, by the segments `cleaned`. The new segments must
-/// be complete and on the disk. `cuts` is how often the log was truncated before the cleaning began. If it was
-/// truncated since then, nothing is replaced. Returns the files to be removed after file.delete.delay.ms.
+/// Replaces adjacent segments, whose base offsets are `sources`, by the segments `cleaned`. These new segments must be
+/// complete and on the disk. `cuts` is the number of truncations of the log before the cleaning began. After a later
+/// truncation, no segment is replaced. Returns the files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error
-/// if the new segments cannot be renamed. In both cases an open log is unchanged. Fails with [`CleanError::Unsettled`]
-/// if a later step fails. The next start of the broker then completes the replacement.
+/// if the new segments cannot be renamed. An open log is unchanged after either error. Fails with
+/// [`CleanError::Unsettled`] if a later step fails. The next start of the broker then completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -31,7 +31,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first segment is renamed last. A broker that restarts before that considers the new segments incomplete.
+    // Rename the first segment last. If the broker restarts before that, it considers the new segments incomplete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);
@@ -50,8 +50,7 @@ pub fn replace(
     settle(partition, &bases)?;
     step();
     match sync_dir(dir) {
-        // The system lacks descriptors or memory for the moment, so the next flush of the partition syncs the
-        // directory.
+        // The system briefly lacks descriptors or memory. The next flush of the partition syncs the directory instead.
         Err(error) if is_momentary(&error) => note_new_names(partition),
         result => result.map_err(CleanError::Unsettled)?,
     }
@@ -73,8 +72,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Replaces `sources` by `cleaned` in the list of segments, and returns the old segments. Returns `cleaned` as the
-/// error if the log is not open, lacks `sources`, or was truncated more than `cuts` times.
+/// Replaces `sources` by `cleaned` in the list of segments, and returns the old segments. If the log is not open, lacks
+/// `sources`, or was truncated more than `cuts` times, returns `cleaned` as the error.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

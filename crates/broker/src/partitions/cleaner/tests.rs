@@ -1,5 +1,5 @@
-//! Tests of compaction. The broker crashes at every moment of a cleaning, and during the start after such a crash. The
-//! log is also truncated, and loses segments, while it is being cleaned.
+//! Tests of compaction. The broker crashes at each moment of a cleaning, and during the restart after such a crash.
+//! Other tests truncate the log, or remove its segments, while it is being cleaned.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,15 +29,14 @@ mod transactions;
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
 
-/// The keys and values of a log by offset.
+/// Keys and values of the records of a log, by offset.
 type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
 
 fn settings() -> (BrokerConfig, TopicConfig) {
     let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
-    // The test's own thread opens the partitions, because `watch` sees only the changes of files that this thread
-    // makes.
+    // The test's own thread opens the partitions, because `watch` reports only the file changes of this thread.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -59,7 +58,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     (logs, partition)
 }
 
-/// Appends batches with and without an idempotent producer, and returns their records.
+/// Appends batches of an idempotent producer and batches without a producer, and returns their records.
 fn fill(partition: &Arc<Replica>) -> Rows {
     let mut rows = Rows::new();
     let (mut sequence, mut offset) = (0, 0);
@@ -108,8 +107,8 @@ fn read(partition: &Replica) -> Rows {
     }
 }
 
-/// Checks that the newest record of each key is still there, that no record has changed, and that the producer is
-/// known.
+/// Checks that the newest record of each key is still in the log, that no record has changed, and that the log still
+/// knows the producer.
 fn check(partition: &Replica, written: &Rows) {
     let found = read(partition);
     for (offset, row) in &found {
@@ -140,8 +139,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`, and copies `dir` at each moment between two changes of files, as if the broker had crashed there.
-/// Returns the result of `done` and the paths of the copies.
+/// Runs `done`, and copies `dir` after each change of a file, as if the broker had crashed at that moment. Returns the
+/// result of `done` and the paths of the copies.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
@@ -156,9 +155,10 @@ fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<Pa
 
 #[test]
 fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
-    // The log has segments of 1500 bytes. With 4000 bytes, several become one; with 700, one becomes several.
+    // The log has segments of 1500 bytes. With a size of 4000 bytes, several segments are merged into one; with 700
+    // bytes, one is split into several.
     for segment_bytes in [4000, 700] {
-        // Use memory if possible, because the test is about names, and a disk would flush each renaming.
+        // Use a directory in memory if possible: this test is only about names, and a disk would flush each renaming.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let directory = tempfile::tempdir_in(parent).expect("temporary directory");
@@ -200,7 +200,7 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
 }
 
 /// Truncates the whole log and writes it again, with the same keys and sizes but other values. Runs on another thread,
-/// because `watch` does not see that thread's changes of files.
+/// because `watch` does not report the file changes of other threads.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {
@@ -370,13 +370,13 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // If the log is truncated during a cleaning, the checkpoint must not be past that truncation afterwards.
+    // If the log is truncated during a cleaning, the checkpoint must not lie beyond the new log end afterwards.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(3)));
-    // The checkpoint is past the log end, as after a kill between a truncation and the write of the checkpoint. The
-    // opening of the log must lower it.
+    // The checkpoint lies beyond the log end, as if the broker had been killed after a truncation, before it wrote the
+    // checkpoint. The opening of the log must lower the checkpoint.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
     drop((logs, partition));
@@ -391,7 +391,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     names.map(|name| name.into_string().expect("text")).collect()
 }
 
-/// Returns the names of the files that an unfinished cleaning has left.
+/// Returns the names of the files that remain of an unfinished cleaning.
 fn names_left(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
 }

@@ -2,23 +2,23 @@
 //! partitions of the same names.
 //!
 //! If a topic is deleted and recreated while a client produces, the client continues its sequence. An empty partition
-//! would refuse that sequence, because earlier batches might still be on their way. The tails contain the sequence with
-//! which each producer continues. This broker has no tails if the deleted partition was on other brokers, or if this
-//! broker lagged. Then a producer may begin with any sequence if its id was allocated before the new topic was created.
-//! Kafka allows that for all producers.
+//! would refuse that sequence, because it must assume that earlier batches will still arrive. The tails contain the
+//! sequence with which each producer continues. This broker has no tails if it had no replica of the deleted partition,
+//! or an outdated one. In that case a producer may begin with any sequence if its id was allocated before the new topic
+//! was created. Kafka allows that for all producers.
 //!
-//! The tails of a deleted diskless partition are kept here only in case the next partition of its name is classic. A
-//! diskless partition finds the tails of its predecessor in the index, even those of a classic predecessor, which the
-//! index gets from here.
+//! The tails of a deleted diskless partition are stored here only for a classic partition that may get its name. A
+//! diskless partition reads the tails of its predecessor from the index. This module passes the tails of classic
+//! predecessors to the index.
 //!
 //! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
 //! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
 //! topics ([`PastTopic`]). The producers of such a topic may begin with any sequence, unless this process has the
 //! topic's tails or has followed its deletion.
 //!
-//! Invariant: all entries together take at most [`BYTES_MAX`]. To free memory, the tails of the oldest deletion are
-//! dropped first, and later also the partition's name. For topics deleted after `complete_since`, this process has the
-//! tails of every partition that a producer has written to.
+//! Invariant: all entries together use at most [`BYTES_MAX`] of memory. To free memory, the tails of the oldest
+//! deletion are dropped first, and later also the partition's name. For topics deleted after `complete_since`, this
+//! process has the tails of every partition that a producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -30,19 +30,20 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Maximum size of all producer tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions,
+/// Maximum estimated size of all producer tails, in bytes. This is enough for 150,000 producers of a few partitions,
 /// for 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// Estimated memory for a partition without its producers, in bytes. Twice the length of the topic's name is added.
+/// Estimated memory for a partition without its producers, in bytes. The estimate also includes twice the length of the
+/// topic's name.
 const OF_PARTITION: usize = 256;
-/// Estimated memory for each slot in the map of a partition's tails, in bytes. Empty slots count too.
+/// Estimated memory for each slot in the map of a partition's tails, in bytes. Includes empty slots.
 const OF_PRODUCER: usize = 48;
 
 /// The producer tails of deleted partitions.
 #[derive(Debug)]
 pub struct CarriedTails {
     left: Mutex<DeletedStops>,
-    /// All producer ids that are allocated in the newest image are below this one.
+    /// An upper bound: all producer ids that are allocated in the newest image are smaller.
     producer_ids_below: AtomicI64,
 }
 
@@ -60,12 +61,13 @@ struct DeletedStops {
     deleted: u64,
     /// The version of the newest image.
     epoch: u64,
-    /// The version of the metadata since which this process has followed every deletion and has forgotten no name.
+    /// The metadata version since which this process has seen every deletion and has not forgotten the name of any
+    /// deleted partition.
     complete_since: u64,
     bytes: usize,
-    /// The entries of `by_age` with keys below this one have only their names left, because their tails were dropped.
+    /// Entries of `by_age` with keys below this one contain only their names, because their tails were dropped.
     shortened_below: u64,
-    /// The size of the entries that keep only their names. At most about half of [`BYTES_MAX`].
+    /// The size in bytes of the entries that contain only their names. At most about half of [`BYTES_MAX`].
     name_bytes: usize,
 }
 
@@ -77,14 +79,14 @@ struct LeftTails {
     tails: ProducerTails,
     /// The version of the image in which this process has seen the deletion.
     deleted_at: u64,
-    /// True if the index of diskless topics has these tails too.
+    /// True if the index of diskless topics also contains these tails.
     are_indexed: bool,
 }
 
 impl CarriedTails {
     /// Stores the last sequences of the producers (*tails*) of a classic partition that was deleted in the image of
-    /// version `deleted_at`. A partition may be retired long after its deletion. If there already are tails of a later
-    /// partition with the same name, does nothing.
+    /// version `deleted_at`. Does nothing if there already are tails of a later partition with the same name, because a
+    /// partition may be retired long after its deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
@@ -118,9 +120,9 @@ impl CarriedTails {
     }
 
     /// Removes and returns the last sequences of the producers (*tails*) of the latest deleted partition with this
-    /// name, for the next partition of the name. `past` is the latest deleted topic with this name, if the metadata
-    /// still lists one. If this process may lack the tails of that topic, returns partial tails, with which unknown
-    /// producers may begin with any sequence.
+    /// name. The next partition of that name inherits them. `past` is the latest deleted topic with this name, if the
+    /// metadata still lists one. If this process may lack that topic's tails, returns partial tails, which allow
+    /// unknown producers to begin with any sequence.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -151,8 +153,8 @@ impl CarriedTails {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process may have missed
-    /// deletions before that image.
+    /// Records the version of the newest image and its next producer id. `is_gap` is true if this process may have
+    /// missed deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.producer_ids_below.store(next_producer_id, Relaxed);
         let mut left = self.left.lock();
@@ -162,18 +164,18 @@ impl CarriedTails {
         }
     }
 
-    /// Returns an id that is above all producer ids allocated in the newest image. Returns `i64::MAX` before the first
-    /// image.
+    /// Returns an id that is larger than all producer ids allocated in the newest image. Returns `i64::MAX` before the
+    /// first image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the producers' last sequences (*tails*) of the oldest entry that still has them. The
-    /// entry's name stays, so that earlier producers may begin with any sequence in the next partition of that name. If
-    /// the names alone take more than half of [`BYTES_MAX`], or no entry has tails, removes the oldest entry completely
-    /// instead. Returns false if there is no entry left.
+    /// Frees memory: drops the producers' last sequences (*tails*) of the oldest entry that still has some. The entry
+    /// keeps its name, so that earlier producers may begin with any sequence in the next partition of that name.
+    /// Removes the oldest entry completely if no entry has tails, or if the names alone use more than half of
+    /// [`BYTES_MAX`]. Returns false if no entry remains.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()
@@ -320,8 +322,8 @@ mod tests {
         assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
     }
 
-    /// A thousand partitions with two hundred producers each are deleted. Their tails exceed the budget, so those of
-    /// the oldest partitions are dropped.
+    /// A thousand partitions with two hundred producers each are deleted. Their tails exceed [`BYTES_MAX`], so the
+    /// tails of the oldest partitions are dropped.
     #[test]
     fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let carried_tails = CarriedTails::default();

@@ -1,14 +1,14 @@
-//! The checkpoint files of a data directory. They have, for each log, the offsets that a broker needs before it opens
-//! the log.
+//! The checkpoint files of a data directory. They contain, for each log, the offsets that the broker needs before it
+//! opens the log.
 //!
-//! The file formats are in [`fullbore_log::files`]. As in Kafka, an entry is found by the topic's name and the
-//! partition's number, and a new topic may reuse a name. Therefore the entries of a deleted partition are removed from
-//! the files before the next partition with the same name creates its directory ([`Checkpoints::purge`]).
+//! [`fullbore_log::files`] defines the file formats. As in Kafka, the key of an entry is the topic's name and the
+//! partition's number, and a new topic may reuse a name. So the entries of a deleted partition are removed from the
+//! files before the next partition with the same name creates its directory ([`Checkpoints::purge`]).
 //!
 //! Locks: a writer holds `writing` while it collects the offsets and writes them, so that an old log start never
-//! replaces a newer one. The writer locks partitions meanwhile, so a thread that has locked a partition must not take
-//! `writing`. The thread that applies metadata takes `entries` and must not block. So no thread holds `entries` across
-//! blocking calls, except `finish` at shutdown.
+//! replaces a newer one. Meanwhile the writer locks partitions, so a thread that has locked a partition must not take
+//! `writing`. The thread that applies metadata takes `entries` and must not block. So no thread holds `entries` during
+//! a blocking call, except `finish` at shutdown.
 
 use std::collections::HashSet;
 use std::io;
@@ -29,9 +29,9 @@ use fullbore_log::recovery::RecoveryHint;
 /// The topic's name and the partition's number.
 pub type TopicPartition = (String, i32);
 
-/// The value of a partition in the list of unrecovered partitions if only the process has crashed.
+/// Mark of an unrecovered partition if the machine was not booted since the crash.
 const KILLED: i64 = 0;
-/// The value of a partition in the list of unrecovered partitions if the machine has also been booted since the crash.
+/// Mark of an unrecovered partition if the machine was booted after the crash.
 const REBOOTED: i64 = 1;
 
 /// The checkpoint files and their contents.
@@ -47,18 +47,18 @@ pub struct Checkpoints {
 struct Entries {
     clean: bool,
     recovery_points: OffsetsByPartition,
-    /// True if the file of recovery points was read, or does not exist. If false, it is unknown which records were
-    /// flushed.
+    /// True if the file of recovery points was read, or does not exist. If false, the broker does not know which
+    /// records were flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark has changed since the file was written.
     has_moved: bool,
-    /// True if the file of log starts could be read. The log of a partition that is not in the file starts with its
-    /// first segment.
+    /// True if the file of log starts was read. A log whose partition is missing from the file begins with its first
+    /// segment.
     knows_log_starts: bool,
-    /// Partitions whose logs were not opened since a crash, even if the broker has been shut down cleanly in the
-    /// meantime. The value is [`REBOOTED`] or [`KILLED`].
+    /// Partitions whose logs were not opened since a crash, even if the broker was shut down cleanly after it. The
+    /// value is [`REBOOTED`] or [`KILLED`].
     unrecovered: OffsetsByPartition,
     /// The partitions of `unrecovered` that this process has opened.
     recovered: HashSet<TopicPartition>,
@@ -66,7 +66,7 @@ struct Entries {
     stale: HashSet<TopicPartition>,
 }
 
-/// The offsets of an open log that are checkpointed.
+/// The checkpointed offsets of an open log.
 #[derive(Debug, Clone, Copy)]
 pub struct Noted {
     pub recovery_point: i64,
@@ -89,8 +89,8 @@ impl Checkpoints {
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // The broker starts even if the disk is full and the boot id cannot be stored. The next start will then
-            // assume that the machine was booted in between.
+            // Start even if the boot id cannot be stored, for example on a full disk. The next start will then assume
+            // that the machine was booted in between.
             space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: after an unclean end, the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
@@ -114,7 +114,8 @@ impl Checkpoints {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
 
-    /// Writes the high watermarks of the open logs in `partitions`, unless none has changed since the last write.
+    /// Writes the high watermarks of the open logs in `partitions`. Does nothing if none has changed since the last
+    /// write.
     ///
     /// # Errors
     /// Fails with an I/O error if the files cannot be written.
@@ -124,8 +125,8 @@ impl Checkpoints {
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
-                // still remove this entry.
+                // A deletion first sets `leaving` and then calls `forget`. So if `leaving` is not set yet, `forget`
+                // will remove this entry later.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -136,7 +137,7 @@ impl Checkpoints {
             }
             entries.high_watermarks.clone()
         };
-        // There is no need for an fsync. If the write is lost, the older high watermark in the file is lower and still
+        // No fsync is needed: if the write is lost, the file has an older high watermark, which is lower and still
         // valid.
         self.space.check_place()?;
         files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
@@ -144,8 +145,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Notes that the partition's log was opened after the crash. [`Checkpoints::forget_recovered`] later removes the
-    /// partition from the list of unrecovered ones.
+    /// Records that the partition's log was opened after the crash. [`Checkpoints::forget_recovered`] later removes the
+    /// partition from the list of unrecovered partitions.
     pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
@@ -158,11 +159,11 @@ impl Checkpoints {
         self.entries.lock().forget(key);
     }
 
-    /// Removes the entries of a deleted partition from the files. Call this before a new partition with the same
+    /// Removes the entries of a deleted partition from the files. Must be called before a new partition with the same
     /// name creates its directory.
     ///
     /// # Errors
-    /// Fails with an I/O error if the files cannot be written. The caller must not create the directory then.
+    /// Fails with an I/O error if the files cannot be written. In that case the caller must not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
@@ -188,8 +189,8 @@ impl Checkpoints {
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion first sets `leaving` and then calls `forget`. If `leaving` is not set yet, `forget` will
-                // still remove this entry.
+                // A deletion first sets `leaving` and then calls `forget`. So if `leaving` is not set yet, `forget`
+                // will remove this entry later.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -199,7 +200,7 @@ impl Checkpoints {
         self.write_files()
     }
 
-    /// Writes one of the files. Fails if another directory is at the path of the data directory.
+    /// Writes one of the files. Fails if another directory has replaced the data directory at its path.
     fn put(&self, name: &str, offsets: &OffsetsByPartition) -> io::Result<()> {
         self.space.check_place()?;
         files::write_offsets(&self.dir.join(name), offsets)
@@ -245,12 +246,12 @@ impl Checkpoints {
         self.put(HIGH_WATERMARKS, &high_watermarks)
     }
 
-    /// Lowers the partition's recovery point to `log_end` if it is higher. Otherwise a later recovery would believe
-    /// that new records after `log_end` were flushed.
+    /// Lowers the partition's recovery point to `log_end` if it is higher. Otherwise a later recovery would assume that
+    /// new records after `log_end` were flushed.
     ///
     /// # Errors
-    /// Fails with an I/O error if the file cannot be written. A full disk is no error, because the next checkpoint will
-    /// write the lower recovery point.
+    /// Fails with an I/O error if the file cannot be written. Does not fail on a full disk, because the next checkpoint
+    /// will write the lower recovery point.
     pub fn lower(&self, key: &TopicPartition, log_end: i64) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut recovery_points = {
@@ -263,8 +264,7 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || self.put(RECOVERY_POINTS, &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // Only an existing entry is lowered. If a deletion has removed the entry during the write, it must not come
-        // back.
+        // Lower only an existing entry. Do not restore an entry that a deletion has removed during the write.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
@@ -287,7 +287,7 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Removes the partitions that were recovered from the list of unrecovered ones.
+    /// Removes recovered partitions from the list of unrecovered ones.
     ///
     /// # Errors
     /// Fails with an I/O error if the list cannot be written. The next call tries again.
@@ -307,7 +307,7 @@ impl Checkpoints {
     }
 
     /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker afterwards. `left`
-    /// contains the logs that were open, and `all` every partition that has a directory.
+    /// contains the logs that were open. `all` contains every partition that has a directory.
     ///
     /// # Errors
     /// Fails with an I/O error if the files cannot be written.
@@ -333,7 +333,7 @@ impl Checkpoints {
             (LOG_STARTS, &entries.log_starts),
             (UNRECOVERED, &unrecovered),
         ];
-        // If the disk is full, the disk reserve is used, so that this is still a clean shutdown.
+        // On a full disk, use the disk reserve, so that the shutdown is still clean.
         written.into_iter().try_for_each(|(name, offsets)| self.space.freeing(is_full, || self.put(name, offsets)))
     }
 }
@@ -350,9 +350,9 @@ impl Entries {
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
             // A clean shutdown writes the list of unrecovered partitions before its marker. If the list cannot be read,
-            // the marker does not count.
+            // ignore the marker.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
-            // If the file does not exist, no flush was ever noted, and so no record counts as flushed.
+            // If the file does not exist, no flush was ever recorded, so no record counts as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
             recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
@@ -365,18 +365,18 @@ impl Entries {
         }
     }
 
-    /// Checks at the broker's start whether the machine was booted since the last run. If it was booted, and the last
-    /// run crashed, a power loss may have damaged every partition, so all of them are marked [`REBOOTED`]. If the
-    /// recovery points cannot be read, marks no further partitions, and all that are already marked get the mark
-    /// [`KILLED`]. The list of marked partitions is written before the id of the new boot. If the broker is killed
-    /// between the two writes, the next start marks the partitions again.
+    /// Checks at the broker's start whether the machine was booted since the last run. If it was, and the last run
+    /// crashed, marks every partition [`REBOOTED`], because a power loss may have damaged it. If the recovery points
+    /// cannot be read, marks no further partitions, and changes the existing marks to [`KILLED`]. Writes the list of
+    /// marked partitions before the id of the new boot. If the broker is killed between the two writes, the next start
+    /// marks the partitions again.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            // Partitions marked with `KILLED` keep that mark. A clean shutdown after the kill has flushed all records,
+            // Partitions marked with `KILLED` keep that mark. After the kill, a clean shutdown has flushed all records,
             // so the power loss has not damaged them.
             let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
             self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
@@ -450,7 +450,7 @@ mod tests {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }
 
-        // This is the state after a kill between a deletion and the next write of the files.
+        // The entries are in this state if the broker was killed between a deletion and the next write of the files.
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }

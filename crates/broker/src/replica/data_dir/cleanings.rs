@@ -1,11 +1,12 @@
 //! The state of compaction of each partition: up to which offset its log is clean, whether it is being cleaned now, and
 //! whether it cannot be cleaned. A partition may have this state even if it has no directory.
 //!
-//! The threads that compact are in [`crate::partitions::cleaner`].
+//! The threads that compact logs are in [`crate::partitions::cleaner`].
 //!
-//! Locks: `tracking` may be locked while a partition is locked, but never the other way round.
+//! Locks: a thread that has locked a partition may lock `tracking`. A thread that has locked `tracking` must not lock a
+//! partition.
 //!
-//! Invariant: only one thread at a time cleans a log, and the checkpoint is never past the clean part of the log.
+//! Invariant: only one thread at a time cleans a log, and the checkpoint never lies beyond the clean part of the log.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,7 +28,7 @@ use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 pub enum Ending {
     /// The log is clean up to this offset.
     CleanTo(i64),
-    /// The log must not be cleaned again before this time, or with `None`, before the broker restarts.
+    /// The log must not be cleaned again before this time. `None`: not before the broker restarts.
     Uncleanable(Option<Instant>),
 }
 
@@ -50,7 +51,7 @@ struct Tracking {
     /// True if the last write of the checkpoints failed, so that the file is outdated.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
-    /// Logs that cannot be cleaned, with the time of the next try. `None` means not before the broker restarts.
+    /// Logs that cannot be cleaned, with the time of the next try. `None`: no try before the broker restarts.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
@@ -78,14 +79,14 @@ impl Cleanings {
         }
     }
 
-    /// Makes all cleanings end early.
+    /// Ends all cleanings early.
     pub fn stop(&self) {
         *self.stopping.lock() = true;
         self.stop.notify_all();
     }
 
-    /// Waits for `pause`, but returns early if `over` returns true or the cleaner stops. Returns true if the cleaner
-    /// stops.
+    /// Waits for the duration `pause`. Returns early if `over` returns true or the cleaner stops. Returns true if the
+    /// cleaner stops.
     pub fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
         let mut stopping = self.stopping.lock();
         let until = Instant::now().checked_add(pause);
@@ -122,8 +123,8 @@ impl Cleanings {
         self.tracking.lock().in_progress.contains_key(key)
     }
 
-    /// Returns `None` if the partition cannot be cleaned now, or is being cleaned. Otherwise returns its checkpoint,
-    /// which is `Some(None)` if there is none yet.
+    /// Returns the partition's checkpoint, or `Some(None)` if it has no checkpoint yet. Returns `None` if the partition
+    /// cannot be cleaned now, or is being cleaned.
     pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();
         match tracking.uncleanable.get(key) {
@@ -134,15 +135,15 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// Ends a cleaning and records its outcome. If `has_gone` returns true, the partition was deleted and nothing is
-    /// recorded.
+    /// Ends a cleaning and records its outcome. If `has_gone` returns true, the partition was deleted, and no outcome
+    /// is recorded.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
-        // A deletion first removes the log and then calls `forget`. If the log is gone, `forget` may have run already,
-        // and a new entry would affect the next topic with the same name. If the log is still there, `forget` runs
-        // later and removes the entry.
+        // A deletion first removes the log and then calls `forget`. If the log is gone, `forget` may already have run,
+        // and a new entry would affect the next topic with the same name. If the log still exists, `forget` will run
+        // later and remove the entry.
         if has_gone() {
             return;
         }
@@ -172,7 +173,7 @@ impl Cleanings {
         }
     }
 
-    /// Lowers the checkpoint to `log_end` after a truncation, because the records that will be appended there are not
+    /// Lowers the checkpoint to `log_end` after a truncation, because records that are appended there later are not
     /// clean.
     pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
         let mut tracking = self.tracking.lock();
@@ -185,17 +186,17 @@ impl Cleanings {
         }
     }
 
-    /// Removes everything that is known about a deleted partition.
+    /// Removes all entries of a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
         self.log_failure(self.purge(key));
     }
 
-    /// Removes a deleted partition from the checkpoint file. Call this before a new partition with the same name
-    /// creates its directory, since otherwise the new records would count as clean. A cleaning could then remove a
-    /// tombstone before the older value of its key, and the value would come back.
+    /// Removes a deleted partition from the checkpoint file. Must be called before a new partition with the same name
+    /// creates its directory. Otherwise the new records would count as clean. A cleaning could then remove a tombstone
+    /// before the older value of its key, and that value would be readable again.
     ///
     /// # Errors
-    /// Fails with an I/O error if the file cannot be written. The caller must not create the directory then.
+    /// Fails with an I/O error if the file cannot be written. In that case the caller must not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);
@@ -204,11 +205,11 @@ impl Cleanings {
     }
 
     /// Waits until no thread compacts a deleted partition. A cleaning writes files by name, and the next topic with the
-    /// same name may use the same file names.
+    /// same name may use these file names too.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
-            // Without this lock, a `pause` that has just called `over` but does not wait yet would miss the
-            // notification.
+            // Without this lock, the notification could be lost: a `pause` may have just called `over`, and not wait
+            // yet.
             let _stopping = self.stopping.lock();
             self.stop.notify_all();
         }
@@ -218,7 +219,7 @@ impl Cleanings {
         }
     }
 
-    /// Returns the number of partitions that are not cleaned because a cleaning has failed.
+    /// Returns the number of partitions that the cleaner skips because a cleaning has failed.
     pub fn uncleanable_partitions(&self) -> usize {
         self.tracking.lock().uncleanable.len()
     }

@@ -1,4 +1,4 @@
-//! The cluster as partitions see it: this broker, the registered brokers, and a clock.
+//! The data about the cluster that partitions need: this broker's id, the registered brokers, and a clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
 
-/// This broker's id, the brokers of the newest image, and a monotonic clock.
 #[derive(Debug)]
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// The moment from which `Now` counts its milliseconds.
+    /// The start of the clock, from which `Now` counts its milliseconds.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
@@ -23,12 +22,12 @@ impl ClusterView {
         ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
-    /// Replaces the brokers by those of a new image.
+    /// Applies the broker registrations of a new image.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker started, by a monotonic clock.
+    /// Returns the time since the broker started. The clock is monotonic.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

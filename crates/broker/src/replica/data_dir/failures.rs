@@ -1,22 +1,22 @@
-//! Counts the partitions that have some kind of failure, such as a broken log or damaged files. A data directory has
-//! one count for each kind.
+//! Counts the partitions that have a certain kind of failure, such as a broken log or damaged files. A data directory
+//! has one count for each kind.
 //!
-//! The causes of the failures are not stored here, only logged. Invariant: the count equals the number of [`Mark`]s
-//! that exist.
+//! The causes of failures are logged, but not stored here. Invariant: the count equals the number of [`Mark`]s that
+//! exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The number of failed partitions in a data directory.
+/// The number of partitions in a data directory that have this kind of failure.
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
-/// Counts one partition as failed as long as this mark exists.
+/// Counts one partition as failed until this mark is dropped.
 #[derive(Debug)]
 pub struct Mark(Failures);
 
 impl Failures {
-    /// Counts one more partition as failed as long as the returned mark exists.
+    /// Counts one more partition as failed, until the returned mark is dropped.
     pub fn mark(&self) -> Mark {
         self.0.fetch_add(1, Relaxed);
         Mark(self.clone())

@@ -1,9 +1,9 @@
-//! The threads that bring written records to the disk. A fixed number of them fsync for all partitions, and one serves
-//! the page cache.
+//! The threads that write records from memory to the disk. Two of them fsync the files of all partitions. A third one
+//! drops written pages from the page cache if memory is expensive.
 //!
 //! [`fullbore_log::flush`] chooses the files that a flush covers. A partition is in the queue at most once, so the
-//! queue is never longer than the number of partitions. If several requests arrive while a partition is being flushed,
-//! one more flush serves all of them.
+//! queue is never longer than the number of partitions. If several requests for a flush arrive while the partition is
+//! being flushed, one more flush serves all of them.
 //!
 //! Lock order: the state of a partition is locked before the queue.
 
@@ -19,7 +19,7 @@ use crate::replica::Replica;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::page_cache::PageCache;
 
-/// How many threads fsync. There are two, so that one slow fsync does not delay every other partition.
+/// Number of threads that fsync. There are two, so that one slow fsync does not delay all other partitions.
 const THREADS: usize = 2;
 
 /// Flushes the partitions that are in its queue.
@@ -27,13 +27,13 @@ const THREADS: usize = 2;
 pub struct Flusher {
     queue: Mutex<FlushQueue>,
     changed: Condvar,
-    /// Counts the partitions whose log is broken.
+    /// Counts the partitions whose logs are broken.
     pub failures: Failures,
     /// Counts the partitions whose files are damaged.
     pub refused: Failures,
     /// Decides how long written records stay in the page cache.
     pub page_cache: Arc<PageCache>,
-    /// Tracks the free space of the disk, and holds the disk reserve.
+    /// Tracks the free space of the disk and manages the disk reserve.
     pub space: Arc<DiskSpace>,
 }
 
@@ -45,7 +45,7 @@ struct FlushQueue {
     stopping: bool,
 }
 
-/// The time at which a timed flush is due, and a number that distinguishes equal times.
+/// The time at which a timed flush is due, with a number that distinguishes flushes of the same time.
 pub type Due = (Instant, u64);
 
 /// The reason for a timed flush.
@@ -99,9 +99,9 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Queues a flush that is due after `delay`, and returns the key that cancels it. Returns `None` if the clock
-    /// cannot represent that time. A partition may have one such flush for each reason. The caller must cancel a flush
-    /// that is no longer needed.
+    /// Queues a flush that is due after `delay`, and returns the key to cancel it. Returns `None` if the clock cannot
+    /// represent that time. A partition may have one such flush for each reason. The caller must cancel a flush that is
+    /// no longer needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();
@@ -112,10 +112,10 @@ impl Flusher {
         Some(due)
     }
 
-    /// Cancels a timed flush that has not fired.
+    /// Cancels a timed flush that has not begun.
     pub fn take_back(&self, due: Due) {
         let taken = self.queue.lock().timed.remove(&due);
-        // The lock is released first, because this may be the last reference to the partition.
+        // Release the lock first, because `taken` may be the last reference to the partition.
         drop(taken);
     }
 

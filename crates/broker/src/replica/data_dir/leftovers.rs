@@ -1,9 +1,9 @@
-//! Keeps a list of deleted partitions whose directories could not be renamed, and tries again later.
+//! Lists deleted partitions whose directories could not be renamed, and repeats the renaming later.
 //!
-//! The renamed directories are removed elsewhere. The list is lost at a restart, after which the deletions are repeated
+//! Housekeeping removes the renamed directories. A restart loses the list, but repeats the deletions
 //! (`follow_image::finish_deletions`).
 //!
-//! Invariant: a directory is renamed only under the lock, and only if its topic id is that of the deleted topic. A new
+//! Invariant: a directory is renamed only under the lock, and only if it has the topic id of the deleted topic. A new
 //! partition with the same name calls [`LogDir::retire_leftover`] before it creates its directory.
 
 use std::collections::HashMap;
@@ -26,20 +26,20 @@ pub struct Leftovers(Mutex<HashMap<TopicPartition, Leftover>>);
 #[derive(Debug, Clone, Copy)]
 struct Leftover {
     topic_id: Uuid,
-    /// How long the directory stays between its renaming and its removal.
+    /// The delay between the renaming of the directory and its removal.
     delay: Duration,
 }
 
 impl LogDir {
-    /// Remembers that the directory of a deleted partition could not be renamed.
+    /// Adds a deleted partition whose directory could not be renamed to the list.
     pub fn note_leftover(&self, key: TopicPartition, topic_id: Uuid, delay: Duration) {
         self.leftovers.0.lock().insert(key, Leftover { topic_id, delay });
     }
 
-    /// Renames the partition's directory if it still belongs to a deleted partition, and schedules its removal.
+    /// Renames the directory of this name if it still belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// Fails with an I/O error if the directory cannot be renamed. The directory then stays in the list.
+    /// Fails with an I/O error if the directory cannot be renamed. The partition then stays in the list.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {
@@ -49,7 +49,8 @@ impl LogDir {
         Ok(())
     }
 
-    /// Tries again to rename each directory in the list. Failures are not logged, because the deletion has logged them.
+    /// Tries again to rename the directory of each partition in the list. Does not log failures, because the deletion
+    /// has logged them.
     pub fn retire_leftovers(&self) {
         self.leftovers.0.lock().retain(|key, leftover| self.rename_leftover(key, *leftover).is_err());
     }
@@ -62,7 +63,7 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // The name with the topic id may already be taken. Then the name with the present time is used.
+        // If the name with the topic id is already used, use the name with the present time.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;

@@ -52,9 +52,9 @@ pub struct LogDir {
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// Deleted partitions whose directories could not be renamed yet.
     pub leftovers: Leftovers,
-    /// Limits the log line about reads that fail for a passing reason, such as a lack of file descriptors.
+    /// Limits the rate of the log line about reads that fail for a passing reason, such as a lack of file descriptors.
     pub transient_read: LogRateLimit,
-    /// Limits the log line about fetched records that the disk did not take.
+    /// Limits the rate of the log line about fetched records that could not be written to the disk.
     pub not_replicated: LogRateLimit,
     /// Reads that bypass the page cache.
     pub cold: Arc<DirectReads>,
@@ -62,21 +62,21 @@ pub struct LogDir {
     pub failing: Failures,
     /// Counts the partitions whose appends or reads have failed for several seconds.
     pub unwritable: Failures,
-    /// Tracks the free space of the disk, and holds the disk reserve.
+    /// Tracks the free space of the disk and manages the disk reserve.
     pub space: Arc<DiskSpace>,
-    /// Retention and compaction delete no records before this time, in ms since 1970.
+    /// The time before which retention and compaction must not delete records, in ms since 1970.
     pub keeps_records_until_ms: AtomicI64,
-    /// True if the batches of a transaction are flushed before they are acknowledged. This is the case in a cluster
-    /// with `fullbore.transaction.flush`.
+    /// True if the batches of a transaction are flushed before they are acknowledged (`fullbore.transaction.flush`,
+    /// only in a cluster).
     pub flushes_transactions: bool,
     /// True if the marker of a commit is flushed before it counts as written (`fullbore.transaction.flush`).
     pub flushes_markers: bool,
 }
 
 impl LogDir {
-    /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. In a new partition
-    /// with the same name, their producers may begin with any sequence. The reason is that further topics with this
-    /// name may have come and gone while this broker was down.
+    /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. Their producers may
+    /// begin with any sequence in a new partition with the same name. The reason is that other topics of that name may
+    /// have been created and deleted while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -86,8 +86,8 @@ impl LogDir {
         }
     }
 
-    /// Returns true if retention and compaction must not delete records now. A full disk takes precedence, since only
-    /// deletions free space for new records.
+    /// Returns true if retention and compaction must not delete records now. On a full disk they may always delete,
+    /// because only deletions free space for new records.
     pub fn keeps_records(&self, now_ms: i64) -> bool {
         now_ms < self.keeps_records_until_ms.load(Ordering::Relaxed) && !self.space.is_full()
     }

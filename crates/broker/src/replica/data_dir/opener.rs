@@ -1,9 +1,9 @@
-//! The threads that open logs. After a crash it may take seconds to open a log, and the threads that serve connections
+//! The threads that open logs. After a crash, a log may need seconds to open, and the threads that serve connections
 //! must not block for that time.
 //!
-//! The opening itself is in [`crate::replica::opening`] and [`fullbore_log::recovery`]. Partitions that a caller waits
-//! for come first, in the order of the requests. Then come those that a crash may have damaged and those where
-//! retention is due.
+//! [`crate::replica::opening`] and [`fullbore_log::recovery`] open the log itself. The threads first open the
+//! partitions that a caller waits for, in the order of the requests. Then they open those that a crash may have damaged
+//! and those where retention is due.
 //!
 //! Invariant: a partition is in each queue at most once, so the queues are never longer than the number of partitions.
 
@@ -22,8 +22,8 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// Flags that record which of the opener's queues a replica is in. `by_somebody` stands for the queue of openings that
-/// a caller waits for, and `in_time` for the queue of all others.
+/// Flags that show which of the opener's queues contain a replica. `by_somebody` is for the queue of openings that a
+/// caller waits for, and `in_time` for the queue of all others.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,
@@ -31,7 +31,7 @@ pub struct OpeningMarks {
 }
 
 impl OpeningMarks {
-    /// Returns true if a caller has requested the opening and no thread has started it yet.
+    /// Returns true if a caller waits for the opening and no thread has started it yet.
     pub fn is_by_somebody(&self) -> bool {
         self.by_somebody.load(Acquire)
     }
@@ -48,28 +48,28 @@ pub struct Opener {
 #[derive(Debug, Default)]
 struct OpeningQueue {
     requested: VecDeque<Arc<Replica>>,
-    /// Partitions that are opened although no caller waits for them. They may be deleted while they are in the queue.
+    /// Partitions whose opening no caller waits for. They may be deleted while they are in the queue.
     rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
     is_stopping: bool,
 }
 
-/// The progress of the recovery after a crash, which is logged.
+/// The progress of the recovery after a crash, for the log.
 #[derive(Debug, Default)]
 struct Recovery {
-    /// The number of partitions to recover. `left` is the number that are not recovered yet.
+    /// The number of partitions to recover. `left` of them are not recovered yet.
     partitions: usize,
     left: usize,
     /// The number of partitions that could not be opened.
     failed: usize,
-    /// When the last partition that a crash may have damaged was queued. `None` until then.
+    /// The time at which the last partition that a crash may have damaged was queued. `None` before that.
     began: Option<Instant>,
 }
 
 impl OpeningQueue {
-    /// Counts a partition that was taken from `rest` in the progress of the recovery. `is_of_use` is false if it could
-    /// not be opened. The partitions that a crash may have damaged come first in `rest`. Once all of them are counted,
-    /// further calls do nothing.
+    /// Updates the progress of the recovery after a partition was taken from `rest`. `is_of_use` is false if that
+    /// partition could not be opened. The partitions that a crash may have damaged come first in `rest`. Once all of
+    /// them are counted, further calls do nothing.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
@@ -108,7 +108,7 @@ impl Opener {
         })
     }
 
-    /// Stops the opener: ends its threads, empties its queues, and makes callers stop waiting for openings.
+    /// Stops the opener: ends its threads, empties its queues, and ends all waits for openings.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         {
@@ -142,7 +142,7 @@ impl Opener {
         }
     }
 
-    /// Queues an opening that no caller waits for. The openings that callers wait for come first.
+    /// Queues an opening that no caller waits for. Openings that callers wait for have priority.
     pub fn request_in_time(&self, partition: &Arc<Replica>) {
         if partition.requested.in_time.swap(true, AcqRel) {
             return;
@@ -158,8 +158,7 @@ impl Opener {
         }
     }
 
-    /// Notes that all partitions that a crash may have damaged are in the queue, and logs their number. The end of the
-    /// recovery is logged later.
+    /// Records that all partitions that a crash may have damaged are queued, and logs their number.
     pub fn note_all_queued(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());
@@ -173,7 +172,7 @@ impl Opener {
     fn run(&self) {
         give_way();
         while let Some((partition, is_requested_for)) = self.next() {
-            // The flag is cleared first, so that a request during the opening queues the partition again.
+            // Clear the flag first, so that a request during the opening queues the partition again.
             let requested =
                 if is_requested_for { &partition.requested.by_somebody } else { &partition.requested.in_time };
             requested.store(false, Release);
@@ -186,7 +185,7 @@ impl Opener {
         }
     }
 
-    /// Returns the next partition, and true if a caller waits for it. Returns `None` when the opener stops.
+    /// Returns the next partition, and true if a caller waits for its opening. Returns `None` when the opener stops.
     fn next(&self) -> Option<(Arc<Replica>, bool)> {
         let mut queue = self.queue.lock();
         loop {

@@ -67,7 +67,7 @@ impl Cluster {
         self.receive().await;
     }
 
-    /// Makes a broker read the commits of other brokers, as it does in a real cluster.
+    /// Starts a task that reads the commits of other brokers for broker `id`, as each broker does in a real cluster.
     pub fn listen(&mut self, id: i32) {
         let (broker, receives) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().metadata.control.clone();
@@ -79,17 +79,17 @@ impl Cluster {
         }));
     }
 
-    /// Ends the task through which a broker reads the commits of other brokers.
+    /// Ends the task that reads the commits of other brokers for broker `id`.
     pub async fn deafen(&mut self, id: i32) {
         let (broker, receives) = self.running.get_mut(&id).expect("it runs");
         let receives = receives.take().expect("it has heard");
         receives.abort();
         let _ = receives.await;
-        // A read of commits that is under way must end first, because it could still return later commits.
+        // Wait until a running read of commits has ended, because it could still return later commits.
         broker.node().metadata.control.settle();
     }
 
-    /// Stops a broker without notifying the others.
+    /// Stops a broker without a notice to the others.
     pub async fn stop_one(&mut self, id: i32) {
         self.deafen(id).await;
         let (broker, _) = self.running.remove(&id).expect("it runs");
@@ -156,7 +156,7 @@ impl Cluster {
         Arc::clone(self.any().metadata.control.image().topic(topic).expect("there").partition(index).expect("there"))
     }
 
-    /// Waits until the partition's ISR has these members.
+    /// Waits until `isr` are the members of the partition's ISR.
     pub async fn isr_is(&self, topic: &str, index: i32, mut isr: Vec<i32>) {
         isr.sort_unstable();
         let is_so = || {
@@ -183,7 +183,7 @@ impl Cluster {
         self.receive().await;
     }
 
-    /// Makes the first replica the leader.
+    /// Makes the partition's first replica the leader.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
         let requested = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
         self.any().metadata.control.elect_leaders(requested).await.remove(0).expect("elected");
@@ -195,18 +195,19 @@ impl Cluster {
         self.node(id).partitions.find(&topic.id, index).expect("it has it")
     }
 
-    /// Returns a broker's address for clients.
+    /// Returns the address that a broker's clients use.
     pub fn address(&self, id: i32) -> String {
         self.running[&id].0.addr().to_string()
     }
 
-    /// Returns a client of the broker's second listener, which is for other brokers.
+    /// Returns a client that is connected to the broker's second listener, which is for other brokers.
     pub async fn client_between(&self, id: i32) -> Connection {
         let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
         Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// Makes the store unreachable for a moment, so that the outcome of the next commit is unknown.
+    /// Makes the database unreachable for a moment during the next commit, so that the outcome of this commit is
+    /// unknown.
     pub fn lose_the_next_commit(&self) {
         let memory = self.memory.clone();
         memory.next_commit(Fault::ForLong);
@@ -219,7 +220,7 @@ impl Cluster {
         });
     }
 
-    /// Returns a client of one broker.
+    /// Returns a client that is connected to one broker.
     pub async fn client(&self, id: i32) -> Connection {
         Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
     }
@@ -257,7 +258,7 @@ pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Returns all bytes of the log below the high watermark.
+/// Returns all bytes of the log from its start to the high watermark.
 pub fn bytes_of(replica: &Replica) -> Vec<u8> {
     let (mut bytes, mut offset) = (Vec::new(), replica.offsets().expect("open").log_start);
     loop {
@@ -292,8 +293,8 @@ pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, ba
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Produces a batch again and again until the ISR acknowledges it. The ISR may be too small at first, because a
-/// follower may need longer for its first fetch than a short `replica.lag.time.max.ms`.
+/// Produces a batch again and again until it is acknowledged. The ISR may be too small at first, because the first
+/// fetch of a follower may come later than a short `replica.lag.time.max.ms` allows.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! Tests with brokers that stop, lag, are partitioned and come back.
+//! Tests with brokers that stop, lag, lose their connections, and return.
 
 use super::*;
 use fullbore_tests::Batch;
@@ -6,8 +6,8 @@ use fullbore_wire::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// A maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even if the machine is
-/// busy.
+/// Settings with a maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even on a
+/// busy machine.
 const SHORT_LAG: &str = "replica.lag.time.max.ms=2000\nreplica.fetch.wait.max.ms=100";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,13 +61,13 @@ fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposed_leader_truncates_unreplicated_records_while_the_producer_continues() {
-    // `replica.lag.time.max.ms` is not short here. Otherwise the old leader would soon request an ISR without the
-    // followers, and find out that it is deposed.
+    // Do not shorten `replica.lag.time.max.ms` here. Otherwise the old leader would soon request an ISR without the
+    // followers, and notice that it is deposed.
     let mut cluster = Cluster::start(3, "replica.fetch.wait.max.ms=100").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     produce(&client, "t", 0, -1, batch(b"first")).await.expect("acknowledged");
-    // The leader does not find out that it is deposed, and takes records that no follower fetches.
+    // The leader does not notice that it is deposed, and accepts records that no follower fetches.
     cluster.deafen(1).await;
     cluster.fence(1).await;
     assert_ne!(cluster.registered("t", 0).leader, Some(1));
@@ -150,9 +150,9 @@ async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
     cluster.stop().await;
 }
 
-/// The leader's log cannot be opened, because there is a directory with the name of its segment. A lack of file
-/// descriptors would have the same effect. The partition is idle, so only the follower's fetches request the opening.
-/// Once the directory is removed, the follower must become in sync.
+/// The leader's log cannot be opened, because a directory has the name of its segment. A lack of file descriptors would
+/// have the same effect. Clients do not use the partition, so only the follower's fetches request the opening. Once the
+/// directory is removed, the follower must join the ISR.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -170,7 +170,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     let began = std::time::Instant::now();
     cluster.start_one(1).await;
     cluster.start_one(2).await;
-    // The second failure shows that a fetch of the follower has requested the opening.
+    // The second failure proves that a fetch of the follower has requested the opening again.
     let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
     eventually("it cannot be opened", || failed(began)).await;
     let again = std::time::Instant::now();
@@ -181,8 +181,8 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     cluster.stop().await;
 }
 
-/// Kafka Streams deletes records of its repartition topics at any offset, so a log may start in the middle of a batch.
-/// A follower that is behind must then get this batch completely.
+/// Kafka Streams deletes records of its repartition topics at arbitrary offsets, so a log may start in the middle of a
+/// batch. A lagging follower must then receive this batch completely.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -80,7 +80,7 @@ async fn flush_messages_puts_acknowledged_batches_on_the_disk_of_all_replicas() 
 async fn thousand_idle_partitions_cost_few_requests() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1000, &[]).await;
-    // Once the last partitions are replicated, all partitions have been in a fetch.
+    // The last partitions are replicated only after every partition was in a fetch.
     for index in 990..1000 {
         let client = cluster.client(cluster.registered("t", index).leader.expect("it is led")).await;
         produce(&client, "t", index, -1, batch(b"v")).await.expect("acknowledged");
@@ -89,8 +89,8 @@ async fn thousand_idle_partitions_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // Right after the appends, fetches still list partitions and follow each other faster. So the measurement must
-    // wait: it restarts each time that it has counted more than 40 fetches within its two seconds.
+    // Right after the appends, fetches still list partitions, so they follow each other faster. So the measurement
+    // restarts until it counts at most 40 fetches within its two seconds.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(120);
     loop {
@@ -173,8 +173,8 @@ async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     cluster.stop().await;
 }
 
-/// A failover elects leaders for the partitions in use first. So a partition that clients write to must also count as
-/// in use on its followers.
+/// A failover first elects leaders for the partitions that are in use. So a partition to which clients write must also
+/// count as in use on its followers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;

@@ -1,4 +1,4 @@
-//! Regression tests for bugs that were found in bug hunts.
+//! Regression tests for bugs that were found by deliberate attacks.
 
 use super::super::followed::{FollowedPartition, Naming, ResponseOutcome};
 use super::super::lags::Lags;
@@ -16,8 +16,8 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::time::Duration;
 
-/// A maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even if the machine is
-/// busy.
+/// Settings with a maximum lag that a stopped follower soon exceeds. A running follower does not exceed it, even on a
+/// busy machine.
 const SHORT_LAG: &str = "replica.lag.time.max.ms=2000\nreplica.fetch.wait.max.ms=100";
 
 /// Returns a batch of one record with a key.
@@ -58,7 +58,7 @@ async fn replica_outside_the_isr_does_not_lead_after_min_insync_replicas_is_lowe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
-    // The brokers' own cleaners must not run before the test has started a cleaning.
+    // Prevent the brokers' own cleaners from running before the test starts a cleaning.
     let mut cluster = Cluster::start(3, &format!("{SHORT_LAG}\nlog.cleaner.backoff.ms=3600000")).await;
     let compact = [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
     cluster.topic("t", 1, &compact).await;
@@ -73,7 +73,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // With larger segments, all records that are left after compaction fit into one segment of broker 3.
+    // With larger segments, all records that remain after compaction fit into one segment of broker 3.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
@@ -198,8 +198,8 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.stop().await;
 }
 
-/// A write fails on broker 1, so its disk may lack acknowledged records. After its restart it must not lead before it
-/// has all records again, even if it finds no damage.
+/// A write fails on broker 1, so its disk may lack acknowledged records. After its restart, broker 1 must not lead
+/// until it has fetched all records again, even if it finds no damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, "").await;
@@ -218,8 +218,8 @@ async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_aga
     cluster.stop().await;
 }
 
-/// Broker 2 stops first and stays in the ELR. Then broker 1, the leader, stops, and its log gets damaged. When both are
-/// back, broker 2 must lead.
+/// Broker 2 stops first and stays in the ELR. Then broker 1, the leader, stops, and its log is damaged. When both
+/// brokers have restarted, broker 2 must lead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back() {
     let mut cluster = Cluster::start(2, "").await;
@@ -246,8 +246,8 @@ async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back(
     cluster.stop().await;
 }
 
-/// While records are being flushed, the follower gets a response without records, for example because the high
-/// watermark has risen. This response must not make the follower acknowledge the records before they are flushed.
+/// While records are being flushed, the follower receives a response without records, for example because the high
+/// watermark has risen. After this response, the follower must not acknowledge the records before they are flushed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let cluster = Cluster::start(2, "").await;

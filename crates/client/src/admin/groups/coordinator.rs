@@ -1,7 +1,8 @@
-//! Sends requests to the coordinators of groups, which are looked up first. While a coordinator is loading or has
-//! moved, the request is retried, for `patience` at most.
+//! Looks up the coordinators of groups and sends requests to them. While a coordinator is loading or has moved, the
+//! request is retried for up to `patience`.
 //!
-//! Invariant: a change is repeated only if the coordinator has not carried it out, or if the change is idempotent.
+//! Invariant: a request that changes a group is sent again only if the coordinator refused it, or if the request is
+//! idempotent.
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -21,8 +22,8 @@ pub struct GroupAdmin<'a> {
 }
 
 impl<'a> GroupAdmin<'a> {
-    /// Connects to any broker of the cluster. Later requests are retried for `patience` while a coordinator loads or
-    /// moves.
+    /// Connects to any broker of the cluster. Later requests are retried for up to `patience` while a coordinator loads
+    /// or moves.
     ///
     /// # Errors
     /// Returns the error of the last attempt to connect, if no broker of the list answers. Connecting is not retried.
@@ -36,7 +37,8 @@ impl<'a> GroupAdmin<'a> {
         self.cluster
     }
 
-    /// Runs `action` with the coordinator of a group. Repeats it for `patience` while the coordinator loads or moves.
+    /// Runs `action` with the coordinator of a group. Repeats `action` for up to `patience` while the coordinator loads
+    /// or moves.
     pub(super) fn at_coordinator<T>(
         &mut self,
         id: &Text,
@@ -49,8 +51,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Calls `call` once for each coordinator, with all of its groups. Repeats the call for `patience` with the groups
-    /// whose coordinator is loading or has moved.
+    /// Calls `call` once for each coordinator, with the groups that it coordinates. For up to `patience`, calls it
+    /// again with the groups whose coordinator was loading or had moved.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
@@ -104,17 +106,17 @@ impl<'a> GroupAdmin<'a> {
     }
 }
 
-/// The outcomes of groups, by id.
+/// The outcomes of a request about several groups, by group id.
 #[derive(Debug)]
 pub struct GroupOutcomes<T> {
     of_groups: BTreeMap<Text, Result<T, ClientError>>,
-    /// The error for groups without an outcome.
+    /// The error to return for groups without an outcome. Only the first such group gets it.
     broken: Option<ClientError>,
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Removes and returns the outcome of a group. If the group has none, the first such call returns the coordinator's
-    /// error, and later ones a general error.
+    /// Removes and returns the outcome of a group. If the group has no outcome, returns the error of the coordinator.
+    /// Only the first call can return this error, so later calls for groups without an outcome return a general error.
     ///
     /// # Errors
     /// Returns [`ClientError`] if the coordinator refused the request for the group, or was not found or reached.
@@ -126,17 +128,17 @@ impl<T> GroupOutcomes<T> {
     }
 }
 
-/// The response of one coordinator about its groups.
+/// The answer of one coordinator about the groups that it coordinates.
 pub(super) struct CoordinatorAnswer<T> {
     pub of_groups: Vec<(Text, Result<T, ClientError>)>,
     /// The error for groups that are missing from the response.
     pub broken: Option<ClientError>,
 }
 
-/// The coordinators with their groups, and the errors of groups without a coordinator.
+/// The groups of each coordinator, and the error of each group whose coordinator was not found.
 type Coordinators = (BTreeMap<BrokerAddress, Vec<Text>>, Vec<(Text, ClientError)>);
 
-/// Finds the coordinators of these groups, and returns the groups of each.
+/// Finds the coordinators of these groups. Returns the groups of each coordinator.
 ///
 /// # Errors
 /// Returns the error of the first group without a coordinator, or the error of the connection if no broker answers.
@@ -191,7 +193,8 @@ pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Res
     if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
 }
 
-/// Checks the coordinator's error code for a group. The error explains what the user can do, if anything helps.
+/// Converts the coordinator's error code for a group into an error. For some codes the error text names the user's next
+/// step, such as to stop the group's consumers.
 pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
     let what = format!("cannot {action} group '{id}'");
     match code {

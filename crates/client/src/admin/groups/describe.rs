@@ -1,7 +1,7 @@
 //! Describes groups and their members, of either protocol.
 //!
-//! Like Kafka's own client, this first sends a request of the consumer protocol (KIP-848). If a group does not use that
-//! protocol, a request of the classic protocol follows.
+//! Like Kafka's own client, this module first sends ConsumerGroupDescribe (KIP-848). For groups that do not use the
+//! consumer protocol, it then sends DescribeGroups.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -70,8 +70,8 @@ pub struct GroupMember {
     pub assignment: Vec<(Text, i32)>,
     /// The partitions of the target assignment, or `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
-    /// True if the member uses the consumer protocol, and false if it still uses the classic one in a group of the
-    /// consumer protocol. `None` if the broker does not report this.
+    /// True if the member uses the consumer protocol. False if the group uses the consumer protocol, but the member
+    /// still uses the classic one. `None` if the broker does not report this.
     pub is_upgraded: Option<bool>,
 }
 
@@ -139,8 +139,8 @@ fn describe_at(
     Ok(described)
 }
 
-/// Refuses a group that is not for consumers according to its protocol type, as Kafka's client does. Accepts a group
-/// without a protocol type, since such a group only has committed offsets.
+/// Refuses a group whose protocol type is not `consumer`, as Kafka's client does. Accepts an empty protocol type,
+/// because a group without one only has committed offsets.
 fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     match &*group.protocol_type {
         "" | "consumer" => Ok(()),
@@ -148,8 +148,8 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the outcome of one group. A retriable error is the outer one, because it concerns the coordinator and not
-/// the group. The caller may then repeat the request.
+/// Returns the outcome of one group as the inner result. A retriable error concerns the coordinator and not the group.
+/// Such an error is the outer result, so that the caller repeats the request.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
@@ -224,8 +224,8 @@ fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> Gr
     }
 }
 
-/// Decodes the assignment of a classic member. Its bytes come from the group's leader. If they are malformed, returns
-/// no partitions.
+/// Decodes the assignment of a classic member. The bytes were encoded by the group's leader, which is a client. Returns
+/// no partitions if they are malformed.
 fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
     let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
     let of_topic = |topic: consumer_protocol::TopicPartition| {

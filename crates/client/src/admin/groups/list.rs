@@ -7,7 +7,7 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 
-/// A group, with the facts that `groups list` shows.
+/// A line of `groups list`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupListing {
     /// The group's id.
@@ -19,8 +19,8 @@ pub struct GroupListing {
 }
 
 impl GroupAdmin<'_> {
-    /// Returns the consumer groups in one of `states` and of one of the types `kinds`, sorted by id. An empty list
-    /// matches all.
+    /// Returns the consumer groups in one of `states` and of one of the types `kinds`, sorted by id. An empty list of
+    /// states or types matches every group.
     ///
     /// # Errors
     /// Returns [`ClientError`] of the first broker that refuses or cannot be reached.
@@ -28,13 +28,14 @@ impl GroupAdmin<'_> {
         self.listed(states, kinds).whole()
     }
 
-    /// Returns the groups like [`GroupAdmin::list`], even if a broker does not answer.
+    /// Returns the groups like [`GroupAdmin::list`]. If a broker does not answer, returns its error together with the
+    /// groups of the other brokers.
     pub fn listed(&mut self, states: &[String], kinds: &[String]) -> Listed<GroupListing> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
-        // After a failure the whole list is repeated. The broker may be gone, and its groups may have moved to other
-        // brokers.
+        // After a failure all brokers are queried again. The failed broker may be gone, and its groups may have moved
+        // to brokers that have answered already.
         let mut listed = Listed::default();
         let outcome = self.patiently(|cluster| {
             let brokers = cluster.brokers()?;
@@ -61,8 +62,8 @@ impl GroupAdmin<'_> {
         let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
             let answer = cluster.call_at(&coordinator.address(), &request, i16::MAX);
-            // The coordinator may have deleted the group before the connection broke. If a later attempt gets "no such
-            // group", the deletion has succeeded.
+            // The coordinator may have deleted the group before the connection broke. If a second attempt finds no such
+            // group, the first attempt has deleted it.
             may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
             let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {
@@ -85,7 +86,8 @@ fn groups_of(
     Ok(response.groups.into_iter().filter(is_of_consumers).map(listing).collect())
 }
 
-/// Returns true for groups of consumers, and for groups that only have offsets, as in Kafka's tool.
+/// Returns true for groups of consumers, and for groups that only have committed offsets. Kafka's tool lists the same
+/// groups.
 fn is_of_consumers(group: &ListedGroup) -> bool {
     let of_kind = group.group_type.is_empty()
         || ["classic", "consumer"].iter().any(|kind| group.group_type.eq_ignore_ascii_case(kind));

@@ -13,7 +13,7 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The last version of both OffsetCommit and OffsetFetch that names topics. Later versions use ids.
+/// The last version of OffsetCommit and of OffsetFetch that identifies topics by name. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 9;
 /// Maximum number of partitions that a tool commits at once.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;
@@ -21,11 +21,11 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Maximum number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// The weight of a commit without its partitions, each of which adds 1.
+/// The fixed part of the weight of an OffsetCommit request. Each of its partitions adds 1.
 const COMMIT_WEIGHT: usize = 31;
-/// Maximum weight of all commits in flight. A commit weighs [`COMMIT_WEIGHT`], plus 1 for each partition. The maximum
-/// allows 32 commits of one partition each, or one of many partitions. Without the limit, broker and client could wait
-/// for each other: the broker to write a response, and the client to write a request.
+/// Maximum total weight of the OffsetCommit requests in flight. A request weighs [`COMMIT_WEIGHT`], plus 1 for each
+/// partition, so 32 requests of one partition may be in flight. Without a limit, client and broker could deadlock. The
+/// client would block in writing requests and read no responses, and the broker would block in writing responses.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// The committed offset of a partition.
@@ -61,7 +61,7 @@ impl GroupAdmin<'_> {
         self.at_coordinators(ids, committed_at)
     }
 
-    /// Commits offsets of groups that have no members. The number of requests in flight is limited.
+    /// Commits offsets of groups that have no members.
     ///
     /// If one partition of a group was refused, the group's outcome is an error, although the offsets of its other
     /// partitions may have been committed.
@@ -119,7 +119,8 @@ fn committed_at(
         Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
     };
     for ids in ids.chunks(at_once) {
-        // Fills the fields for one group and those for several. Each version encodes only the fields that it has.
+        // The request sets both the fields for one group (older versions) and the list of groups (newer versions). The
+        // encoder skips the fields that a version does not have.
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };

@@ -15,9 +15,9 @@ const MEMORY: u64 = 64 << 20;
 struct Link {
     round_trip: f64,
     bytes_s: f64,
-    /// When the last byte of earlier responses has left.
+    /// When the link has sent the last byte of earlier responses.
     free_at: f64,
-    /// How many bytes TCP sends in a round trip, and since when.
+    /// TCP's congestion window in bytes, and when it last changed.
     window: f64,
     window_since: f64,
 }
@@ -48,8 +48,8 @@ impl Link {
     }
 }
 
-/// Runs a consumer with a leader that reads ahead and has records for `busy` of `partitions`. Returns the bytes per
-/// second in the second half of the run.
+/// Runs a consumer with a leader that reads ahead. Of its `partitions` partitions, `busy` have records. Returns the
+/// bytes per second in the second half of the run.
 fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);

@@ -1,4 +1,4 @@
-//! Finds the reason that the user gets if a run cannot read a partition: refusals, and brokers that do not answer.
+//! Finds the reason to show to the user if a run cannot read a partition: a refusal, or a broker that does not answer.
 
 use super::{REFUSED_AFTER, Run};
 use crate::consume::cursor::Sink;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 impl<S: Sink> Run<'_, S> {
-    /// Returns the outcome of a run that has reached its timeout. This is the reason why a partition cannot be read, or
-    /// no error if all are read.
+    /// Returns the outcome of a run that has reached its timeout. If a partition cannot be read, this is an error with
+    /// the reason.
     pub(super) fn time_is_up(&mut self) -> Result<(), ConsumeError> {
         let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
         let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
@@ -35,12 +35,10 @@ impl<S: Sink> Run<'_, S> {
         refused.or_else(hang).or_else(broken)
     }
 
-    /// Returns the error of a broker that takes too long to answer a connection or a look-up. Returns `None` if all
-    /// answer.
+    /// Returns an error if a broker takes too long to accept a connection or to answer a look-up.
     fn hang(&self) -> Option<ClientError> {
         let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
-        // A look-up may wait for each server of the list, one after another, so it gets [`ANSWER_GRACE`] for each of
-        // them.
+        // A look-up tries the servers of the list one after another, so its limit is [`ANSWER_GRACE`] for each server.
         let servers = self.scout.servers();
         let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
         let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;

@@ -63,8 +63,8 @@ fn a_moving_partition_is_withheld_until_its_owner_gives_it_up() {
 
 #[test]
 fn an_owned_partition_does_not_move_while_a_free_one_can() {
-    // The partitions of A (5 and 6) come after the free ones (3 and 4). If the free ones were assigned first, A would
-    // have three partitions for a while, as many as B. A partition of B would then move to C and be withheld.
+    // Member A owns partitions 5 and 6, and 3 and 4 are free. If free partitions were assigned first, A would have
+    // three for a while, as many as B. A partition of B would then move to C and be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
     let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];
@@ -83,8 +83,7 @@ fn thousands_of_partitions_are_balanced_before_the_leaders_session_expires() {
     assert_eq!((given["A"].len(), given["B"].len()), (2500, 0), "B waits");
 }
 
-/// A randomly drawn member: the topics that it subscribes to, the partitions that it claims, and the generation of the
-/// claim.
+/// A random member: its topics, the partitions that it claims, and the generation of the claim.
 type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
 
 fn groups() -> impl Strategy<Value = (Vec<Subscriber>, BTreeMap<Text, i32>)> {

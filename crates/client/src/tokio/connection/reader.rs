@@ -1,7 +1,7 @@
 //! The task that reads responses and passes each to the handler of its request.
 //!
-//! The task also ends the connection if a request has no response within request.timeout.ms. Every later response would
-//! have to wait for the overdue one.
+//! The task also ends the connection if a request has no response within request.timeout.ms. Responses come in order,
+//! so no later request could get its response before the overdue one.
 
 use super::shared::ConnectionState;
 use super::socket::Reading;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Minimum capacity for one read, in bytes. Up to the maximum, the capacity is the length of the last response.
+/// Minimum capacity for one read, in bytes. The capacity is the length of the last response, limited to this minimum
+/// and to [`READ_BYTES_MAX`].
 const READ_BYTES: usize = 16 * 1024;
 /// Maximum capacity for one read, in bytes.
 const READ_BYTES_MAX: usize = 256 * 1024;
@@ -59,7 +60,7 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
     }
 }
 
-/// Passes on each complete response in the buffer and reserves memory for the next read.
+/// Passes each complete response in the buffer to its handler, and reserves memory for the next read.
 fn dispatch(
     buffer: &mut BytesMut,
     next_read: &mut usize,

@@ -1,7 +1,7 @@
 //! The state that the writing side of a connection and its reader share: the requests whose responses are due, and the
 //! end of the connection.
 //!
-//! Invariant: the side that ends the connection gives every waiting request its outcome.
+//! Invariant: the side that ends the connection passes the error to the handler of every request without a response.
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
@@ -23,8 +23,8 @@ pub(super) struct ConnectionState {
     idle_max: Duration,
     pub(super) response_bytes_max: usize,
     pub(super) due: Mutex<Due<Handler>>,
-    /// When the last request without a response (acks=0) was written. The write counts as traffic. For any other
-    /// request, only the response counts.
+    /// The time at which the last request without a response (Produce with acks=0) was written. The idle timeout counts
+    /// this write as traffic. Other requests count as traffic when their response arrives.
     pub(super) unanswered_at: Mutex<Option<Instant>>,
     pub(super) closed: AtomicBool,
     pub(super) close: Notify,
@@ -48,8 +48,8 @@ impl ConnectionState {
     /// if too many requests wait.
     pub(super) fn await_answer(&self, requested: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
-        // `closed` is read under the lock. `fail` sets `closed` before it empties the queue, so no request can stay in
-        // the queue.
+        // `closed` is read under the lock of the queue, and `fail` sets it before it empties the queue. A request is
+        // therefore either refused here, or gets the error from `fail`.
         if self.closed.load(Ordering::Acquire) {
             return Err(handler);
         }

@@ -1,7 +1,7 @@
-//! A socket to a broker in two halves, plain or TLS. Other modules do not see the difference.
+//! A socket to a broker in two halves, plain or TLS. Other modules need not distinguish them.
 //!
-//! Invariant: a frame is written as a whole. Its parts are gathered into few system calls, and with TLS into TLS
-//! records of the largest size.
+//! Invariant: a frame is written as a whole. Its parts are gathered into as few system calls as possible, or with TLS
+//! into TLS records of the maximum size.
 
 use crate::config::ClientConfig;
 use crate::error::unknown_host;
@@ -77,7 +77,7 @@ async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStre
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for target in resolve(address, config).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
-        // The sizes are set only if the user has set them, because this turns off the kernel's autotuning.
+        // Setting a size turns off the kernel's autotuning, so this is done only if the user has configured a size.
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
         }
@@ -107,7 +107,7 @@ impl Reading {
 }
 
 impl Writing {
-    /// Writes a whole frame. The bytes of batches are copied only to encrypt them.
+    /// Writes a whole frame. Without TLS, the bytes of batches are not copied.
     pub(super) async fn write_frame(&mut self, frame: &Frame) -> io::Result<()> {
         match self {
             Writing::Plain(socket) => write_plain(socket, frame).await,
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(of(&ClientConfig::default()).await, (true, sent, received));
         let sized =
             ClientConfig { send_buffer_bytes: Some(20_000), receive_buffer_bytes: Some(30_000), ..Default::default() };
-        // Linux doubles a size that is set, because it counts its own overhead.
+        // Linux doubles the requested size, to allow for its own overhead.
         assert_eq!(of(&sized).await, (true, 40_000, 60_000));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the settings that make a topic diskless, and of the limits that such a topic has.
+//! Tests of the settings that make a topic diskless, and of the limits of diskless topics.
 
 use super::*;
 use crate::internal::CONSUMER_OFFSETS;
@@ -13,7 +13,7 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Creates the topic on a broker with the settings `file`. Returns true if the topic is diskless, together with the
+/// Creates the topic on a broker with the settings `file`. Returns true if the topic is diskless. Also returns the
 /// value of its override `diskless.enable`.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
@@ -26,7 +26,7 @@ fn refusal_of(file: &str, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// Creates an image with the topic `t`, which has these settings.
+/// Creates an image with the topic `t`, which has the settings `configs`.
 fn there(configs: &[(&str, &str)]) -> Image {
     let mut image = one_broker(1);
     image.put(create(&image, &broker(""), &with("t", configs), Uuid([1; 16])).expect("created"));
@@ -139,8 +139,8 @@ fn kind_of_a_topic_cannot_be_changed() {
     }
 }
 
-/// AlterConfigs replaces all settings of a topic, so a request without `diskless.enable` would make a diskless topic
-/// classic. Such a request must be refused.
+/// AlterConfigs replaces all settings of a topic. A request without `diskless.enable` would therefore make a diskless
+/// topic classic, so it must be refused.
 #[test]
 fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
@@ -282,8 +282,8 @@ fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     }
 }
 
-/// A diskless and a classic partition have the same replicas. Their brokers stop, fail and come back. The classic
-/// partition's leader changes, but the registration of the diskless partition must stay as it was.
+/// A diskless and a classic partition have the same replicas. Their brokers stop, fail and return. The classic
+/// partition's leader changes, but the registration of the diskless partition must not change.
 #[test]
 fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();

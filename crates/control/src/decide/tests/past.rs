@@ -32,8 +32,8 @@ fn deleting(name: &str) -> TopicsCommand {
     TopicsCommand::Delete(vec![TopicRef::Name(name.into())])
 }
 
-/// Returns the remembered deleted topics of a name. For each it gives the number of partitions, true if it was
-/// diskless, and the version that deleted it.
+/// Returns the remembered deleted topics of a name: for each the number of partitions, true if it was diskless, and the
+/// version in which it was deleted.
 fn past(image: &Image, name: &str) -> Vec<(i32, bool, u64)> {
     let shown = |topic: &PastTopic| (topic.partitions, topic.is_diskless, topic.deleted_at);
     image.past_topics(name).iter().map(shown).collect()
@@ -59,7 +59,7 @@ fn deleted_topic_is_remembered_for_the_next_of_its_name() {
     assert_eq!(past(&image, "t"), [(8, false, 6)]);
 }
 
-/// The topic was in no image, so no producer can have written to it.
+/// No image contained the topic, so no producer can have written to it.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_is_not_remembered() {
     let mut image = one_broker(1);
@@ -103,8 +103,8 @@ fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
 }
 
-/// A broker that is several versions behind publishes one image for all of them. A topic that existed only in between
-/// is in none of its images.
+/// A lagging broker publishes one image for several versions. None of its images contains a topic that existed only in
+/// between.
 #[test]
 fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);
@@ -125,7 +125,7 @@ fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     assert!(image.misses_topics_since(&second) && !image.misses_topics_since(&third));
 }
 
-/// Raises the leader epoch of all partitions twice, which is the most that one commit does. Returns the new epoch.
+/// Raises the leader epoch of all partitions by two, the most that one commit can raise it. Returns the new epoch.
 fn raised(image: &mut Image, name: &str) -> i32 {
     let topic = Arc::clone(image.topic(name).expect("there"));
     let raise = |of: &Arc<PartitionRegistration>| {
@@ -142,7 +142,7 @@ fn epochs(image: &Image, name: &str) -> Vec<i32> {
     image.topic(name).expect("there").partitions.iter().map(|of| of.leader_epoch).collect()
 }
 
-/// librdkafka ignores metadata with an older leader epoch than it knows, even if the topic has another id.
+/// librdkafka ignores metadata whose leader epoch is older than the one it knows, even if the topic has another id.
 #[test]
 fn topic_of_a_deleted_name_begins_behind_all_leader_epochs_of_the_deleted() {
     let mut image = one_broker(1);
@@ -179,8 +179,8 @@ fn first_leader_epoch_leaves_room_for_elections_after_any_number_of_versions() {
     assert_eq!(image.first_leader_epoch("t"), i32::MAX / 2);
 }
 
-/// In versions that the copy lacks, partitions of the same names may have used any epoch below `first_leader_epoch`.
-/// Partitions that are created after the acceptance must not use these epochs again.
+/// The accepted copy lacks some versions. In those versions, partitions of the same names may have used any epoch below
+/// `first_leader_epoch`. Partitions that are created after the acceptance must not use these epochs again.
 #[test]
 fn partitions_created_after_an_accepted_copy_begin_above_the_skipped_epochs() {
     let mut image = one_broker(1);

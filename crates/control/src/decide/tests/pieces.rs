@@ -1,5 +1,5 @@
-//! Tests that a failover, stop or start in pieces has the same result as in one piece, no matter what happens in
-//! between.
+//! Tests that a failover, stop or start in pieces has the same result as in one piece, no matter what other changes
+//! happen between the pieces.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn process_registered_in_pieces_leaves_the_same_partitions_as_at_once() {
     }
 }
 
-/// The former process is still alive, because the new process was started on a copy of its data directory.
+/// The former process is still alive, because the new process was started with a copy of its data directory.
 #[test]
 fn former_process_joins_an_isr_between_pieces_the_new_process_is_not_in_it() {
     let mut image = many();

@@ -1,15 +1,15 @@
-//! The change feed of a cluster's index. The row of a partition contains the broker that changed it last and the number
-//! of that broker's transaction. A poll reads the counters of the other brokers, and the rows with larger numbers than
-//! the previous poll has seen.
+//! The change feed of a cluster's index. The row of a partition contains the id of the broker that changed it last, and
+//! the number of that broker's transaction. A poll reads the counter of each other broker, and the rows whose numbers
+//! are larger than the counters of the previous poll.
 //!
-//! The transactions of a broker have consecutive numbers. A transaction draws its number under a lock on the broker's
-//! row and holds the lock until it commits. The committed numbers therefore have no gap.
+//! The transactions of a broker have consecutive numbers. A transaction locks the broker's row, draws its number there,
+//! and keeps the lock until it commits. Therefore no number is missing among the committed ones.
 //!
-//! A poll reads the counters before the rows. If a row changes in between, this poll returns it, and so does the next
-//! one. If two brokers change a row between two polls, the row names only the broker that changed it last. That change
-//! is enough for the poll to return the row.
+//! A poll reads the counters before the rows. If a row changes in between, both this poll and the next one return it.
+//! If two brokers change a row between two polls, the row has only the id of the later one. This is enough for the next
+//! poll to return the row.
 //!
-//! Invariant: a change committed before a call is returned by that call or an earlier one.
+//! Invariant: if a change was committed before a poll, this poll or an earlier one returns it.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use fullbore_db::postgres::rows::next;
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// The counters of other brokers at the last poll. A broker that is missing here had not committed anything by
-    /// then.
+    /// The counters of other brokers at the last poll. Brokers that had not committed anything by then are not
+    /// included.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }
@@ -47,8 +47,8 @@ impl PostgresChanges {
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
-    /// Returns the rows whose last change was made by one of `brokers`. The counters of these brokers were not known
-    /// before, so all these rows count as new.
+    /// Returns the rows whose last change was made by one of `brokers`. These brokers had no counter at the previous
+    /// poll, so all their changes are new.
     fn query_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(
@@ -66,8 +66,8 @@ impl ChangeSource for PostgresChanges {
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
-        // If this poll fails, `seen` is not updated. The connection may have led to an older copy of the database, and
-        // the next call may reach the newest one again.
+        // If this poll fails, `seen` stays as it is. The connection may have reached an older copy of the database, and
+        // the next poll may reach the newest database again.
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }

@@ -1,8 +1,8 @@
 //! Registers objects, and runs the GC of extents, objects and producer rows.
 //!
-//! Several brokers may call these functions at the same time. An advisory lock ensures that only one of them deletes
-//! extents, and each unused object is returned to only one caller. Ages of objects are computed from the database's
-//! clock.
+//! Several brokers may call these functions at the same time. An advisory lock ensures that only one broker at a time
+//! deletes extents. Each unused object is returned to only one caller. The age of an object is computed from the
+//! database's clock.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// How many rows a step of the GC may remove for each extent of its limit. This applies to rows of producers and of
-/// aborted transactions separately.
+/// Maximum number of rows that a step of the GC removes, as a multiple of its maximum number of extents. The limit
+/// applies separately to rows of producers and to rows of aborted transactions.
 const ROWS_A_RUN: usize = 64;
 /// The advisory lock of the broker that deletes extents. The number is "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
@@ -29,7 +29,7 @@ const REGISTERED_FOR: &str = "interval '1 hour'";
 /// How long after its first deletion an object is deleted from the store a second time.
 const DELETED_FOR: &str = "interval '1 day'";
 
-/// Registers objects with the ids `drawn`. Returns those ids that were not in use yet.
+/// Registers objects with the ids `drawn`. Returns the ids that were not in use yet.
 pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectId>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let mut answers = session.end(&format!(
@@ -51,11 +51,11 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
     number(row, 0)
 }
 
-/// Marks objects as deleted and returns them, so that the caller deletes them from the store. Concurrent calls of
-/// several brokers return different objects.
+/// Marks objects as deleted and returns them. The caller must delete them from the store. Concurrent calls by several
+/// brokers return different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // The ids are picked in an array, because a plain subquery might be evaluated more than once.
+    // The subquery is wrapped in an array, because PostgreSQL might evaluate a plain subquery more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
@@ -64,7 +64,7 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // Objects that were deleted a day ago are picked first. Their query therefore cannot pick an object that one of the
+    // The query for objects that were deleted a day ago runs first. It therefore does not find objects that one of the
     // other three queries has just marked as deleted.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
@@ -96,7 +96,7 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Returns the offsets of producer rows, in order.
+/// Returns the offsets of up to `count` producer rows of a partition, beginning at `offset`.
 pub fn producers_from(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -110,7 +110,7 @@ pub fn producers_from(
     each(&next(&mut answers)?, producer_place)
 }
 
-/// Removes producer rows. No lock is taken, so a concurrent reader may still see them.
+/// Removes producer rows. Locks no partition, so a concurrent transaction may still read these rows.
 pub fn remove_producers(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -122,8 +122,8 @@ pub fn remove_producers(
     session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
 }
 
-/// Removes at most `rows_max` producer rows of a partition, but never the newest row of a producer. Returns how many
-/// were removed.
+/// Removes up to `rows_max` producer rows of a partition, but never the newest row of a producer. Returns the number of
+/// removed rows.
 fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
     let answers = session.query(&format!(
         "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
@@ -138,9 +138,9 @@ fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize)
     Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
-/// Removes idle producers, which have not written after `before_ms`, from the first partition after `after` that has
-/// producer rows. Returns this partition, and true if it may have more idle producers. Returns `None` if there is no
-/// such partition.
+/// Removes idle producers, those that have not written after `before_ms`, from one partition: the first one after
+/// `after` that has producer rows. Returns this partition, and true if it may have more idle producers. Returns `None`
+/// if no partition after `after` has producer rows.
 pub fn expire_producers(
     session: &mut Guarded,
     after: DisklessPartitionId,
@@ -148,7 +148,7 @@ pub fn expire_producers(
     producers_max: usize,
 ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
     let refused = CommitError::Refused;
-    // The first read takes no lock, because most partitions have no idle producer.
+    // The first query takes no lock, because most partitions have no idle producer.
     let partition = format!(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
@@ -158,7 +158,7 @@ pub fn expire_producers(
     if numbers(&mut answers)?.is_empty() {
         return Ok(Some((id, false)));
     }
-    // Until the transaction ends, this lock keeps other brokers from committing to the partition.
+    // This lock prevents other brokers from committing to the partition until the transaction ends.
     let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
     session.begin(&lock).map_err(refused)?;
     let silent = silent(&id.to_string());
@@ -181,9 +181,9 @@ pub fn expire_producers(
     Ok(Some((id, ids.len() >= producers_max)))
 }
 
-/// Returns the query for idle producers of a partition, at most `producers_max`. An idle producer has not written after
-/// `before_ms` and has no open transaction. A transaction does not count as open in a deleted partition. Nor does it in
-/// a row with a negative offset, which was copied from a deleted partition.
+/// Returns a query for up to `producers_max` idle producers of a partition. An idle producer has not written after
+/// `before_ms` and has no open transaction. In a deleted partition, no transaction counts as open. A row with a
+/// negative offset was copied from a deleted partition, so its transaction does not count as open either.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -198,7 +198,7 @@ fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> St
     )
 }
 
-/// Returns the largest possible id of the forgotten producers of a deleted partition, or -1 if it is unknown.
+/// Returns the largest producer id that a deleted partition may have forgotten, or -1 if it is unknown.
 fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
@@ -209,8 +209,8 @@ fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64,
     Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
 }
 
-/// Removes up to `runs_max` extents of one partition that end at or before an offset. The first row of
-/// `diskless_cleared` has the partition and the offset (`before`). Returns true if there may be more.
+/// Removes up to `runs_max` extents of one partition that end at or before a certain offset. The first row of the table
+/// `diskless_cleared` has the partition and this offset (`before`). Returns true if there may be more to remove.
 pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let done = clear_some(session, runs_max);
     if !matches!(done, Ok(true)) {
@@ -228,8 +228,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = next_cleared(&mut answers).map_err(refused)? else { return Ok(false) };
-    // Only the broker with the advisory lock removes extents, and none are added before the log start. The extents
-    // found here therefore stay until they are removed below.
+    // Only the broker with the advisory lock removes extents, and no commit adds extents before the log start. Nothing
+    // can therefore change these extents before they are removed below.
     let mut answers = session
         .query(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -242,7 +242,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     runs.retain(|run| run.end_offset() <= before);
     let mut is_last = runs.len() < found || found < runs_max;
     let objects = bytes_by_object(&runs);
-    // Aborted transactions are removed together with the last extents before the offset.
+    // The step that removes the last extents before the offset also removes aborted transactions.
     let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
     let aborted = remove_aborted(partition, before, rows_max);
     let mut answers = session.query(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
@@ -250,7 +250,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
-        // The number of rows is limited, because there may be very many producers and a statement has a time limit.
+        // The number of rows is limited: there may be very many producers, and a statement has a time limit.
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -265,16 +265,16 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // `changed_by` is left as it is. The change feed of this broker skips rows that this broker changed last. If
-        // `changed_by` named this broker, the feed would miss an earlier commit of another broker to this row.
+        // Leave `changed_by` as it is. The change feed of this broker skips rows whose `changed_by` is this broker. If
+        // this update changed it, the feed would miss a commit that another broker has just made to this row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the next partition with extents to delete, and the offset before which they are deleted. Returns `None` if
-/// there is no such partition or another broker holds the lock.
+/// Reads the next partition whose extents must be deleted, and the offset before which they must be deleted. Returns
+/// `None` if there is no such partition or another broker has the lock.
 fn next_cleared(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let rows = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
@@ -301,8 +301,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns a statement that removes aborted transactions, at most `rows_max`, whose markers are before the offset
-/// `before`. The statement returns how many were removed.
+/// Returns a statement that removes up to `rows_max` aborted transactions whose markers are before the offset `before`.
+/// The result of the statement is the number of removed transactions.
 fn remove_aborted(partition: DisklessPartitionId, before: i64, rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
@@ -313,8 +313,8 @@ fn remove_aborted(partition: DisklessPartitionId, before: i64, rows_max: usize) 
     )
 }
 
-/// Returns a statement that subtracts these bytes from the live bytes of the objects. An object without live bytes
-/// becomes unused.
+/// Returns a statement that subtracts the removed bytes from the live bytes of each object. An object without live
+/// bytes becomes unused.
 fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     format!(
         "UPDATE fullbore.diskless_objects AS o SET live_bytes = live_bytes - removed.bytes,

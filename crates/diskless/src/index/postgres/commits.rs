@@ -24,14 +24,14 @@ use crate::append_clock::AppendClock;
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::{CommitError, StoreError};
 
-/// The index of a cluster, as one broker accesses it over its connection.
+/// The index of a cluster, which this broker accesses over its own connection.
 pub struct PostgresIndex {
     pub(super) session: Guarded,
     numbers: ObjectNumbers,
-    /// The largest next offset that was seen of each partition.
+    /// The largest next offset of each partition that this broker has seen.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// True once the partitions whose topics are not in the metadata have been deleted. This is done once after each
-    /// start.
+    /// True once this broker has deleted the partitions whose topics are not in the metadata. Each broker does so once
+    /// after it starts.
     has_looked_for_unknown: bool,
 }
 
@@ -78,8 +78,8 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // If the question has no objects, the caller only wants to read. A read takes no locks, so it does not wait for
-        // commits.
+        // A request without objects commits nothing, and only reads the partitions and their producers. The read takes
+        // no locks, so it does not wait for commits of other brokers.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&query_partitions(question, ""))?,
@@ -142,7 +142,7 @@ impl IndexStore for PostgresIndex {
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
         if !self.has_looked_for_unknown {
-            // If this deletion fails, the GC continues nevertheless, and the next call repeats the deletion.
+            // If this deletion fails, the other steps of the GC still run. The next call repeats the deletion.
             self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
         }
         cleaning::clear(&mut self.session, runs_max)
@@ -203,13 +203,13 @@ impl IndexStore for PostgresIndex {
     }
 }
 
-/// Returns two statements. The first reads the partitions, ordered by id. The second reads their producers' rows from
-/// each partition's known offset on.
+/// Returns two statements. The first reads the partitions, ordered by id. The second reads the rows of their producers,
+/// in each partition from the known offset on.
 fn query_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
-    // With `LATERAL`, each partition gets its own search by the primary key, no matter what the planner estimates for
-    // all partitions together.
+    // `LATERAL` makes PostgreSQL search the primary key once for each partition, whatever the planner estimates for all
+    // partitions together.
     format!(
         "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
          SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)
@@ -219,8 +219,8 @@ fn query_partitions(question: &CommitQuestion, lock: &str) -> String {
     )
 }
 
-/// Returns the statements that read the objects, and the extents of those that are committed. The row lock ensures that
-/// an object is never both committed and deleted.
+/// Returns two statements. The first reads and locks the objects, so that no object is both committed and deleted. The
+/// second reads the extents of those objects that are committed.
 fn query_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(
@@ -268,8 +268,8 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // An object without live bytes has no extents. The object is marked as unused now, because no later removal of
-    // extents would do so.
+    // An object without live bytes has no extents. Mark it as unused here, because no later removal of an extent will
+    // do so.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

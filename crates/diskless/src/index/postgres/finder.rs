@@ -54,8 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are still open at the end of the answer are found by a search for each possible value of
-        // [`length_bits`](super::super::store::length_bits). The `+ 0` makes the planner use the database index on that
+        // Transactions that are open at the end of the answer are found by one search for each possible value of
+        // [`length_bits`](super::super::store::length_bits). The `+ 0` makes the planner use the database index on this
         // value.
         let rows = self.query(&format!(
             "WITH ended AS MATERIALIZED (

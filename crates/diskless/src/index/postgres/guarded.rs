@@ -1,9 +1,9 @@
-//! Runs transactions of this broker on the index. A transaction takes two requests: the first one locks and reads, the
-//! second one writes and commits.
+//! Runs this broker's transactions on the index. A transaction takes two round trips: the first one locks and reads,
+//! the second one writes and commits.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
-//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice. The same would
-//! happen if the copy had been accepted while this broker was frozen.
+//! version. If this broker committed to an older copy of the database, offsets would be assigned twice. An operator may
+//! also have accepted an older copy while this broker was frozen; such a copy is refused as well.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::rows::{CHANGE_COUNTS, CLOCK_MS, IndexAnswers, change_counts};
 use crate::append_clock::AppendClock;
 
-/// A connection whose transactions begin only on a database with every change that this broker knows.
+/// A connection that begins transactions only on a database that has every change known to this broker.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
@@ -28,14 +28,14 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Creates the guarded connection of a broker. `noted` has the changes that this broker knows. A database that
-    /// lacks any of them is refused.
+    /// Creates the guarded connection of a broker. `noted` counts the changes that this broker knows. The connection
+    /// refuses a database that lacks any of them.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
         let (clock, went_back) = (Arc::default(), LogRateLimit::default());
         Guarded { connection, broker_id, noted, clock, is_open: false, went_back }
     }
 
-    /// Returns the clock that follows the time of the database.
+    /// Returns the append clock, which follows the database's clock.
     pub fn clock(&self) -> Arc<AppendClock> {
         Arc::clone(&self.clock)
     }
@@ -45,7 +45,7 @@ impl Guarded {
         self.broker_id
     }
 
-    /// Begins a transaction with these statements, which must not write anything.
+    /// Begins a transaction and executes `statements` in it. They must not write anything.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the database fails, has another schema, or is an older copy or another database. No
@@ -67,8 +67,8 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        // The counts are read before the query, because counts recorded later may include commits that the query does
-        // not see.
+        // Read the counts before the query. Counts that are recorded later may include commits that the query does not
+        // see.
         let known = self.noted.counts();
         let schema = format!("SELECT {CLOCK_MS}, version FROM fullbore.schema_version");
         let began = Instant::now();
@@ -96,7 +96,8 @@ impl Guarded {
         Ok(())
     }
 
-    /// Logs that the database lacks a change (`lacks` names it), at most once a minute. Returns the error.
+    /// Logs that the database lacks a change, at most once a minute. `lacks` describes the change. Returns the error
+    /// for the caller.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(
@@ -108,7 +109,7 @@ impl Guarded {
         StoreError::WentBack(known.cast_unsigned())
     }
 
-    /// Logs that an older copy was accepted, at most once a minute. Returns the error.
+    /// Logs that an older copy of the database was accepted, at most once a minute. Returns the error for the caller.
     fn was_copy_accepted(&self, known: &ChangeCounts) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(
@@ -128,7 +129,7 @@ impl Guarded {
         self.or_abandon(requested)
     }
 
-    /// Executes statements within the open transaction. If there is none, reads one snapshot.
+    /// Executes statements within the open transaction. If no transaction is open, reads one snapshot instead.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if a statement fails. An open transaction is then rolled back.
@@ -148,14 +149,14 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Commits a change to rows of partitions, as [`Guarded::end`] does. The transaction also raises this broker's
-    /// counter by one, and the new number is recorded after the commit.
+    /// Commits a change of partition rows, as [`Guarded::end`] does. The same transaction raises this broker's counter
+    /// by one. After the commit, the new count is recorded in the data directory.
     ///
     /// # Errors
     /// Returns an error if [`Guarded::end`] does.
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
-        // The commit has succeeded, even if its answer has no valid counter.
+        // If the answer has no valid counter, ignore that: the commit has succeeded.
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {
@@ -172,8 +173,8 @@ impl Guarded {
         )
     }
 
-    /// Returns the assignments for `SET` that a statement uses when it changes the row of a partition. The row then
-    /// contains the id of this broker and the number of its transaction.
+    /// Returns two assignments for the `SET` of a statement that changes the row of a partition. They store the id of
+    /// this broker and the number of its transaction in the row.
     pub fn changed_by(&self) -> String {
         format!(
             "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",

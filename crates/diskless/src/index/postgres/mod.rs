@@ -1,9 +1,9 @@
 //! The index of a cluster, in PostgreSQL tables beside those of the control plane. All brokers change these tables.
 //!
-//! No decisions are made here. All transactions take their locks in the same order, so there are no deadlocks:
-//! partitions by id, then objects by id, then the row of this broker. The row of `fullbore.cluster` is never locked
-//! here, so that commits do not wait for changes of the metadata, which lock it. Transactions are READ COMMITTED: a
-//! statement after a lock sees everything that was committed before the lock was granted.
+//! This module makes no decisions. To prevent deadlocks, all transactions take their locks in the same order:
+//! partitions by id, then objects by id, then the row of this broker. Changes of the metadata lock the row of
+//! `fullbore.cluster`. No transaction here locks it, so commits do not wait for such changes. Transactions are READ
+//! COMMITTED: a statement after a lock sees everything that was committed before the lock was granted.
 //!
 //! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows (see
 //!   `super::noted`).
@@ -64,11 +64,11 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker if the data directory has counted more changes of it than the index has. The index is then an older
-/// copy. Returns `None` if nothing is missing or the index does not answer.
+/// Returns a broker of which the index has fewer changes than the data directory has counted. The index is then an
+/// older copy. Returns `None` if no change is missing or the index does not answer.
 ///
-/// This check must run before the broker registers. A registration in an older copy would create a version of the
-/// metadata that the newest database does not have. Blocks the thread.
+/// This check must run before the broker registers. Registering in an older copy would create a version of the metadata
+/// that the newest database does not have. The call blocks the thread.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

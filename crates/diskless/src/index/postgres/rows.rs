@@ -1,4 +1,5 @@
-//! Converts values of the index to SQL literals, and result rows to values.
+//! Converts values of the index to SQL literals, and result rows to values. All values are numbers or bytes. Invariant:
+//! a literal stands for exactly its value, and a row with an impossible value causes an error.
 //!
 //! The values are numbers and bytes. Invariant: a literal stands for exactly its value, and a row with an impossible
 //! value is an error.
@@ -15,7 +16,7 @@ use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, number, text};
 
-/// The result rows of several statements, with one set of rows for each of them.
+/// The results of several statements, with a set of rows for each statement.
 pub type IndexAnswers = std::vec::IntoIter<Rows>;
 
 /// The values of an object's `state` column.
@@ -48,7 +49,7 @@ pub fn change_counts(rows: &Rows) -> Result<ChangeCounts, StoreError> {
     Ok(each(rows, |row| Ok((number(row, 0)?, number(row, 1)?)))?.into_iter().collect())
 }
 
-/// Returns an array literal of numbers, or of bytes that were converted with [`hex`].
+/// Returns an array literal of numbers, or of byte strings that were converted with [`hex`].
 pub fn array(values: impl Iterator<Item = impl Display>) -> String {
     let mut literal = String::from("'{");
     for (at, value) in values.enumerate() {
@@ -122,7 +123,7 @@ pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
 }
 
 /// Reads a row with three columns: the first offset of a producer's row, the producer id, and the offset of the last
-/// batch in the producer's row. The third column has hexadecimal digits.
+/// batch in that row. The last column has hexadecimal digits.
 pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
     let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
     Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })

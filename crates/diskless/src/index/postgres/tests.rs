@@ -23,7 +23,7 @@ use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(120);
 const CLUSTER: Uuid = Uuid([9; 16]);
-/// A condition on `pg_locks` for locks of the test's own database. The view also has the locks of other tests.
+/// A condition that limits a query of `pg_locks` to the test's own database. The view also lists locks of other tests.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A database with the schema, and a data directory for each broker.
@@ -431,7 +431,7 @@ fn object_is_cleaned_or_committed_never_both() {
     let is_gone = |(_, verdict): &&(ObjectId, CommitVerdict)| *verdict == gone;
     assert_eq!(taken.len(), reported.iter().filter(is_gone).count(), "each once");
     assert!(!taken.is_empty() && taken.len() < objects.len(), "{}", taken.len());
-    // While a commit has locked the object, the GC skips it.
+    // If a commit has locked an object, the GC skips this object.
     let object = registered(&mut opened.index, 1)[0];
     opened.back_end.age(3_600_000);
     let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };

@@ -1,12 +1,12 @@
 //! Creates and deletes partitions and moves log starts, each in one transaction. Also records the id of the object
 //! store. Several brokers may request the same change at the same time.
 //!
-//! A deleted partition leaves its producer rows to its successor, the next partition of its name. A broker may have to
-//! create the successor before it knows of the deletion. The creation therefore first deletes all other partitions of
-//! the name.
+//! When a partition is deleted, its producer rows stay for its successor, the next partition of the same name. A broker
+//! may have to create the successor before it learns of the deletion. The creation therefore first deletes all other
+//! partitions of this name.
 //!
-//! Invariant: no partition is created for a topic that is already deleted. Otherwise a slow broker could create
-//! partitions after the deletion is complete. These would remain until a broker restarts (see [`delete_unknown`]).
+//! Invariant: no partition is created for a deleted topic. A slow broker could otherwise create partitions after the
+//! deletion, and they would remain until a broker restarts (see [`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -24,8 +24,8 @@ use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Maximum number of partitions whose predecessors' rows one statement copies. The statement may read tens of thousands
-/// of rows of each partition.
+/// Maximum number of partitions for which one statement copies the rows of their predecessors. The statement may read
+/// tens of thousands of rows for each partition.
 const CARRIED_AT_ONCE: usize = 4;
 
 /// Creates the missing partitions of a topic, and deletes those of other topics with the same name. Returns no rows if
@@ -33,7 +33,8 @@ const CARRIED_AT_ONCE: usize = 4;
 pub fn create(session: &mut Guarded, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
-    // A concurrent deletion of the topic waits for this transaction, and then finds the new partitions.
+    // This lock makes a concurrent deletion of the topic wait until this transaction ends. The deletion then finds the
+    // new partitions.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR SHARE; {}", lock_partitions(&others));
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
@@ -56,9 +57,9 @@ pub fn create(session: &mut Guarded, name: &str, topic_id: Uuid, count: i32) -> 
     read(made)
 }
 
-/// Makes deleted classic partitions the predecessors of a topic's partitions that do not exist yet. A classic partition
-/// is left out if neither its producers nor a bound of their ids is known. In that case, the rows of an earlier
-/// predecessor are kept, because another broker may know more.
+/// Makes deleted classic partitions the predecessors of those partitions of a diskless topic that do not exist yet.
+/// Skips a classic partition if neither its producers nor a bound of their ids is known. The rows of an earlier
+/// predecessor then stay, because another broker may know more about the classic partition.
 pub fn succeed_classic(
     session: &mut Guarded,
     name: &str,
@@ -73,9 +74,9 @@ pub fn succeed_classic(
         .try_for_each(|tails| enter_classic(session, name, topic_id, tails))
 }
 
-/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have unknown ones.
-/// If the producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor
-/// are then not copied.
+/// Does the work of [`succeed_classic`] for some of the classic partitions: either all of them have known producers, or
+/// all have unknown ones. If the producers are unknown, any producer may have written to the partition, so the rows of
+/// its own predecessor are not copied.
 fn enter_classic(
     session: &mut Guarded,
     name: &str,
@@ -84,7 +85,7 @@ fn enter_classic(
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
     // With this lock, only one broker at a time enters predecessors of the topic. If another transaction deletes the
-    // topic, the lock is granted after that transaction and finds no row.
+    // topic, this statement waits for it and then finds no row.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
@@ -124,14 +125,14 @@ fn list(rows: impl Iterator<Item = String>) -> String {
     rows.collect::<Vec<_>>().join(", ")
 }
 
-/// Deletes a topic. The rows of its partitions are left for the GC.
+/// Deletes a topic. The GC later removes the rows of its partitions.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
     remove(session, &of_topic)
 }
 
-/// Deletes partitions whose topics are not in the metadata. Such partitions remain if a topic is deleted while no
-/// broker with the store is running.
+/// Deletes partitions whose topics are not in the metadata. There are such partitions if a topic was deleted while no
+/// broker that serves diskless topics was running.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -143,7 +144,8 @@ fn remove(session: &mut Guarded, which: &str) -> Result<(), CommitError> {
     session.end(&remove_partitions(which)).map(drop)
 }
 
-/// Returns statements that lock these partitions, and find those with records and a predecessor.
+/// Returns two statements. The first locks the partitions that match the condition `which`, the second finds those of
+/// them that have records and a predecessor.
 fn lock_partitions(which: &str) -> String {
     format!(
         "SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE;
@@ -152,24 +154,24 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Prepares the deletion of partitions: copies the rows of their predecessors to them, for producers that have written
-/// only to the predecessors. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to
+/// Prepares the deletion of partitions. If a producer has written only to the predecessor of such a partition, its row
+/// there is copied to the partition. After [`CARRIED_FOR`], begins no more copies. `answers` are the results of
 /// [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
     let began = Instant::now();
-    // The rows are copied in several statements. A statement has a time limit, and a deletion that always exceeds it
-    // would never succeed.
+    // Several statements copy the rows. A single one might exceed the time limit of statements at each attempt, and the
+    // deletion would never succeed.
     let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
     pieces.map(carry).try_for_each(|piece| session.query(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
 /// Returns a statement that copies producer rows to each of these partitions from its predecessor.
 ///
-/// For each producer that has written only to the predecessor, the producer's newest row is copied. The copies get
-/// offsets before those of the partition's own rows. Nothing is copied if the partition and its predecessor together
-/// have more than [`PRODUCERS_MAX`] producers, since a partition may have no more.
+/// Only producers that have not written to the partition itself are copied, each with its newest row. The copies get
+/// offsets before those of the partition's own rows. If the partition and its predecessor together have more than
+/// [`PRODUCERS_MAX`] producers, the limit of a partition, nothing is copied.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -186,9 +188,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Returns the statements that delete these partitions. A partition with records and producer rows becomes the
-/// predecessor of the next partition of its name. The rows of its own predecessor are left for the GC. If some
-/// producers of the deleted partition were forgotten, it leaves a [`forgotten_row`].
+/// Returns the statements that delete these partitions. A deleted partition with records and producer rows becomes the
+/// predecessor of the next partition of its name. The GC later removes the rows of its own predecessor. If the deleted
+/// partition has forgotten some producers, a [`forgotten_row`] is stored for it.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -223,8 +225,8 @@ fn remove_partitions(which: &str) -> String {
     )
 }
 
-/// Returns the newest row of each producer on the predecessors of these partitions. Each row has the id of the
-/// partition, not of its predecessor.
+/// Returns the newest row of each producer on the predecessors of these partitions. The rows are returned with the ids
+/// of the partitions, not of the predecessors.
 pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
     let ids_in_order = array(ids.iter());
     let statements = format!(
@@ -237,15 +239,15 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // A deletion has just removed the row of one of the partitions. Without that row, the partition's predecessor
+        // Another transaction has just deleted one of the partitions. Without the partition's row, its predecessor
         // cannot be found, so the whole read fails.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
 }
 
-/// Returns the object store that the index knows. A store whose id is recorded counts as in use, because other brokers
-/// may be using it.
+/// Returns the object store whose id is in the index. If there is an id, the store counts as in use, because other
+/// brokers may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
@@ -304,7 +306,8 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// Sets the number of batches to retain of each producer of these partitions to `window`, unless a larger one is set.
+/// Sets the number of batches that these partitions retain of each producer to `window`. A larger number stays in
+/// force.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],

@@ -15,14 +15,14 @@ use super::super::store::{ClassicTails, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
-/// Maximum number of rows of aborted transactions that one transaction removes.
+/// Maximum number of aborted transactions that one transaction of the database removes.
 const ABORTED_AT_ONCE: usize = 4096;
 
 /// Removes the extents `runs` of a partition, and subtracts their bytes from the partition and from the objects.
 ///
-/// `is_last` is true if no other extent is before the offset `before`. In that case the aborted transactions before
-/// that offset are removed too, up to [`ABORTED_AT_ONCE`] of them. Once they are gone, a deleted partition also loses
-/// its producer rows, except those that a later partition of its name needs.
+/// `is_last` is true if no other extent is before the offset `before`. In that case, up to [`ABORTED_AT_ONCE`] aborted
+/// transactions before this offset are removed too. When none are left and the partition is deleted, its producer rows
+/// are removed as well, except those that a later partition of its name needs.
 pub fn clear_runs(
     connection: &Connection,
     partition: DisklessPartitionId,
@@ -58,12 +58,12 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Deletes the partitions that a query finds. A partition with records and producer rows becomes the predecessor of the
-/// next partition of its name.
+/// Deletes the partitions that `query` finds. A deleted partition with records and producer rows becomes the
+/// predecessor of the next partition of its name.
 ///
-/// Before a partition is deleted, rows of its own predecessor are copied to it, for producers that have not written to
-/// it. A call begins no more copies after [`CARRIED_FOR`]. The other rows of that predecessor are left for the GC. If
-/// some producers of the deleted partition were forgotten, it leaves a [`forgotten_row`].
+/// Before a partition is deleted, it gets copies of its own predecessor's rows, for producers that have not written to
+/// the partition itself. After [`CARRIED_FOR`], a call begins no more copies. The GC later removes the other rows of
+/// that predecessor. If the deleted partition has forgotten some producers, a [`forgotten_row`] is stored for it.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -78,8 +78,7 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
     Ok(())
 }
 
-/// Deletes a partition. The caller has already copied the rows of its predecessor, or has given up copying after
-/// [`CARRIED_FOR`].
+/// Deletes a partition. The caller has copied the rows of its predecessor, unless [`CARRIED_FOR`] was over.
 fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
          SELECT id, ?2, ?3, ?4, ?5 FROM partitions
@@ -99,8 +98,8 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
 
-/// Makes a deleted classic partition the predecessor of a topic's partition that does not exist yet. If no producer of
-/// the classic partition is known, any producer may have written to it. The rows of its own predecessor are then not
+/// Makes a deleted classic partition the predecessor of a diskless partition that does not exist yet. If no producer of
+/// the classic partition is known, any producer may have written to it, so the rows of its own predecessor are not
 /// copied.
 pub fn succeed_classic(
     connection: &Connection,
@@ -129,8 +128,8 @@ pub fn succeed_classic(
 
 /// Copies rows from a partition's predecessor to the partition, at offsets before the partition's own rows.
 ///
-/// The newest row of each producer that has not written to the partition is copied. Nothing is copied if the two
-/// partitions together have more than [`PRODUCERS_MAX`] producers, which is the limit of a partition.
+/// Only producers that have not written to the partition itself are copied, each with its newest row. If the two
+/// partitions together have more than [`PRODUCERS_MAX`] producers, the limit of a partition, nothing is copied.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -156,9 +155,9 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
     connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
-/// Returns the query for at most ?3 idle producers of partition ?1. An idle producer has not written after ?2 and has
-/// no open transaction. A transaction does not count as open in a deleted partition. Nor does it in a row with a
-/// negative offset, which was copied from a deleted partition.
+/// Returns a query with three parameters. It finds up to ?3 idle producers of partition ?1, which have not written
+/// after ?2 and have no open transaction. In a deleted partition, no transaction counts as open. A row with a negative
+/// offset was copied from a deleted partition, so its transaction does not count as open either.
 pub fn silent_producers() -> String {
     format!(
         "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
@@ -170,8 +169,8 @@ pub fn silent_producers() -> String {
     )
 }
 
-/// Removes aborted transactions, at most `rows_max`, whose markers are before the offset `before`. Returns how many
-/// were removed.
+/// Removes up to `rows_max` aborted transactions whose markers are before the offset `before`. Returns the number of
+/// removed transactions.
 fn clear_aborted(
     connection: &Connection,
     partition: DisklessPartitionId,
@@ -184,8 +183,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest possible id of the forgotten producers of a deleted partition. Returns -1 if it is unknown, or
-/// if the partition's [`forgotten_row`] was written after `before_ms`.
+/// Returns the largest producer id that a deleted partition may have forgotten. Returns -1 if it is unknown, or if the
+/// partition's [`forgotten_row`] was written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -194,9 +193,9 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes in the row of a partition that some of its producers have expired. `largest` is the largest of their ids. If
-/// the partition is deleted, the row of the existing partition of its name gets the note. A deleted partition without
-/// producer rows is then forgotten.
+/// Records that producers of a partition have expired; `largest` is the largest of their ids. If the partition is
+/// deleted, its successor, the existing partition of its name, records this. A deleted partition without producer rows
+/// then stops being a predecessor.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

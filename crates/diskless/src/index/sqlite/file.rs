@@ -2,10 +2,9 @@
 //!
 //! Reads and writes of rows are in [`super`].
 //!
-//! Invariant: an opened file has the schema of this version and every change that this broker has counted. At the first
-//! frame with a wrong checksum, SQLite silently ends the recovery of its write-ahead log and drops all later commits. A
-//! file that lacks counted changes for this reason is refused before anything is written to it. Its log can then still
-//! be repaired.
+//! Invariant: an opened file has the schema of this version and every change that this broker has counted. If a frame
+//! of the write-ahead log has a wrong checksum, SQLite silently drops this frame and all later commits. A file that
+//! lacks counted changes is refused before anything is written to it, so its log can still be repaired.
 
 use std::fs;
 use std::io;
@@ -21,7 +20,8 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// The name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// The tables of the first release. Files with an older schema are refused, because no release has written them.
+/// The statements that create the tables of the first release. Files with an older schema are refused, because no
+/// release has written them.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// The `user_version` of a file with the tables of the first release.
 const FIRST_VERSION: i64 = 5;
@@ -30,13 +30,13 @@ const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// The upgrade to schema version 6, in which rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Size of a page in bytes. A commit changes two pages for each partition and adds only one entry to each of them, so
-/// it writes fewer bytes if the pages are small.
+/// Size of a page in bytes. A commit changes two pages for each partition and adds only one entry to each of them. With
+/// small pages, it therefore writes fewer bytes.
 const PAGE: i64 = 1024;
-/// When the write-ahead log has this many bytes, a commit copies it into the file. A checkpoint between commits usually
-/// does so earlier.
+/// Size of the write-ahead log in bytes at which a commit copies the log into the file. Usually, a checkpoint between
+/// commits copies it earlier.
 const WAL_MAX: i64 = 32 << 20;
-/// Maximum size of the pages that a connection keeps in memory, in bytes.
+/// Maximum size of a connection's page cache, in bytes.
 const CACHE_MAX: i64 = 16 << 20;
 /// Maximum number of compiled statements that a connection keeps.
 const STATEMENTS_MAX: usize = 32;
@@ -57,7 +57,7 @@ impl From<rusqlite::Error> for OpenFileError {
     }
 }
 
-/// Opens or creates the index file in a directory, together with the count of this broker's changes.
+/// Opens or creates the index file in a directory. Also opens the file that counts this broker's changes.
 ///
 /// # Errors
 /// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
@@ -70,8 +70,8 @@ pub fn open(directory: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Conne
         begin_note_anew(directory).map_err(failed)?;
     }
     let connection = connect(directory)?;
-    // If the file is refused below, its log must be kept. Without this setting, closing the only connection would copy
-    // the readable part of the log into the file and remove the log.
+    // If the file is refused below, its log must stay. Without this setting, closing the only connection would copy the
+    // readable part of the log into the file and remove the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if let Some(refused) = refused_version(version) {
@@ -90,8 +90,8 @@ pub fn open(directory: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Conne
     Ok((connection, noted))
 }
 
-/// Removes the count of changes that a lost index file has left, so that an empty index file can be created. The broker
-/// later refuses a store that has the objects of the lost index.
+/// Removes the file with the count of changes of an index that is lost, so that an empty index file can be created. If
+/// the store still has the objects of the lost index, the broker refuses it later.
 fn begin_note_anew(directory: &Path) -> io::Result<()> {
     match fs::remove_file(directory.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -103,7 +103,7 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-/// Returns the reason to refuse a file with this schema version, or `None` if the file is accepted. An empty file has
+/// Returns the reason why a file with this schema version is refused, or `None` if it is accepted. An empty file has
 /// version 0.
 fn refused_version(found: i64) -> Option<String> {
     match found {
@@ -141,8 +141,8 @@ pub fn connect(directory: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Copies the write-ahead log into the file. If a reader still needs a part of the log, a later checkpoint or commit
-/// copies it.
+/// Copies the write-ahead log into the file. The part that a reader still needs is copied by a later checkpoint or
+/// commit.
 ///
 /// # Errors
 /// Returns a [`rusqlite::Error`] if the file cannot be written.

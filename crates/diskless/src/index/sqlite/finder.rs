@@ -63,7 +63,7 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
-        // The `+` keeps SQLite from using the primary key, with which it would read every row with a later marker.
+        // The `+` prevents SQLite from using the primary key, by which it would read every row with a later marker.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
              AND first_offset < ?4 AND +last_offset >= ?4"

@@ -1,13 +1,13 @@
-//! The index of a single broker, in a SQLite file. The metadata is in another file, so that a change of the metadata
+//! The index of a single broker, in a SQLite file. The metadata has its own file, so that a change of the metadata
 //! never waits for a commit of records.
 //!
 //! `file` creates and upgrades the file, `cleaning` deletes rows, and `finder` reads while commits run. When a commit
 //! returns, it is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT, the number is
-//! also written to a separate file (see [`super::noted`]). The next start compares the two numbers.
+//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT, this number is
+//! also written to a separate file (see [`super::noted`]). When the broker starts, it compares the two numbers.
 //!
-//! Invariant: the number in the separate file is never larger than the one in the index file on the disk.
+//! Invariant: the number in the separate file is never larger than the number in the index file on the disk.
 
 mod cleaning;
 mod file;
@@ -40,7 +40,7 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::disk_space::DiskSpace;
 use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
-/// A query for the producer rows of a partition from an offset on.
+/// A query for the producer rows of a partition at or after an offset.
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
      ORDER BY base_offset";
@@ -49,7 +49,8 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// Number of changed rows after which the write-ahead log is copied into the file between two commits.
+/// Number of changed rows since the last checkpoint at which the next checkpoint is due. A checkpoint copies the
+/// write-ahead log into the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// How long an object may remain uncommitted after its registration, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
@@ -62,13 +63,13 @@ pub struct SqliteIndex {
     noted: NotedChanges,
     space: Arc<DiskSpace>,
     numbers: ObjectNumbers,
-    /// How many rows the connection had changed at the last checkpoint.
+    /// The total number of rows that the connection had changed at the last checkpoint.
     moved: u64,
 }
 
 impl SqliteIndex {
-    /// Opens or creates the index file in a directory. If the disk is full, the disk reserve may be used. Later, only
-    /// transactions that free space or that create or delete partitions may use it.
+    /// Opens or creates the index file in a directory. On a full disk, this uses the disk reserve if necessary. Later,
+    /// only transactions that free space or that create or delete partitions may use the reserve.
     ///
     /// # Errors
     /// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
@@ -98,13 +99,13 @@ impl SqliteIndex {
         SqliteIndex { numbers: ObjectNumbers::new(start), ..self }
     }
 
-    /// Makes every write fail, as if the disk refused it, or lets writes through again.
+    /// Makes every write fail, as if the disk refused it. If `refuse` is false, writes succeed again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Marks every partition as one that has evicted producers because there were too many.
+    /// Marks every partition as if it had evicted producers because there were too many.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
@@ -135,8 +136,8 @@ impl SqliteIndex {
         self.connection.query_row(count, [id], |row| row.get(0)).expect("counted")
     }
 
-    /// Returns all objects. The second value is true if the object was deleted from the store. The third value is the
-    /// position of the object's last extent, if it has any.
+    /// Returns all objects, each with two values. The first is true if the object was deleted from the store. The
+    /// second is the position of the object's last extent, if it has any.
     #[cfg(test)]
     pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {
         let text = "SELECT id, state, (SELECT max(position) FROM runs WHERE object = id) FROM objects";
@@ -159,14 +160,14 @@ impl SqliteIndex {
     }
 
     /// Runs a transaction that frees space, or that creates or deletes partitions. If the disk is full, copies the
-    /// write-ahead log into the file and runs the transaction again. If the disk is still full, runs it once more with
-    /// the disk reserve.
+    /// write-ahead log into the file and runs the transaction again. If the disk is still full, runs it a third time
+    /// with the disk reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // Copies as much of the log as fits, without waiting for readers.
+                // This copies as much of the log as possible, without waiting for readers.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
@@ -174,7 +175,7 @@ impl SqliteIndex {
         }
     }
 
-    /// Commits a transaction that changes rows, and records its number.
+    /// Commits a transaction that changes rows, and records the number of the change.
     fn commit_counted(&self) -> rusqlite::Result<()> {
         let raise = "UPDATE changes SET number = number + 1 RETURNING number";
         let number = self.connection.prepare_cached(raise)?.query_row([], |row| row.get(0))?;
@@ -271,8 +272,8 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes has no extents. The object is marked as unused now, because no later removal
-            // of extents would do so.
+            // An object without live bytes has no extents. Mark it as unused here, because no later removal of an
+            // extent will do so.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
@@ -487,8 +488,8 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // Remove the rows of all these producers with one statement. A statement for each producer would be
-                // slow, because each statement reads all producer rows of the partition.
+                // Remove the rows of all these producers with one statement. With a statement for each producer, each
+                // one would read all producer rows of the partition.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;

@@ -1,10 +1,10 @@
-//! Handles batches that wait for a confirmation by the transaction coordinator. A batch that begins a transaction may
-//! be admitted before the coordinator has confirmed it. At that time, the marker of the producer's previous transaction
-//! is still being uploaded.
+//! Handles batches that wait for a confirmation by the transaction coordinator. The first batch of a transaction may be
+//! admitted before the coordinator confirms it. The marker of the producer's previous transaction is still being
+//! uploaded then.
 //!
 //! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
-//! period, the unconfirmed batches of this object are refused, so that their clients send them again. The grace period
-//! and the wait for a confirmation are in `pipeline/commit.rs`.
+//! period, the unconfirmed batches of this object are refused, so that their clients send them again.
+//! `pipeline/commit.rs` waits for confirmations and for the end of the grace period.
 //!
 //! Invariant: a batch is never committed before its confirmation.
 
@@ -30,8 +30,7 @@ pub struct UnconfirmedBatch {
     pub batch_number: BatchNumber,
 }
 
-/// The newest unconfirmed batch of each producer in each partition. A batch is removed when it is confirmed, refused or
-/// given up.
+/// The newest unconfirmed batch of each producer in each partition. A batch is removed when it is confirmed or refused.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
 
@@ -48,8 +47,8 @@ impl CommitQueue {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
-    /// Applies the coordinator's answer, which confirms or refuses a batch. If it refuses the batch, returns the
-    /// batches that fail as a consequence.
+    /// Applies the coordinator's answer about a batch. If the coordinator refuses the batch, returns the batches that
+    /// fail with it.
     pub fn confirmation_given(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -72,13 +71,13 @@ impl CommitQueue {
         self.gathering.has_marker_of(producer_id)
     }
 
-    /// Returns the number of the first object if its commit only waits for confirmations.
+    /// Returns the number of the first object if nothing but missing confirmations prevents its commit.
     pub fn held_object(&self) -> Option<u64> {
         let first = self.objects.front().filter(|_| self.in_commit == 0)?;
         (matches!(first.upload, Upload::Done(_)) && self.lacks_confirmation(0)).then_some(first.number)
     }
 
-    /// Refuses the unconfirmed batches of object `number` if it is still the first one and waits for confirmations.
+    /// Refuses the unconfirmed batches of object `number`, if it is still the first object and waits for confirmations.
     /// Returns the batches that fail.
     pub fn give_up_confirmations(&mut self, number: u64, now: Duration) -> Vec<(BatchNumber, CommitResult)> {
         if self.held_object() != Some(number) {
@@ -91,8 +90,8 @@ impl CommitQueue {
         given_up.iter().flat_map(fail).collect()
     }
 
-    /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch of the same producer and epoch
-    /// that was admitted after an unconfirmed one.
+    /// Returns true if the closed object at `at` must wait for a confirmation. It must wait if it has an unconfirmed
+    /// batch, or a later batch of the same producer and epoch.
     pub(super) fn lacks_confirmation(&self, at: usize) -> bool {
         #[cfg(test)]
         if self.faults.commits_unconfirmed {
@@ -110,8 +109,8 @@ impl CommitQueue {
         })
     }
 
-    /// Fails an unconfirmed batch and the later batches of its producer. If the batch is no longer pending, does
-    /// nothing.
+    /// Fails an unconfirmed batch and the later batches of its producer. Does nothing if the batch is no longer
+    /// pending.
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -245,7 +244,7 @@ mod tests {
         failed.sort_unstable_by_key(|(batch_number, _)| *batch_number);
         assert_eq!(failed, [first, other].map(|of| (of.batch_number, Err(AppendError::Again))));
         assert_eq!((queue.give_up_confirmations(number, AT), appended(&mut queue)), (vec![], 1));
-        // The client sends the batch again, and again it is admitted before it is confirmed.
+        // The client sends the batch again, and the queue again admits it before it is confirmed.
         let again = ahead(&mut queue, 7);
         uploaded(&mut queue);
         assert_eq!(queue.confirmation_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);

@@ -160,7 +160,7 @@ fn upload_fails_its_batches_fail_once_the_object_is_first_in_the_queue() {
     assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
     assert_eq!(commit[0].batches.len(), 1);
     queue.committed(&[vec![appended(1)]], AT);
-    // The bytes of the failed batch are released, but the queue still remembers the failure.
+    // The failed batch uses no memory any more, but the queue still remembers the failure.
     assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
     queue.forget(1);
     assert!(queue.admission.is_empty());

@@ -19,8 +19,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Returns the user that must run PostgreSQL, or `None` for the user of this program. `owner` is the owner of
-    /// existing data.
+    /// Returns the user that must run PostgreSQL, or `None` if the user of this program can run it. `owner` is the uid
+    /// and gid that own the existing data.
     ///
     /// # Errors
     /// Fails if root finds no suitable user, or if the data belong to another user.
@@ -31,7 +31,7 @@ impl Account {
 
     /// Makes the command run as this user.
     pub fn run(&self, command: &mut Command) {
-        // A change of the uid also drops the groups of root.
+        // `uid` also removes root's supplementary groups from the process.
         command.uid(self.uid).gid(self.gid);
     }
 
@@ -54,7 +54,7 @@ impl Account {
     }
 }
 
-/// Chooses the user from `users`, the text of /etc/passwd. `me` is the user of this program.
+/// Chooses the user from `users`, the text of /etc/passwd. `me` is the uid of this program.
 fn choose(users: &str, me: u32, owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
     let mut accounts = users.lines().filter_map(account);
     match owner {

@@ -1,11 +1,11 @@
-//! A cluster's own PostgreSQL. This creates, starts and stops a server of the installed programs.
+//! A cluster's own PostgreSQL. This module creates, starts and stops a server with the installed PostgreSQL programs.
 //!
 //! - `programs`: finds the installed programs.
 //! - `account`: chooses the user that runs them.
 //!
-//! Invariants: the server can be reached only over a Unix socket, in a directory that only its user and root can enter.
-//! The server trusts every client there. The data in `data` are complete, since they are made in another directory that
-//! is then renamed.
+//! Invariants: clients can reach the server only over a Unix socket, and only the server's user and root can enter the
+//! socket's directory. The server therefore needs no passwords. The data in `data` are always complete, because they
+//! are created in another directory that is then renamed.
 
 mod account;
 mod programs;
@@ -35,11 +35,11 @@ const PORT: u16 = 5432;
 const SOCKET_PATH_MAX: usize = 107;
 /// How long a start may take, including recovery after a crash.
 const UP_WITHIN: Duration = Duration::from_secs(60);
-/// How long to wait until the processes of a killed server have ended. They soon notice that the server has ended.
+/// How long to wait until the child processes of a killed server have ended. They end soon after they notice its death.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
-/// The request for TLS, which a server answers with one byte before any authentication.
+/// PostgreSQL's request for TLS. A server answers it with one byte, before any authentication.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
-/// The settings of a small server for some dozens of connections. Most of the machine is left to the brokers.
+/// The settings of a small server, so that most of the machine's memory remains free for the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",
@@ -96,7 +96,7 @@ impl OwnPostgres {
     }
 
     /// Creates the server's data if they are missing, starts the server unless it runs, and waits until it accepts
-    /// connections. A process that was started is stored in `started`, even if the wait fails.
+    /// connections. If it starts a process, stores it in `started`, even if the server does not become ready.
     ///
     /// # Errors
     /// Returns a sentence for the user about the cause, such as a missing program or a directory that the server's user
@@ -135,13 +135,14 @@ impl OwnPostgres {
         self.wait_until_ready(started.insert(begun), stop)
     }
 
-    /// Requests a fast shutdown, which disconnects clients. Returns true if the server was running.
+    /// Sends the signal for a fast shutdown, in which the server disconnects its clients. Returns true if the server
+    /// was running.
     pub fn end(&self) -> bool {
         self.daemon.signal(Signal::INT)
     }
 
-    /// Returns true if the server answers a client, and each read and write takes less than `patience`. A server whose
-    /// socket this user is not allowed to use counts as answering.
+    /// Returns true if the server answers a request, and no read or write takes longer than `patience`. Also returns
+    /// true if this user has no permission to use the socket.
     pub fn answers_within(&self, patience: Duration) -> bool {
         let asked = || -> io::Result<()> {
             let mut socket = UnixStream::connect(self.socket.join(format!(".s.PGSQL.{PORT}")))?;
@@ -157,9 +158,10 @@ impl OwnPostgres {
         self.directory.join("data")
     }
 
-    /// Removes the locks that a killed server has left. PostgreSQL itself does not remove them if the pid is reused, or
-    /// if the process is a zombie. The caller has checked that the server does not run. Processes of the server may
-    /// outlive it for a moment, so this waits until none works in the data directory, for at most `outlived_for`.
+    /// Removes the locks that a killed server has left. PostgreSQL itself does not remove them if another process or a
+    /// zombie has the pid in the lock. The caller has checked that the server does not run. Child processes may outlive
+    /// a killed server for a moment. This therefore waits, for at most `outlived_for`, until no process has the data
+    /// directory as its working directory.
     fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
         let until = Instant::now() + outlived_for;
@@ -175,7 +177,8 @@ impl OwnPostgres {
         locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
     }
 
-    /// Builds the command of a PostgreSQL program. Environment variables that concern other servers are removed.
+    /// Builds the command of a PostgreSQL program. Removes PostgreSQL's environment variables (`PG...`), which concern
+    /// other servers.
     fn command(&self, programs: &Programs, name: &str, account: Option<&Account>) -> Command {
         let mut command = Command::new(programs.program(name));
         let others = std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("PG"));
@@ -189,8 +192,8 @@ impl OwnPostgres {
         command
     }
 
-    /// Creates the data in a temporary directory and renames it. A command that is killed thus leaves no incomplete
-    /// data.
+    /// Creates the data in a temporary directory and renames it. If this command is killed, no incomplete data are
+    /// left.
     fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
         let log = &self.daemon.log;
         let new = self.directory.join("data.new");
@@ -213,8 +216,8 @@ impl OwnPostgres {
             if stop.is_signalled()
                 && let Some(pid) = Pid::from_raw(child.id().cast_signed())
             {
-                // On this signal initdb removes its files. Even if initdb has just ended, the pid is still its own,
-                // because the process is not yet reaped.
+                // On this signal initdb removes its files. If initdb has just ended, the signal cannot reach another
+                // process, because the pid is not reused before `try_wait`.
                 let _ = kill_process(pid, Signal::INT);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -260,7 +263,7 @@ impl OwnPostgres {
     }
 }
 
-/// Returns true if any process works in this directory.
+/// Returns true if any process has this working directory.
 fn has_process_in(directory: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
@@ -279,7 +282,7 @@ fn socket_directory(directory: &Path) -> PathBuf {
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
         return beside;
     }
-    // This is FNV-1a, because the hash must be the same in every version of this program.
+    // FNV-1a is used, because the hash must be the same in every version of this program.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = directory.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
     PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
@@ -294,7 +297,7 @@ fn own(directory: &Path, account: Option<&Account>) -> Result<(), Failure> {
         outcome => outcome,
     };
     let checked = made.and_then(|()| fs::symlink_metadata(directory)).and_then(|meta| {
-        // Anything that another user may have put in /tmp is refused.
+        // Another user may have created this path in /tmp, so it is refused unless it is a directory of the right user.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
             (false, _) => Err(io::Error::other("it is not a directory of this user")),
@@ -308,7 +311,7 @@ fn own(directory: &Path, account: Option<&Account>) -> Result<(), Failure> {
     closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's directory {shown}: {error}")))
 }
 
-/// Returns the value of a list setting that has one element.
+/// Quotes a text as the only element of a PostgreSQL list setting.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
@@ -348,7 +351,7 @@ mod tests {
         fs::create_dir_all(&postgres.socket).expect("made");
         assert!(postgres.is_there());
         let locks = [postgres.daemon.pid_file.clone(), postgres.socket.join(".s.PGSQL.5432.lock")];
-        // The pid in the locks now belongs to the test's process, which is not a server of these data.
+        // The locks contain the pid of the test's own process, as if the pid of a killed server had been reused.
         locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
         let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
         postgres.forget_lock(Duration::ZERO);

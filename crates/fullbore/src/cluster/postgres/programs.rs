@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories in which packages have a subdirectory for each version, and the path of the programs in such a
-/// subdirectory. The first is Debian's, and the second that of PostgreSQL's own packages for Red Hat.
+/// Directories in which packages create a subdirectory for each version, and the path of the programs below it. The
+/// first entry is Debian's. The second belongs to PostgreSQL's own packages for Red Hat.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
 /// The directory into which PostgreSQL's Makefile installs.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
@@ -22,8 +22,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs on the PATH, or else the newest ones. If data exist, finds the programs of the version that
-    /// created them, which is `of_data`.
+    /// Finds the programs on the PATH, or else the newest ones. If data exist, `of_data` is the version that created
+    /// them, and only programs of this version are accepted.
     ///
     /// # Errors
     /// Returns a sentence with the next step if there are no such programs.
@@ -55,7 +55,7 @@ fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let directories = directories.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
     let mut found: Vec<PathBuf> = Vec::new();
     for directory in directories {
-        // Symbolic links are followed, because the programs find their other files beside the real programs.
+        // Symbolic links are followed, because the programs look for their other files relative to their real path.
         let Some(directory) =
             fs::canonicalize(directory.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
         else {
@@ -87,11 +87,11 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
 }
 
 /// Returns the version that the server prints, or `None` if it does not start. The server runs in its own process
-/// group, so that Ctrl-C at the terminal does not reach it. If it did, the interrupted server would seem to be missing.
+/// group, so that Ctrl-C at the terminal does not end it. Otherwise this would report a missing server.
 fn version(directory: &Path) -> Option<u32> {
     let output = Command::new(directory.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    // The text is like "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)". The number may also be like 18beta1.
+    // An example is "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)". The number may also have the form 18beta1.
     let number = text.split_whitespace().nth(2)?;
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }

@@ -6,8 +6,8 @@ use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
-/// Returns the table of kafka-consumer-groups.sh. The column of static names appears only if a member has one. The
-/// column that marks members with the older protocol appears only while the group changes its protocol.
+/// Returns the table of kafka-consumer-groups.sh. The column of static members' ids appears only if the group has a
+/// static member. While the group changes its protocol, another column marks members that still use the older protocol.
 pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let members = &group.members;
     let with_instance = members.iter().any(|member| member.instance_id.is_some());

@@ -1,5 +1,5 @@
-//! `groups describe` prints the three tables of kafka-consumer-groups.sh, or one JSON document. Two of the tables are
-//! in `offsets` and `members`.
+//! `groups describe` prints the three tables of kafka-consumer-groups.sh, or one JSON document. The modules `offsets`
+//! and `members` format two of the tables.
 
 mod members;
 mod offsets;
@@ -42,7 +42,7 @@ pub struct DescribeGroupsArgs {
     format: Format,
 }
 
-/// Describes the groups. If one does not exist, the others are still described.
+/// Describes the groups. If a group does not exist, still describes the others.
 pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
@@ -127,7 +127,7 @@ fn document(
     Ok(object([("groups", array(objects))]))
 }
 
-/// Returns the remark that kafka-consumer-groups.sh prints before the figures, if the group needs one.
+/// Returns the remark that kafka-consumer-groups.sh prints before the figures of groups in some states, or `None`.
 fn remark(group: &GroupDescription) -> Option<String> {
     let id = name(&group.id);
     match &*group.state {

@@ -51,8 +51,8 @@ impl Row {
     }
 }
 
-/// Returns the rows of each group. Partitions that members read come first, and the member with most partitions is at
-/// the top. Other partitions with offsets follow.
+/// Returns the rows of each group. The assigned partitions are first, those of the member with most partitions at the
+/// top. Other partitions with committed offsets follow.
 pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
     let ids: Vec<Text> = described.iter().map(|group| group.id.clone()).collect();
     let mut committed = groups.committed_each(&ids);
@@ -90,7 +90,7 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
     rows
 }
 
-/// Returns the table of kafka-consumer-groups.sh. Without rows there are no lines at all.
+/// Returns the table of kafka-consumer-groups.sh. If there are no rows, returns no header either.
 pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! The file of `--export` and `--from-file`. It is the CSV of kafka-consumer-groups.sh, `topic,partition,offset`, or
-//! with several groups `group,topic,partition,offset`.
+//! The file of `--export` and `--from-file`. It has the CSV format of kafka-consumer-groups.sh:
+//! `topic,partition,offset`, or with several groups `group,topic,partition,offset`.
 //!
-//! Invariant: the import of an exported file gives the same offsets.
+//! Invariant: if an exported file is imported, it sets the exported offsets.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -20,12 +20,12 @@ pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String
     offsets.iter().map(row).collect()
 }
 
-/// Prints a row without escapes, because `--from-file` may read it.
+/// Prints a row without escaped control characters, because `--from-file` may read the output.
 pub fn print(row: String) {
     output::bytes(format!("{row}\n").as_bytes());
 }
 
-/// Reads the offsets of each group from a file. Lines without a group belong to the only group in `groups`.
+/// Reads the offsets of each group from a file. If lines name no group, they belong to the only group in `groups`.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or at the first malformed line.
@@ -68,7 +68,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Splits a line into cells. Commas within quotes belong to the cell. Two quotes within quotes stand for one.
+/// Splits a line into cells. Commas within quotes belong to the cell. Two quotes within quotes stand for one quote.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut within = false;

@@ -1,7 +1,7 @@
-//! The offsets at which the logs of partitions start, end, or reach a time. They are requested once for all groups.
+//! The offsets of the logs' starts and ends, and those of a timestamp. They are requested once for all groups.
 //!
-//! The choice among these offsets is in `scenario`. Invariant: a missing offset is an error only of the groups that
-//! need it.
+//! The module `scenario` chooses among these offsets. Invariant: if an offset is missing, only groups that need it
+//! fail.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -10,14 +10,14 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The offsets that leaders returned, by the timestamp of the request.
+/// The offsets that leaders returned, by the timestamp in the request.
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
     /// The errors of partitions whose leader returned one.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// The error of the leaders that were not reached. The first group that needs one of their partitions gets this
-    /// error.
+    /// The first error of a leader that was not reached. The first group that needs an offset from such a leader fails
+    /// with it.
     unreached: Option<ClientError>,
 }
 
@@ -40,7 +40,8 @@ impl LogOffsets {
         found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the offset of a partition at `timestamp`. [`LogOffsets::look_up`] must have requested it before.
+    /// Returns the offset of a partition at `timestamp`. The caller must have requested it with
+    /// [`LogOffsets::look_up`].
     ///
     /// # Errors
     /// Returns [`Failure`] with the reason, if the leader returned no offset.

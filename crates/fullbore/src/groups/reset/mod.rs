@@ -1,8 +1,8 @@
-//! The flags and the output of `groups reset-offsets`. `scenario` finds the new offsets, and `logs` the offsets of the
-//! logs. `csv` has the file of `--export` and `--from-file`, and `time` parses times.
+//! The flags and the output of `groups reset-offsets`. `scenario` computes the new offsets, and `logs` requests the
+//! offsets of the logs. `csv` writes and reads the files of `--export` and `--from-file`, and `time` parses times.
 //!
-//! All groups go through each step together, so that thousands of groups cost few round trips. Invariant: without
-//! --execute no offset is changed. With it, only offsets of groups without members are changed.
+//! Each step handles all groups together, so that thousands of groups need few round trips. Invariant: without
+//! --execute no offset is changed. With --execute, only offsets of groups without members are changed.
 
 mod csv;
 mod logs;
@@ -81,7 +81,7 @@ pub struct Reset {
     format: Format,
 }
 
-/// Resets the offsets. If one group cannot be reset, the others still are.
+/// Resets the offsets. If a group cannot be reset, still resets the others.
 pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
@@ -93,7 +93,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     let described = groups.describe(&ids)?;
     let inactive = kept(ids.into_iter().zip(described), &mut failed, |id, found| match found {
         Ok(group) => check_inactive(id, &group.state),
-        // A group that does not exist is not an error, because it gets its first offsets.
+        // A group need not exist: the new offsets create it.
         Err(ClientError::NoGroup(_)) => Ok(()),
         Err(error) => Err(error.into()),
     });
@@ -139,7 +139,7 @@ fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
 impl Reset {
     fn scenario(&self, file: Option<BTreeMap<Text, ResetOffsets>>) -> Scenario {
         let by_time = self.to_datetime.or(self.by_duration.map(|ago| time::now_ms().saturating_sub(ago)));
-        // The result is at least 0, because negative timestamps have special meanings for brokers.
+        // The timestamp is at least 0, because brokers give negative timestamps special meanings.
         let by_time = by_time.map(|timestamp| timestamp.max(0));
         match (file, self.to_offset, self.shift_by, by_time) {
             (Some(plan), ..) => Scenario::File(plan),

@@ -1,4 +1,4 @@
-//! The scenarios of a reset. Each has another source of the new offsets.
+//! The scenarios of a reset, which differ in the source of the new offsets.
 //!
 //! Invariant: every new offset is within its partition's log at the time of the request, except for a committed offset
 //! that --to-current keeps.
@@ -42,7 +42,7 @@ impl Scenario {
         !matches!(self, Scenario::Current) || !committed.contains_key(key)
     }
 
-    /// Requests the log offsets that new offsets of these partitions depend on, once for all groups.
+    /// Requests the log offsets from which the new offsets of these partitions are computed, once for all groups.
     pub fn look_up(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
         let mut logs = LogOffsets::default();
         match self {
@@ -105,7 +105,8 @@ impl Scenario {
     }
 }
 
-/// Returns the offset of each partition at `timestamp`. If no record is that late, returns the end of the partition.
+/// Returns the offset of each partition at `timestamp`. If no record has this timestamp or a later one, returns the end
+/// of the partition.
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {

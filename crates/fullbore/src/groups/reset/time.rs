@@ -10,8 +10,8 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Parses a time like `2026-11-21T08:00:00.000`. It is in UTC, or in a zone that follows: `Z`, `+01:00`, `+0100`,
-/// `+01`. Seconds and their fraction are optional.
+/// Parses a time like `2026-11-21T08:00:00.000`. It is in UTC unless a zone follows: `Z`, `+01:00`, `+0100`, `+01`.
+/// Seconds and their fraction are optional.
 pub fn datetime(text: &str) -> Result<i64, String> {
     let allowed = || "must be a time such as 2026-11-21T08:00:00.000, UTC unless it ends like +01:00".to_owned();
     let (date, clock) = text.split_once('T').ok_or_else(allowed)?;

@@ -1,6 +1,6 @@
-//! The circumstances of a sweep, without which its figures have no meaning: machine, versions, command.
+//! The facts of a sweep that a reader needs to judge its figures: machine, versions, command.
 //!
-//! Invariant: the circumstances contain no secret. Values of properties that may be secret are left out.
+//! Invariant: the facts contain no secret. Values of properties that may be secret are left out.
 
 use crate::output::shell_word;
 use fullbore_bench::report::DateFormat;
@@ -47,14 +47,14 @@ fn described(cpuinfo: &str, cores: usize, meminfo: &str, kernel: &str) -> String
     format!("{model}, {cores} cores for this process{memory}{kernel}")
 }
 
-/// Returns the command line in a form that can be typed again. Values that may be secret are left out.
+/// Returns the command line, quoted so that a user can run it again. Values that may be secret are left out.
 pub fn command(arguments: impl Iterator<Item = String>) -> String {
     arguments.map(|argument| shell_word(&public(&argument))).collect::<Vec<_>>().join(" ")
 }
 
 fn public(argument: &str) -> String {
     match argument.split_once('=') {
-        // A flag `--set=name=value` is handled like `name=value`.
+        // For `--set=name=value`, the secrecy of `name` is checked, as for the separate word `name=value`.
         Some((name, value)) if name.starts_with("--") => format!("{name}={}", public(value)),
         Some((name, _)) if is_secret_key(&name.replace('-', ".")) => format!("{name}=(left out)"),
         _ => argument.to_owned(),

@@ -1,7 +1,7 @@
-//! The flags and the output of `fullbore perf sweep`. The measurements are in `fullbore_bench::sweep`, and the reports
-//! in `fullbore_bench::report::sweep`.
+//! The flags and the output of `fullbore perf sweep`. `fullbore_bench::sweep` makes the measurements, and
+//! `fullbore_bench::report::sweep` writes the reports.
 //!
-//! Invariant: however a sweep ends (done, interrupted, a broker gone), it writes the measurements, stops its own
+//! Invariant: when a sweep ends, even by an interrupt or a failed cluster, it writes the measurements, stops its own
 //! broker, and removes the broker's data.
 
 mod facts;
@@ -35,9 +35,9 @@ use std::time::{Duration, SystemTime};
 const DURATION: Duration = Duration::from_secs(2);
 /// The default number of measurements of a point.
 const REPEATS: u32 = 3;
-/// How long the broker's stop and the report may take after Ctrl-C.
+/// How long stopping the broker and writing the report may take after Ctrl-C.
 const REPORT_WITHIN: Duration = Duration::from_secs(30);
-/// The word that stands for the sweep's own broker in place of an address.
+/// The word that users type in place of an address for the sweep's own broker.
 const OWN: &str = "own";
 /// Maximum number of letters of a target's name.
 const NAME_LETTERS_MAX: usize = 40;
@@ -135,8 +135,8 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let directory = args.directory()?;
     let temporary = if args.needs_own(&plan) { Some(own_broker::directory()?) } else { None };
     let data = temporary.as_ref().map(|directory| directory.path().to_owned());
-    // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
-    // cleans up.
+    // If the data cannot be removed after a second signal, the error is ignored, because the system cleans its
+    // temporary directory.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own_broker::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|directory| OwnBroker::start(directory, settings)).transpose()?;
@@ -163,11 +163,11 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
-    // From here on there are results to report, so the stop may take time. Earlier, a silent cluster must not delay
-    // Ctrl-C.
+    // From here on, Ctrl-C leaves time to write the report. Before, there are no results, and a cluster that does not
+    // respond must not delay the end.
     stop.allow(REPORT_WITHIN);
     let is_new = !directory.exists();
-    // The system refuses to remove a directory that has files.
+    // `remove_dir` fails if the directory contains files, as intended.
     let undo = || drop(is_new.then(|| std::fs::remove_dir(directory)));
     std::fs::create_dir_all(directory)
         .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", directory.display())))?;
@@ -233,11 +233,11 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
     Ok(Results { plan, runs, interrupted })
 }
 
-/// Returns the result of the command. If a sweep was interrupted or a measurement failed, the command has failed, even
-/// though the report is written.
+/// Returns the result of the command. Fails if the sweep was interrupted or a measurement failed, although the report
+/// was written.
 fn verdict(results: &Results, directory: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
-        // The sweep ended because its output lost its reader, which is not a failure.
+        // The sweep ended because its output has no reader any more, which is not a failure.
         return Ok(());
     }
     if results.interrupted {
@@ -334,8 +334,8 @@ impl Sweep {
         }
         let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
         for axis in &mut axes {
-            // If `--set` names an axis of a table, the axis keeps only this one value. The layout of the table stays
-            // the same.
+            // If `--set` names an axis of a table, the axis has only this value, and the layout of the table does not
+            // change.
             if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
                 axis.values = vec![value.clone()];
             }
@@ -413,7 +413,7 @@ impl Sweep {
         plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
     }
 
-    /// Returns the directory of the report. A directory that already contains a report is refused.
+    /// Returns the directory of the report. Fails if the directory already contains a report.
     fn directory(&self) -> Result<PathBuf, Failure> {
         let directory = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::directory_name(SystemTime::now())));
         if let Some(there) = FILES.iter().find(|name| directory.join(name).exists()) {
@@ -423,8 +423,8 @@ impl Sweep {
         Ok(directory)
     }
 
-    /// Returns the circumstances for the report. Connects to every cluster, so that an unreachable one is reported at
-    /// once.
+    /// Returns the facts for the report. Connects to every cluster, so that a cluster that cannot be reached is
+    /// reported at once.
     fn facts(
         &self,
         plan: &SweepPlan,

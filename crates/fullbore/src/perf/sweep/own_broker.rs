@@ -20,7 +20,7 @@ pub struct OwnBroker {
     directory: TempDir,
     runtime: Runtime,
     broker: Broker,
-    /// The settings that differ from the defaults and affect the figures.
+    /// The settings that differ from the defaults, for the report.
     pub settings: Vec<(String, String)>,
 }
 
@@ -28,8 +28,8 @@ pub struct OwnBroker {
 pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
     let retain = (in_flight_max > RETAIN_MIN).then(|| pair(RETAIN, in_flight_max.to_string()));
-    // Deleted topics leave the disk at once. Every measurement has its own topic, which would otherwise stay for a
-    // minute.
+    // The files of deleted topics are removed at once. Otherwise the topic of each measurement would occupy the disk
+    // for another minute.
     let delete = pair("log.segment.delete.delay.ms", "0".to_owned());
     let mut settings: Vec<(String, String)> = retain.into_iter().chain([delete]).collect();
     for (key, value) in more {

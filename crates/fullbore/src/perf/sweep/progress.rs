@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Maximum number of letters of an error in a line. The report has the whole error.
+/// Maximum number of letters of an error in a progress line. The report contains the whole error.
 const ERROR_LETTERS_MAX: usize = 160;
 
 /// The progress of one sweep.
@@ -16,14 +16,15 @@ pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
-    /// How many measurements were really made. The others took no time, because the plan refuses their points.
+    /// How many measurements were made. Points whose settings contradict each other are skipped, which takes no time.
     measured: usize,
     begun: Instant,
     expected: Option<Duration>,
 }
 
 impl SweepProgress {
-    /// Creates the progress of `turns` measurements. Each takes about the time `expected`, if that is known.
+    /// Creates the progress of `turns` measurements. `expected` is the approximate time of one measurement, if it is
+    /// known.
     pub fn new(turns: usize, expected: Option<Duration>) -> Self {
         let bar = (std::io::stdout().is_terminal() && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos} of {len}  {msg}").expect("the template is valid");

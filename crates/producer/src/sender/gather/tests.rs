@@ -1,5 +1,5 @@
-//! Tests the law of bytes in flight (docs/internals/producer.md) in virtual time. Each cell of a grid has partitions,
-//! their windows, memory and one connection over a simulated link. A change that breaks a cell fails here in seconds.
+//! Tests in virtual time that a producer fills a path (the law of bytes in flight, docs/internals/producer.md). The
+//! cells of a grid differ in the number of partitions, their windows, the memory and the simulated link.
 
 use super::*;
 use crate::config::InFlight;
@@ -32,12 +32,13 @@ struct Cell {
     memory: usize,
     batch_size: usize,
     linger: Duration,
-    /// True if each record goes to the next partition, as if by its key.
+    /// True if the records are assigned to the partitions in turn, as if by their keys.
     keyed: bool,
 }
 
 impl Cell {
-    /// Returns a cell with the rate that a plain TCP stream had over 150 ms, and with defaults for everything else.
+    /// Returns a cell with a round trip of 150 ms, the rate that a plain TCP stream had over such a path, and defaults
+    /// for everything else.
     fn far(partitions: usize, record: usize) -> Cell {
         Cell {
             partitions,
@@ -67,7 +68,7 @@ struct World {
     grants: Grants,
     link_free_at: Instant,
     flying: VecDeque<Flying>,
-    /// When the unacknowledged records should have left, by partition.
+    /// The times at which the unacknowledged records should have been sent, by partition.
     intended: Vec<VecDeque<Instant>>,
     latencies: Vec<Duration>,
     acknowledged: u64,
@@ -141,7 +142,7 @@ impl World {
         false
     }
 
-    /// Sends the batches that may leave. Returns the time of the next check, if one is needed.
+    /// Sends all batches that may be sent now. Returns the time of the next check, if one is needed.
     fn send(&mut self, hurry: bool) -> Option<Instant> {
         self.active.append(&mut self.work.incoming.lock());
         while self.pipe.has_room() {
@@ -189,8 +190,8 @@ impl World {
         }
     }
 
-    /// Runs for a time. Sends a record each `pause`, or as many as there is memory for. Returns the throughput in bytes
-    /// per second.
+    /// Runs for a time. Sends one record per `pause`. With `None`, sends as many as there is memory for. Returns the
+    /// throughput in bytes per second.
     async fn run(&mut self, time: Duration, pause: Option<Duration>) -> f64 {
         let (begin, before) = (now(), self.acknowledged);
         let mut next_record = begin;
@@ -221,7 +222,7 @@ impl World {
     }
 }
 
-/// Returns which part of the link a producer fills after its start, if it always has records.
+/// Returns the fraction of the link's rate that a producer reaches after its start if it always has records.
 async fn filled(cell: Cell) -> f64 {
     let mut world = World::new(cell);
     world.run(12 * cell.rtt, None).await;
@@ -269,8 +270,8 @@ async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     (parts(at(0.5)), parts(at(0.99)))
 }
 
-/// With a window of five, five batches leave in a round trip. The records of one partition therefore wait for up to a
-/// fifth of a round trip in any case.
+/// With a window of five, a partition sends five batches per round trip. A record therefore waits for up to a fifth of
+/// a round trip, even without any load.
 #[tokio::test(start_paused = true)]
 async fn rate_below_capacity_records_do_not_wait() {
     for (partitions, most) in [(1, (1.13, 1.25)), (3, (1.06, 1.15)), (12, (1.06, 1.15)), (100, (1.06, 1.15))] {

@@ -1,8 +1,8 @@
-//! The brokers of the model: the log of one partition, which uses the product's rules for producers, and the faults of
-//! brokers.
+//! The brokers of the model, with the log of one partition. They check batches with the real rules of the broker, and
+//! have faults.
 //!
-//! Two nodes share the log, as replicas that are always in sync. Each node retains its own number of batches of each
-//! producer. Every append is checked at once: no record may be in the log twice, or before a record that was sent
+//! Two nodes share the log, as replicas that are always in sync. Each node has its own limit for the retained batches
+//! of a producer. Every append is checked at once: no record may be in the log twice, or before a record that was sent
 //! earlier. A record that was reported as certainly not written must not be in the log.
 
 use super::{Breach, Bug};
@@ -11,16 +11,15 @@ use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
-/// A batch in a request. Records are numbered in the order of sending, and `first` is the number of the batch's first
-/// record.
+/// A batch in a request. `first` is the number of its first record, and records are numbered in the order of sending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
-    /// The number of the attempt. Together with the connection it identifies the request that a response belongs to.
+    /// The number of the attempt. Number and connection assign a response to its request.
     pub number: u64,
     pub lane: usize,
     pub stamp: Stamp,
     pub first: u32,
-    /// True if its request permits parking.
+    /// True if the request permits the broker to park the batch.
     pub reorder: bool,
 }
 
@@ -41,7 +40,7 @@ pub(super) struct Answer {
     pub reorder: usize,
 }
 
-/// A fault that happens to a batch.
+/// A fault in the handling of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -54,12 +53,12 @@ pub(super) struct Node {
     pub retain: usize,
     /// How many batches the node parks. 0 if it does not park.
     pub parks: usize,
-    /// How many records the largest batch may have that the node accepts.
+    /// The number of records in the largest batch that the node accepts.
     pub records_max: u32,
     producers: Producers,
-    /// The parked batches, each with all its copies.
+    /// The parked batches, each with all of its copies that have arrived.
     parking: Parking<Vec<Attempt>>,
-    /// How many batches have been parked since the start. The parking uses this as its clock.
+    /// The number of batches that were parked since the start. The parking uses this number as the time.
     parked: u64,
 }
 
@@ -80,7 +79,8 @@ impl Node {
 pub(super) struct Cluster {
     pub nodes: [Node; 2],
     pub leader: usize,
-    /// The offset of the log's first record. Above 0, another producer wrote to the partition before.
+    /// The offset of the log's first record. A value above 0 means that another producer has written to the partition
+    /// before.
     pub base: i64,
     pub log: Vec<u32>,
     /// True if the broker answers OUT_OF_ORDER_SEQUENCE_NUMBER to batches that it forgot, as Kafka does.
@@ -164,7 +164,7 @@ impl Cluster {
         batches.into_iter().flatten().map(|attempt| (attempt, self.answer(node, code, -1))).collect()
     }
 
-    /// Handles the parked batches that an append has released.
+    /// Appends or refuses the parked batches that an append has released.
     fn settle_parked(&mut self, node: usize, mut stamp: Stamp, answers: &mut Vec<(Attempt, Answer)>) {
         loop {
             let freed = self.nodes[node].parking.appended(&stamp);
@@ -237,8 +237,8 @@ impl Cluster {
         self.nodes.iter().any(|node| !node.parking.is_empty())
     }
 
-    /// Restarts the leader. With `whole` it restores every batch it retained. Otherwise it restores only the newest of
-    /// each producer, as Kafka 4.3 does.
+    /// Restarts the leader. With `whole`, it restores all batches that it had retained. Otherwise it restores only the
+    /// newest batch of each producer, like Kafka 4.3.
     pub fn restart(&mut self, whole: bool) {
         let node = &mut self.nodes[self.leader];
         node.parking = Parking::default();
@@ -253,7 +253,7 @@ impl Cluster {
         node.producers = producers;
     }
 
-    /// Expires every producer, as after a long idle time.
+    /// Forgets every producer, as after a long idle time.
     pub fn expire_producers(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.producers = Producers::default());
         self.newest.clear();

@@ -1,7 +1,8 @@
-//! A producer's window, brokers, and the connections between them, driven by a schedule.
+//! The model of a producer's window, brokers, and the connections between them. A schedule drives it.
 //!
-//! The producer here is the window and the table of errors. The code between them in the sender and the partition is
-//! short, and is repeated in [`World::act`]. Invariant: each batch taken from the window returns to it once.
+//! The model uses the real window and the real table of errors. The short code that connects these in the sender and
+//! the partition is repeated in [`World::act`]. Invariant: each batch that was taken from the window returns to it
+//! once.
 
 use super::broker::{Answer, Attempt, Cluster, Fault, Node};
 use super::{Breach, Bug, Setup, Step};
@@ -40,7 +41,7 @@ enum Report {
     SurelyNot,
 }
 
-/// A request on a connection, until its response has come.
+/// A request on a connection, until its response is received.
 #[derive(Debug)]
 struct Sent {
     ticket: Ticket,
@@ -51,8 +52,8 @@ struct Sent {
     deaf: bool,
 }
 
-/// A connection, with the requests that the broker has not seen and those without a received response. Both are ordered
-/// from the oldest.
+/// A connection: the requests that the broker has not received yet (`travelling`), and those whose responses the
+/// producer has not received yet (`seen`). Both lists begin with the oldest.
 #[derive(Debug, Default)]
 struct Lane {
     travelling: VecDeque<Sent>,
@@ -69,20 +70,20 @@ pub(super) struct World {
     /// The requests of ended connections, oldest first. Brokers may receive them later, or never.
     late: Vec<(usize, VecDeque<Attempt>)>,
     leader: usize,
-    /// How many batches the leader has last granted to retain and to park.
+    /// The leader's last grants: the numbers of batches to retain and to park.
     granted: (usize, usize),
-    /// How many records the largest batch may have, as far as is known.
+    /// The number of records in the largest batch, as far as the producer knows the limit.
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// All records with smaller numbers have a result, at the latest since their delivery.timeout.ms has passed.
+    /// The number of a record before which every record has a result, because delivery.timeout.ms has passed.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a correct broker returns the offset of every batch. False once a batch was proven written without a
-    /// retry, so that its offset is unknown. Such a batch was refused as out of order before a late copy came, or its
-    /// producer was fenced.
+    /// True if the producer must know the offset of every written batch. False once a batch may have been proven
+    /// written without a retry, so that its offset is unknown. This happens if a batch was refused as out of order
+    /// before a late copy was appended, or if its producer was fenced.
     offsets_known: bool,
 }
 
@@ -165,7 +166,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Sends a batch if one may leave, and returns true if it did. Retries go before new batches.
+    /// Sends the next batch if the window permits one, and then returns true. Prefers retries to new batches.
     fn send(&mut self, lane: usize) -> bool {
         if self.window.in_flight() > 0 && self.sent_to != self.leader {
             return false;
@@ -178,7 +179,8 @@ impl World {
             self.late.clear();
         }
         let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
-        // As in the partition, a striped producer sends no more batches than the broker can park behind a missing one.
+        // As in the partition, a striped producer has no more batches in flight behind a missing one than the broker
+        // can park.
         let most = if self.granted.1 > 0 { self.granted.1 + 1 } else { usize::MAX };
         self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();
@@ -189,7 +191,8 @@ impl World {
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
                 if job.count > self.records_max {
-                    // Takes the batch back, as the sender does when a batch is too large after compression.
+                    // Opens and takes back the batch, as the sender does with a batch that is too large after
+                    // compression.
                     let (ticket, _) = self.window.open(job.count);
                     assert!(self.window.take_back(ticket), "it is the newest");
                     job.count = self.records_max;
@@ -216,7 +219,7 @@ impl World {
         true
     }
 
-    /// Splits batches, as the partition does when a batch in flight with them was found too large.
+    /// Splits retries that exceed the known limit, as the partition does.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =
@@ -235,7 +238,7 @@ impl World {
         self.deliver(answers);
     }
 
-    /// Assigns responses to their requests. The responses leave in the order of the requests.
+    /// Assigns responses to their requests. The connection delivers them in the order of the requests.
     fn deliver(&mut self, answers: Vec<(Attempt, Answer)>) {
         for (attempt, answer) in answers {
             let seen = &mut self.lanes[attempt.lane].seen;
@@ -372,9 +375,8 @@ impl World {
         }
     }
 
-    /// Ends a connection. The broker still receives the first `arrives` requests in flight, and its responses are lost.
-    /// The last `unsent` requests never left the producer. If `late` is true, the requests in between may still arrive
-    /// later.
+    /// Ends a connection. Of its requests in flight, the broker still receives the first `arrives`, but the responses
+    /// are lost. The last `unsent` were never sent. If `late` is true, the ones between may arrive later.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));
@@ -423,10 +425,10 @@ impl World {
         self.leader = self.cluster.leader;
         self.records_max = u32::MAX;
         self.granted = (WINDOW_DEFAULT, 0);
-        // A parked batch whose node no longer leads gets its response when its wait ends.
+        // A batch that is parked at the former leader gets its response when its wait ends.
     }
 
-    /// Fails the oldest batches by delivery.timeout.ms.
+    /// Fails the oldest batches, as after delivery.timeout.ms.
     fn time_out(&mut self, batches: usize) {
         let mut waiting: Vec<Job> = Vec::new();
         let in_flight = self.lanes.iter().flat_map(|lane| lane.travelling.iter().chain(&lane.seen));
@@ -457,7 +459,7 @@ impl World {
         }
     }
 
-    /// Ends the faults. Everything that is under way arrives, and parked batches without a predecessor expire.
+    /// Ends the faults. Delivers all requests and responses, and refuses parked batches whose predecessor is missing.
     pub fn calm(&mut self) {
         self.cluster.nodes.iter_mut().for_each(|node| node.records_max = u32::MAX);
         for most in 0..usize::MAX {
@@ -507,7 +509,7 @@ impl World {
         Ok(())
     }
 
-    /// The faults, with error codes that the model's brokers would not return by themselves.
+    /// The faults to draw from, with error codes that the model's brokers never return by themselves.
     pub const FAULTS: [Fault; 9] = [
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),

@@ -28,8 +28,8 @@ const TOPIC: &str = "t";
 const PARKED: Duration = Duration::from_secs(60);
 const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 
-/// The answer to a request: its response, nothing (an empty frame, for acks=0), or a response that waits for other
-/// batches.
+/// The answer to a request: a frame with its response (empty for acks=0, which has none), or a response that waits for
+/// other batches.
 pub(super) enum Answer {
     Frame(Frame),
     Parked(Parked),
@@ -41,7 +41,7 @@ pub(super) struct Parked {
     version: Version,
     response: ProduceResponse,
     restarts: usize,
-    /// The batches that are out of order, each with its indexes in the response.
+    /// The batches that are out of order, each with the indexes of its topic and partition in the response.
     early: Vec<(usize, usize, Seen)>,
 }
 
@@ -135,10 +135,10 @@ impl Fake {
         if fate == TransactionFate::ResponseLost { None } else { response }
     }
 
-    /// Responds when every out-of-order batch is appended or has waited for the time limit.
+    /// Sends the response when each out-of-order batch is appended or has waited for the time limit.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        // A broker answers batches behind a refused one at once. The fake answers them when their time is over, so with
-        // transactions this time is short.
+        // A real broker answers parked batches at once if it refuses the batch before them. The fake answers them only
+        // after the time limit, which is therefore short with transactions.
         let is_transactional = self.lock().transactions.is_some();
         let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
         while !parked.early.is_empty() {
@@ -175,7 +175,8 @@ fn reply<R: Request>(
     Some(api::encode_response::<R>(&handle(request)?, v, header.correlation_id).unwrap())
 }
 
-/// Returns the response of a broker that does not know the version: the list of versions, in version 0 (KIP-511).
+/// Returns the response of a broker that does not know the request's version of ApiVersions: its own versions, in
+/// version 0 (KIP-511).
 fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
     let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();
@@ -260,7 +261,8 @@ fn metadata(state: &State, from: i32) -> MetadataResponse {
     MetadataResponse { brokers, topics: vec![topic], ..Default::default() }
 }
 
-/// Returns the response, and the batches whose results it still lacks. Returns `None` to end the connection.
+/// Returns the response, and the parked batches whose results are still missing in it. Returns `None` to end the
+/// connection.
 #[expect(clippy::type_complexity)]
 fn produce(
     state: &mut State,

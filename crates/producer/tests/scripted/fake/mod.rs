@@ -1,6 +1,6 @@
-//! A scripted cluster on loopback with Kafka's protocol. Each API has only a few lines, and `rules` checks the batches.
+//! A scripted cluster on loopback with Kafka's protocol. The crate `rules` checks the batches.
 //!
-//! A test sets the fate of each batch that arrives ([`Fate`]). In everything else the cluster behaves like a correct
+//! A test sets the fate of each batch that arrives ([`Fate`]). Apart from that, the cluster behaves like a correct
 //! Kafka.
 
 mod apis;
@@ -43,9 +43,9 @@ pub struct Seen {
     pub transactional: bool,
     pub bytes: Vec<u8>,
     pub values: Vec<String>,
-    /// How many batches of the same partition came before this one.
+    /// The number of batches of the same partition that arrived before this one.
     pub nth: usize,
-    /// The connection that the batch came over, counted per broker, and the `reorder` field of its request.
+    /// The connection over which the batch arrived, counted per broker, and the `reorder` field of its request.
     pub connection: usize,
     pub reorder: bool,
 }
@@ -61,11 +61,11 @@ pub struct Log {
 /// The grants in a broker's responses (Produce 14).
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
-    /// How many batches the broker retains per producer and partition. The first value is for all topics, the second
-    /// for topic `t` (-1 if it has none).
+    /// How many batches the broker retains per producer and partition. `retain_of_topic` is the value of topic `t`, or
+    /// -1 if `retain` applies to it as well.
     pub retain: i32,
     pub retain_of_topic: i32,
-    /// How many batches the broker holds until those before them come.
+    /// Maximum number of out-of-order batches that the broker parks.
     pub reorder: i32,
 }
 
@@ -82,18 +82,19 @@ impl Announced {
     }
 }
 
-/// An error in the next response to Produce.
+/// A fault in the next response to Produce.
 #[derive(Clone, Copy, Debug)]
 pub enum Garble {
     /// The response has a correlation id that no request had.
     UnknownId,
-    /// The response has the correlation id of the next request, as if responses left out of order.
+    /// The response has the correlation id of the next request, as if the broker sent responses out of order.
     NextId,
 }
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// The condition under which a broker reads a request but answers neither this request nor later ones.
+/// A function that returns true for a broker and an API if the broker must never answer such a request, nor later ones
+/// on the connection.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
@@ -101,23 +102,23 @@ pub struct State {
     /// The leader of each partition.
     pub leaders: Vec<i32>,
     pub leader_epoch: i32,
-    /// The leader and epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
+    /// The leader and leader epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
     pub names_leader: Option<(i32, i32)>,
-    /// The broker whose metadata still has itself as the leader of each partition, in epoch 0.
+    /// A broker with stale metadata, in which it is still the leader of each partition, in epoch 0.
     pub behind: Option<i32>,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
     pub silence: Silence,
-    /// Responses that never come.
+    /// The senders of responses that are never sent, kept so that their connections do not end.
     swallowed: Vec<oneshot::Sender<Frame>>,
     /// The error that Metadata returns for the topic instead of its partitions.
     pub topic_error: Option<ErrorCode>,
-    /// True to accept any first sequence, as Kafka did before 4.5.
+    /// True to accept any first sequence of a producer, as Kafka did before 4.5.
     pub lenient: bool,
     /// True to serve only lower versions of Produce and Metadata.
     pub old: bool,
-    /// True if topics have ids, but Produce uses their names, as from Kafka 2.8 to 4.0.
+    /// True if topics have ids, but Produce identifies them by name, as in Kafka 2.8 to 4.0.
     pub names_topics: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
@@ -127,11 +128,11 @@ pub struct State {
     pub connections: Vec<usize>,
     /// How many connections of all brokers have ended.
     pub closed: usize,
-    /// The connections whose Produce requests are not read at present.
+    /// The connections from which the brokers do not read Produce requests at present.
     pub stalled: HashSet<usize>,
     /// Maximum number of connections. Further ones are refused.
     pub connections_max: usize,
-    /// How many restarts there were. Batches that wait for others do not survive one.
+    /// The number of restarts. Parked batches do not survive a restart.
     pub restarts: usize,
     /// How many Produce requests were read.
     pub requests: usize,
@@ -156,7 +157,7 @@ pub struct Fake {
     end: Arc<watch::Sender<HashSet<usize>>>,
 }
 
-/// A connection to one of the brokers, counted from 0.
+/// A connection to one of the brokers. `number` counts the connections of a broker from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     broker: i32,
@@ -235,12 +236,12 @@ impl Fake {
         self.lock().script = Box::new(script);
     }
 
-    /// From now on, leaves these requests without a response.
+    /// Leaves requests for which `silence` returns true without a response from now on.
     pub fn silence(&self, silence: impl Fn(i32, ApiKey) -> bool + Send + 'static) {
         self.lock().silence = Box::new(silence);
     }
 
-    /// Holds the responses to Produce back, or releases them. Requests are handled in either case.
+    /// Holds back the responses to Produce, or releases them. Requests are handled in both cases.
     pub fn hold(&self, held: bool) {
         self.gate.send_replace(!held);
     }
@@ -293,7 +294,7 @@ impl Fake {
         let fake = self.clone();
         let writer = tokio::spawn(async move {
             while let Some((response, is_produce)) = outbox.recv().await {
-                // If the response to a request was dropped, the connection ends.
+                // The sender of the response was dropped, so the connection must end.
                 let Ok(frame) = response.await else { return };
                 if is_produce && gate.wait_for(|open| *open).await.is_err() {
                     return;
@@ -344,7 +345,8 @@ impl Fake {
             _ = cut.changed() => return writer.abort(),
             _ = end.wait_for(|ended| ended.contains(&connection.number)) => return writer.abort(),
         }
-        // Requests that were read before the end still get their responses, unless these are held back.
+        // Requests that were read before the end of the connection still get their responses, unless these are held
+        // back.
         drop(responses);
         drop(tokio::time::timeout(std::time::Duration::from_millis(50), writer).await);
     }
@@ -358,7 +360,7 @@ enum Judged {
 }
 
 impl State {
-    /// Returns how many requests were read that never get a response.
+    /// Returns the number of requests that were read and never get a response.
     pub fn swallowed(&self) -> usize {
         self.swallowed.len()
     }
@@ -415,8 +417,8 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // For an unknown producer, the rules accept any first sequence if the log end is above 0. A lenient broker
-        // therefore always passes an end above 0.
+        // The rules accept any first sequence of an unknown producer if the log end is above 0. A lenient broker must
+        // always accept it, so it passes an end of at least 1.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {

@@ -1,5 +1,5 @@
-//! The fake's transaction coordinator. It has one transactional id and the rules of Kafka 4.3, for
-//! `transaction.version` 0 and 2.
+//! The fake's transaction coordinator. It has one transactional id and behaves like Kafka 4.3 with
+//! `transaction.version` 0 or 2.
 
 use super::{Connection, Seen, State};
 use fullbore_wire::api::ApiKey;
@@ -46,7 +46,7 @@ pub struct Transactions {
     groups: HashSet<Text>,
     pending: Vec<(i32, String)>,
     pending_offsets: Vec<(Text, i32, i64)>,
-    /// True if the previous transaction was committed.
+    /// True if the previous transaction was committed, false if it was aborted.
     last: Option<bool>,
     /// The values that readers with read_committed see, by partition.
     pub committed: HashMap<i32, Vec<String>>,
@@ -91,7 +91,7 @@ impl Transactions {
         (self.script)(key, *requested)
     }
 
-    /// Starts another producer with the same id, which fences the present one.
+    /// Fences the present producer, as another producer with the same transactional id would.
     pub fn fence(&mut self) {
         self.end_open(false);
         self.identity.1 += 1;

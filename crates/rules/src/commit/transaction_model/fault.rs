@@ -3,17 +3,18 @@
 /// A rule that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Brokers do not let the coordinator verify batches.
+    /// Brokers treat every batch as verified, without a request to the coordinator.
     SkipsVerification,
-    /// A broker records a later time for the coordinator's confirmation than the true one.
+    /// A broker records a larger next offset with the coordinator's confirmation, so no marker seems to be newer.
     BelievesAnOldConfirmation,
-    /// Markers of transaction version 2 do not have the next epoch, but are recorded as if they had.
+    /// Markers of transaction version 2 have the epoch of the transaction instead of the next one, but are recorded as
+    /// usual.
     BumpsNoEpoch,
     /// A marker is dropped when batches before it are refused.
     DropsMarkersBehindRefused,
     /// Markers of an older coordinator are accepted like those of the newest one.
     TakesOldMarkers,
-    /// Aborted transactions are missing from the list that consumers use.
+    /// Aborted transactions are missing from the list by which consumers skip aborted records.
     ListsNoAborted,
     /// The next offset is used as the last stable offset.
     ReadsTheUndecided,

@@ -52,7 +52,7 @@ impl Classic {
         }
     }
 
-    /// Notes which topics the members of this generation read; None if their metadata cannot be decoded.
+    /// Sets which topics the members of this generation read: None if their metadata cannot be decoded.
     pub(super) fn note_topics(&mut self) {
         self.topics = self.subscribed();
     }

@@ -52,8 +52,8 @@ impl Classic {
         }
     }
 
-    /// Returns true if the group has room for the member. During a rebalance only members that have joined count, so a
-    /// group above the limit loses the members that join last.
+    /// Returns true if the group has room for the member. During a rebalance only members that have rejoined count. So
+    /// if a group has too many members, those that rejoin last are removed.
     fn has_room_for(&self, member_id: &str) -> bool {
         let known = self.members.get(member_id);
         match self.state {
@@ -73,7 +73,7 @@ impl Classic {
         let all = self.members.len();
         self.protocol_type.as_ref() == Some(&request.protocol_type)
             && request.protocols.iter().any(|protocol| {
-                // If all members have left during a rebalance, any protocol is accepted.
+                // A group whose members have all left during a rebalance accepts any protocol.
                 all == 0 || self.offered.get(&protocol.name).is_some_and(|count| *count == all)
             })
     }
@@ -111,11 +111,12 @@ impl Classic {
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.complete_join_if_all_there(now, effects);
             }
-            // The member might not have received the response to its first JoinGroup.
+            // The member may have sent its JoinGroup again because the first response was lost.
             GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
-            // A leader rejoins after a change that only it has noticed, such as new partitions of a topic.
+            // A leader is excluded: it rejoins after a change that only the leader has noticed, such as new partitions
+            // of a topic.
             GroupState::Stable if is_same && !self.is_leader(&member_id) => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
             }
@@ -165,10 +166,11 @@ impl Classic {
         self.insert(id, member);
     }
 
-    /// Replaces a static member that joins without a member id. From then on, requests with the old id are fenced.
+    /// Gives a static member that joins without a member id a new id. From then on, requests with the old id are
+    /// fenced.
     ///
-    /// If a snapshot of the stable group is still unsaved, it shows the new id, even if this replacement starts a
-    /// rebalance. After a crash of the broker, the client repeats its JoinGroup, which then starts the rebalance again.
+    /// A snapshot of the stable group that is not saved yet will show the new id, even if this join starts a rebalance.
+    /// If the broker then crashes, the client repeats its JoinGroup, which starts the rebalance again.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.detach(old_id) else { return };
@@ -200,9 +202,9 @@ impl Classic {
         }
     }
 
-    /// Sends the current generation to a static member that has returned. With JoinGroup below version 9, a client that
-    /// is named as the leader would assign again. The response to such a client therefore names its old id as the
-    /// leader.
+    /// Sends the current generation to a static member that has returned. Below version 9 of JoinGroup, a client whose
+    /// response names it as the leader would assign the partitions again. So the response to a leader with such a
+    /// version names its old id as the leader.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         self.keep(effects);
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;
@@ -216,8 +218,8 @@ impl Classic {
         effects.push(Effect::Answer(ticket, answer));
     }
 
-    /// Returns a JoinGroup response with the current generation. With `with_members`, the leader's response lists all
-    /// members.
+    /// Returns a JoinGroup response with the current generation. A response to the leader lists all members if
+    /// `with_members` is true.
     pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();

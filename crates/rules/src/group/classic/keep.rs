@@ -1,10 +1,11 @@
 //! The snapshot of a classic group: its generation, its members and their assignments.
 //!
-//! Waiting requests, pending ids and deadlines are not part of it. A snapshot is encoded when the caller writes it, so
-//! static members that return at the same time share one snapshot. The group is restored as stable or empty.
+//! Waiting requests, pending ids and deadlines are not part of it. A snapshot is encoded only when the caller writes
+//! it, so static members that return at the same time share one snapshot. A restored group is stable, or empty if it
+//! has no members.
 //!
-//! Invariant: a snapshot shows the group while it is stable or empty. If the group leaves that state before the write,
-//! the snapshot is encoded first.
+//! Invariant: a snapshot shows a group that is stable or empty. If an event is about to end that state before the
+//! write, the snapshot is encoded first.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
@@ -13,27 +14,28 @@ use crate::group::{Change, Effect, Effects, MemberId, Snapshot, SnapshotError};
 use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
-/// The part of a group that must still be written.
+/// The snapshot of a group that must still be written.
 #[derive(Debug, Default)]
 pub(super) enum Unsaved {
     /// Nothing has changed since the last snapshot was taken.
     #[default]
     Nothing,
-    /// The snapshot will show the group as it is when the snapshot is taken. The group is stable or empty.
+    /// A snapshot must be written, but is not encoded yet. The group is still stable or empty.
     Newest,
-    /// The snapshot of the last stable or empty state. The group left this state before the caller took the snapshot.
+    /// An encoded snapshot of a stable or empty state that the group has left.
     Former(Snapshot),
 }
 
 impl Classic {
-    /// Requests that the group is written before any later effect. The group is stable or empty.
+    /// Adds the effect that writes the group before any later effect. The group must be stable or empty.
     pub(super) fn keep(&mut self, effects: &mut Effects) {
         self.was_kept = true;
         self.unsaved = Unsaved::Newest;
         effects.push(Effect::Keep(Change::default()));
     }
 
-    /// Encodes a snapshot that must still be written. Must be called before the group's state or members change.
+    /// Encodes the snapshot that must still be written, if there is one. Must be called before the group's state or
+    /// members change.
     pub(super) fn retain_unsaved(&mut self) {
         if matches!(self.unsaved, Unsaved::Newest) {
             self.unsaved = Unsaved::Former(self.snapshot());

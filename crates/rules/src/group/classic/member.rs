@@ -7,13 +7,14 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol
 use std::collections::HashSet;
 
 /// Maximum time that a new member's JoinGroup waits, in ms, as in Kafka. The new member has no generation yet, so it
-/// cannot send heartbeats. Without this limit, a client that leaves and returns could be in the group many times.
+/// cannot send heartbeats. Without this limit, a client that disconnects and joins again could leave many dead members
+/// behind.
 pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 
 /// A deadline that is never reached.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// The fields of a member's JoinGroup. They are copied, so that they do not keep the request's buffer in memory.
+/// The fields of a member's JoinGroup, copied from the request, so that the request's buffer can be freed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub session_timeout_ms: i32,
@@ -24,7 +25,7 @@ pub(super) struct Profile {
 
 impl Profile {
     pub fn of(request: &JoinGroupRequest) -> Self {
-        // A repeated name counts only once, so that the member is counted once for each protocol that it offers.
+        // A name that is repeated in the request is dropped, because the member must be counted once for each protocol.
         let mut seen = HashSet::new();
         let own = |protocol: &JoinGroupRequestProtocol| {
             let is_first = seen.insert(protocol.name.clone());
@@ -49,7 +50,7 @@ pub(super) struct ClassicGroupMember {
     pub client_id: Text,
     pub client_host: Text,
     pub profile: Profile,
-    /// The assignment that the leader has made for the member; empty before that.
+    /// The member's assignment from the leader; empty before the leader has sent it.
     pub assignment: Bytes,
     /// The member's JoinGroup, if one waits for a response.
     pub joining: Option<RequestTicket>,
@@ -59,7 +60,8 @@ pub(super) struct ClassicGroupMember {
     pub is_new: bool,
     /// True until the member has sent a SyncGroup for this generation.
     pub owes_sync: bool,
-    /// When the member's session ends; [`NEVER`] while a request of the member waits.
+    /// When the member's session ends. If a request of the member waits at that time, the deadline becomes [`NEVER`]
+    /// until the response is sent.
     pub deadline: i64,
 }
 

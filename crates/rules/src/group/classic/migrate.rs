@@ -12,9 +12,9 @@ use fullbore_wire::consumer_protocol::{
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeSet;
 
-/// The assignors that are built into clients. If they put additional bytes into an assignment, a conversion of the
-/// group loses these bytes. Kafka refuses such a conversion. Fullbore allows it for these assignors, because
-/// librdkafka's `cooperative-sticky` adds such bytes.
+/// The assignors that are built into clients. An assignor may put data of its own (`user_data`) into an assignment, and
+/// a conversion of the group loses this data. Kafka refuses such a conversion. Fullbore allows it for these assignors,
+/// because librdkafka's `cooperative-sticky` adds such data.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
@@ -23,8 +23,8 @@ impl Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
-    /// Returns this group without its members (see [`Classic::after`]). A group that never had a generation is returned
-    /// as a new one.
+    /// Returns this group without its members (see [`Classic::after`]). If the group never had a generation or a
+    /// snapshot, the result is a new group.
     pub(in crate::group) fn emptied(&self, now: i64) -> Classic {
         let was_kept = self.was_kept || self.generation > 0;
         Classic { was_kept, ..Classic::after(self.generation, self.settings, now) }

@@ -1,5 +1,5 @@
 //! A group that uses the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814). The members join, their
-//! leader assigns the partitions, and the group passes the assignment on without reading it.
+//! leader assigns the partitions, and the group passes each member its assignment without decoding it.
 //!
 //! ```text
 //!            a member joins                 all joined, or time is up
@@ -10,7 +10,7 @@
 //!     |                          `------------------------------------- Stable
 //! ```
 //!
-//! Topics and the choice of new member ids are not here. The caller passes a new id with each join.
+//! This module neither looks up topics nor draws member ids. The caller passes an unused id with each join.
 //!
 //! Invariants: all members of a generation got the same generation, protocol and leader. A member has at most one
 //! waiting JoinGroup and one waiting SyncGroup. `joined` is the number of members with a waiting JoinGroup.
@@ -52,10 +52,10 @@ pub struct ClassicGroupSettings {
     pub members_max: usize,
 }
 
-/// When the group stops waiting for members, and removes those that have not rejoined.
+/// When the group stops waiting for members to join. It then removes members that have not rejoined.
 #[derive(Clone, Copy, Debug)]
 enum JoinEnd {
-    /// The group was empty, and waits for more members to join.
+    /// The group was empty before its first member joined, and waits for more members.
     Initial {
         at: i64,
         /// By how much the wait can still be prolonged, in ms.
@@ -72,9 +72,10 @@ enum JoinEnd {
 pub struct Classic {
     settings: ClassicGroupSettings,
     state: GroupState,
-    /// When the group entered its state. This is a wall-clock time, because it outlives the process.
+    /// When the group entered its state, by the wall clock, because the time is stored and must have a meaning after a
+    /// restart.
     since: i64,
-    /// How far the wall clock is ahead of the clock of events, in ms.
+    /// How far the wall clock is ahead of the clock that events use, in ms.
     clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
@@ -93,11 +94,11 @@ pub struct Classic {
     joined: usize,
     /// When the group stops waiting for members to join. Set only in PreparingRebalance.
     join_end: Option<JoinEnd>,
-    /// The deadline for the members' SyncGroups. Set from CompletingRebalance until it has passed or the next rebalance
-    /// begins.
+    /// The deadline for the members' SyncGroups. Set when the group enters CompletingRebalance, and removed when it has
+    /// passed or the next rebalance begins.
     sync_end: Option<i64>,
-    /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound,
-    /// which saves the search for the new minimum.
+    /// A lower bound for the deadlines of members and pending ids. A heartbeat prolongs a deadline, but leaves this
+    /// bound as it is, because to find the new minimum would take a search.
     sessions_from: i64,
     /// True if a snapshot of the group was ever requested or restored, so that the log may have a record of the group.
     was_kept: bool,
@@ -177,7 +178,7 @@ impl Classic {
         self.leader.as_deref() == Some(member_id)
     }
 
-    /// Checks that there is a member with this id. If an instance id is given, it must be the member's as well.
+    /// Checks that there is a member with this id, and that the instance id, if given, is the member's.
     fn check_member(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
             match self.instances.get(instance_id) {
@@ -202,7 +203,8 @@ impl Classic {
         self.attach(id, member);
     }
 
-    /// Adds a member without changing the group's state, so a stable group stays stable.
+    /// Adds a member, but does not encode an unsaved snapshot before. For the successor of a member that
+    /// [`Classic::detach`] has removed.
     fn attach(&mut self, id: MemberId, member: ClassicGroupMember) {
         for (name, _) in &member.profile.protocols {
             *self.offered.entry(name.clone()).or_default() += 1;
@@ -217,15 +219,15 @@ impl Classic {
         self.members.insert(id, member);
     }
 
-    /// Takes the member out of the group and returns it, if it exists. The caller must respond to the member's waiting
+    /// Removes the member from the group and returns it, if it exists. The caller must respond to the member's waiting
     /// requests.
     fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         self.retain_unsaved();
         self.detach(member_id)
     }
 
-    /// Takes a member out of the group like [`Classic::take`]. A stable group may stay stable, because the caller
-    /// attaches the member's successor.
+    /// Removes a member like [`Classic::take`], but does not encode an unsaved snapshot before. The caller then
+    /// attaches the member's successor, and a later snapshot shows the successor.
     fn detach(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);
@@ -273,8 +275,8 @@ impl Classic {
         was_there
     }
 
-    /// Frees the maps of a group without members. Even an empty map can keep kilobytes, and there may be many abandoned
-    /// groups.
+    /// Frees the maps of a group without members. A map that has become empty can still use kilobytes, and there may be
+    /// many abandoned groups.
     fn give_room_back(&mut self) {
         self.members = BTreeMap::new();
         self.instances = HashMap::new();

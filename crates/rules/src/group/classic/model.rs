@@ -1,10 +1,10 @@
 //! A model of a classic group in which many clients act at random and time passes.
 //!
-//! A client of the model does what a real client may do at that point, or repeats something old. It joins with any id
+//! A client of the model does what a real client may do in its state, or repeats an old request. It joins with any id
 //! that it has had, syncs its last known generation, crashes, or returns under its instance id.
 //!
-//! The group's records are written only from time to time, and sometimes the write fails. Responses that come after a
-//! change wait for it.
+//! The group's records are written only from time to time, and sometimes the write fails. A response that follows a
+//! change waits until the change is written.
 //!
 //! After each event, the model checks that no request got two responses, and that all members of a generation got the
 //! same protocol and leader. An assignment must be of the requested generation, and the group's counters must be
@@ -102,7 +102,7 @@ enum SentRequest {
     Other,
 }
 
-/// The values that all responses of a generation must agree on.
+/// The values that must be the same in all responses of a generation.
 #[derive(Debug)]
 struct Reported {
     protocol: Option<Text>,
@@ -120,7 +120,7 @@ struct World {
     kept: Option<Snapshot>,
     /// The stable or empty state that must be written.
     owed: Option<Owed>,
-    /// Responses that wait for the write.
+    /// Responses that wait until `owed` is written.
     behind: Vec<(RequestTicket, GroupAnswer)>,
 }
 
@@ -219,7 +219,7 @@ impl World {
             protocols.swap(0, 1);
         }
         let group_instance_id = World::instance_of(client);
-        // For some members, the session is longer than a rebalance.
+        // The session of every fourth client is longer than its rebalance timeout.
         let session_timeout_ms = if client.is_multiple_of(4) { 90_000 } else { SESSION_MS };
         let request = JoinGroupRequest { protocols, group_instance_id, session_timeout_ms, ..join_request(id, "") };
         let new_member_id = Text::from(format!("m{client}-{}", ticket.0));
@@ -340,13 +340,13 @@ impl World {
         }
     }
 
-    /// Checks a response to JoinGroup against the others of its generation.
+    /// Checks that a response to JoinGroup agrees with earlier ones of its generation.
     fn note_generation(&mut self, response: &JoinGroupResponse) {
         if response.error_code != ErrorCode::NONE {
             return;
         }
-        // A client of an old version gets its former member id as the leader's id, so that it does not act as the
-        // leader.
+        // A leader that returns with an old version of JoinGroup gets its former member id as the leader's id. That id
+        // is not a member's.
         let leader = match self.group.members.contains_key(&response.leader) {
             true => response.leader.clone(),
             false => self.group.leader.clone().expect("there are members"),
@@ -454,7 +454,7 @@ fn random_events_keep_the_groups_promises() {
 fn undisturbed_members_become_stable() {
     for members in 1..=SETTINGS.members_max {
         let mut world = World::new();
-        // Odd clients are dynamic members.
+        // Clients with odd numbers are dynamic members.
         let clients: Vec<usize> = (0..members).map(|at| 2 * at + 1).collect();
         for client in &clients {
             let has_old_version = true;

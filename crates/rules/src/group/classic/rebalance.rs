@@ -6,7 +6,7 @@ use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
-/// Minimum time that a group waits before it checks again for members that rejoin, in ms.
+/// Minimum time that a group in which no member has rejoined waits before it checks again, in ms.
 const NOBODY_JOINED_MS: i64 = 1000;
 
 impl Classic {
@@ -60,7 +60,8 @@ impl Classic {
         self.complete_join_if_all_there(now, effects);
     }
 
-    /// Completes the rebalance if all members have joined. A group that was empty waits for the initial delay to end.
+    /// Completes the rebalance if all members have joined and no client still has an unused member id. A group that was
+    /// empty always waits for the initial delay.
     pub(super) fn complete_join_if_all_there(&mut self, now: i64, effects: &mut Effects) {
         let all_there = self.joined == self.members.len() && self.pending.is_empty();
         if all_there && matches!(self.join_end, Some(JoinEnd::Timeout { .. })) {
@@ -108,7 +109,8 @@ impl Classic {
         let ids: Vec<MemberId> = self.members.keys().cloned().collect();
         for id in ids {
             let Some(member) = self.members.get_mut(&id) else { continue };
-            // A static member that has not joined keeps its session. There is no request to respond to.
+            // A static member that has not joined has no request to respond to. It stays in the group until its session
+            // ends.
             let Some(ticket) = member.joining.take() else { continue };
             member.is_new = false;
             member.owes_sync = true;
@@ -130,7 +132,7 @@ impl Classic {
     }
 
     /// Returns the protocol that most members prefer among those that all members offer; None if there is no such
-    /// protocol. In a tie, the protocol wins that was voted for first, in the order of the members.
+    /// protocol. In a tie, the protocol with the first vote in the order of member ids wins.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();
         let mut votes: Vec<(&Text, usize)> = Vec::new();
@@ -192,7 +194,7 @@ impl Classic {
         let mut dead = Vec::new();
         for (id, member) in self.members.iter_mut().filter(|(_, member)| member.deadline <= now) {
             match !member.is_new && (member.joining.is_some() || member.syncing.is_some()) {
-                // A member whose request waits cannot send heartbeats. Its session restarts with the response.
+                // A member sends no heartbeats while its request waits. Its session restarts with the response.
                 true => member.deadline = NEVER,
                 false => dead.push(id.clone()),
             }

@@ -46,8 +46,8 @@ impl Classic {
         }
     }
 
-    /// Stores the leader's assignments, after which the group is stable. The snapshot comes before the responses, so
-    /// that members still find their generation after a restart.
+    /// Stores the leader's assignments, after which the group is stable. The snapshot is written before the responses
+    /// are sent, so that members still find their generation after a restart.
     fn assign(&mut self, assignments: &[SyncGroupRequestAssignment], now: i64, effects: &mut Effects) {
         let by_member: HashMap<&Text, &Bytes> =
             assignments.iter().map(|one| (&one.member_id, &one.assignment)).collect();

@@ -1,8 +1,8 @@
 //! Handles members that still use the classic protocol in a consumer group ("online migration" in KIP-848).
 //!
-//! Such a member joins, syncs and sends heartbeats of the classic protocol, with its member epoch as the generation. It
-//! must rejoin when the group has a newer epoch, when it must give partitions up, and when partitions that it waits for
-//! become free. The coordinator assigns the partitions, so no member is the leader.
+//! Such a member joins, syncs and sends heartbeats of the classic protocol, with its member epoch as the generation. A
+//! heartbeat makes it rejoin in three cases: the group has a newer epoch, it must give partitions up, or partitions of
+//! its target have become free. The coordinator assigns the partitions, so no member is the leader.
 //!
 //! The conversion of whole groups is in `group/migration.rs`.
 
@@ -101,8 +101,8 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Finds or creates the joining member. A static member without a member id replaces its former incarnation,
-    /// whatever state that is in.
+    /// Finds or creates the joining member. A static member that joins without a member id takes over the member with
+    /// its instance id, whatever that member's state.
     fn find_joining(
         &mut self,
         id: &MemberId,

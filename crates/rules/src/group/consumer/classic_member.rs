@@ -10,9 +10,9 @@ pub struct ClassicMember {
     pub session_timeout_ms: i32,
     /// The member's assignors in the order of its preference, each with its encoded subscription.
     pub protocols: Vec<(Text, Bytes)>,
-    /// The time at which the member is fenced, unless it has rejoined by then.
+    /// The deadline to rejoin, after which the member is fenced; `None` if it need not rejoin.
     pub join_by: Option<i64>,
-    /// The time at which the member is fenced, unless it has sent a SyncGroup by then.
+    /// The deadline for a SyncGroup, after which the member is fenced; `None` if none is due.
     pub sync_by: Option<i64>,
 }
 

@@ -14,8 +14,8 @@ const KNOWS_EPOCHS: i16 = 9;
 pub enum CommitPermission<'a> {
     /// All partitions.
     CommitAll,
-    /// Only partitions that the member has held since the requested epoch or longer (KIP-1251). The member has a higher
-    /// epoch now, but no other member can have held these partitions in between.
+    /// Only partitions that the member got in this epoch or earlier (KIP-1251). The member has a higher epoch now, but
+    /// no other member has held these partitions since then.
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 
@@ -23,8 +23,8 @@ impl CommitPermission<'_> {
     /// Checks that the member may commit offsets of this partition.
     ///
     /// # Errors
-    /// Fails if the member must not commit them: with ILLEGAL_GENERATION if it uses the classic protocol, and otherwise
-    /// with STALE_MEMBER_EPOCH.
+    /// Fails if the member must not commit offsets of the partition: with ILLEGAL_GENERATION if the member uses the
+    /// classic protocol, and with STALE_MEMBER_EPOCH otherwise.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
@@ -56,7 +56,8 @@ impl ConsumerGroup {
     /// Returns the partitions for which a member may commit offsets.
     ///
     /// # Errors
-    /// Fails with UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION or UNSUPPORTED_VERSION if there are none.
+    /// Fails with UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION or UNSUPPORTED_VERSION if the member may
+    /// commit no offsets at all.
     pub fn check_commit(
         &self,
         member_id: &str,

@@ -1,5 +1,5 @@
-//! Handles a heartbeat. This finds the member, stores its fields, computes a new target if one is due, and brings the
-//! member a step closer to its target.
+//! Handles heartbeats. A heartbeat finds its member, stores its fields, computes a new target if one is due, and moves
+//! the member a step towards its target.
 
 use super::checks::check_epoch;
 use super::member::{
@@ -24,7 +24,7 @@ pub struct Call<'a> {
     pub request: &'a ConsumerGroupHeartbeatRequest,
     /// The id to use if a member joins without one.
     pub fresh_id: MemberId,
-    /// A new random id for the parts of the group, in case it must be created.
+    /// An unused random id for the parts of the group, in case the group must be created.
     pub fresh_parts_id: Uuid,
     /// Client id of the request.
     pub client_id: &'a str,
@@ -101,7 +101,7 @@ impl ConsumerGroup {
         Err(GroupRefusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
     }
 
-    /// Finds the member that a heartbeat comes from. A new member is created but not added to the group yet. A static
+    /// Finds the member that has sent a heartbeat. A new member is created but not added to the group yet. A static
     /// member that returns replaces its former incarnation.
     fn find_or_create(&mut self, call: &Call<'_>) -> Result<ConsumerGroupMember, GroupRefusal> {
         let request = call.request;
@@ -139,7 +139,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Gives a static member its new id. The member keeps its target and its partitions.
+    /// Gives a returning static member its new id. The member keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.take(old).expect("a static name leads to a member");
         member.id = new;
@@ -205,8 +205,8 @@ fn answer(
     }
 }
 
-/// Returns true if a heartbeat changes nothing but the member's deadlines. This holds for nine of ten heartbeats, which
-/// need no copy of the member.
+/// Returns true if a heartbeat changes nothing of its member but the deadlines. Then no copy of the member is needed,
+/// which saves time because nine of ten heartbeats are of this kind.
 fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch

@@ -1,13 +1,14 @@
 //! Chooses the heartbeat interval in a response, which decides when the member sends its next heartbeat.
 //!
 //! A member learns only from the responses to its heartbeats that it must give partitions up, or that free partitions
-//! are assigned to it. So for 3 s after a change of the group, all members get a short interval. While a member waits
-//! for partitions, its interval grows to an eighth of the time since the change. In all other cases the interval is the
-//! configured one, which is also the maximum.
+//! are assigned to it. So for 3 s after a change of the group, all members get a short interval. Later, a member that
+//! waits for partitions gets an eighth of the time since the change. Every other member gets the configured interval,
+//! which is also the maximum.
 //!
-//! The interval is not a time limit. Sessions and the time to revoke partitions do not depend on it.
+//! The interval is no deadline: the length of a session and the time to revoke partitions do not depend on it.
 //!
-//! Invariant: a change costs each member a bounded number of additional heartbeats, however slow other members are.
+//! Invariant: after a change, each member sends a bounded number of additional heartbeats, however slow other members
+//! are.
 
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};

@@ -1,8 +1,8 @@
 //! Packs the records of a group, and restores the group from them: its epochs, members, partitions, targets and
 //! expressions.
 //!
-//! Times are not stored, so every session restarts. Invariant: a restored group responds to every member as the
-//! original would, so no member's partition is assigned to another one.
+//! Deadlines are not stored, so every session restarts. Invariant: a restored group responds to every member as the
+//! original would, so it never assigns a partition that another member holds.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -107,7 +107,7 @@ impl ConsumerGroup {
         Some(packer.finish())
     }
 
-    /// Restores a group from its own record and its parts. All deadlines restart.
+    /// Restores a group from the group's own record and its parts. All deadlines restart.
     ///
     /// # Errors
     /// Returns [`SnapshotError`] if a record is not valid or missing.
@@ -170,7 +170,8 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Sets the times of a group once all its members are restored.
+    /// Finishes the restoration of a group whose members were all added: sets the time since which it is empty, and the
+    /// time of its last change.
     pub(super) fn finish_restore(&mut self, empty_since: i64, now: i64) {
         self.empty_since = match empty_since {
             _ if !self.members.is_empty() => None,
@@ -178,7 +179,7 @@ impl ConsumerGroup {
             since => Some(since),
         };
         if !matches!(self.state(), GroupState::Empty | GroupState::Stable) {
-            // If a rebalance was running when the records were written, it continues.
+            // The records were written during a rebalance, which continues with the short interval of a change.
             self.changed_ms = Some(now);
         }
         self.subscriptions.touched.clear();
@@ -194,7 +195,7 @@ fn part(value: &Bytes) -> Result<Unpacker, SnapshotError> {
     }
 }
 
-/// Starts the session of a restored member, and its time to revoke partitions.
+/// Sets the deadlines of a restored member for its next heartbeat and for the revocation of partitions.
 pub(super) fn start_deadlines(member: &mut ConsumerGroupMember, settings: &ConsumerGroupSettings, now: i64) {
     let session = member.classic.as_ref().map_or(settings.session_timeout_ms, |classic| classic.session_timeout_ms);
     member.session_by = now + i64::from(session);

@@ -54,7 +54,7 @@ impl ConsumerGroup {
 
 #[cfg(test)]
 impl ConsumerGroup {
-    /// Takes a snapshot like Fullbore 0.1.0.
+    /// Returns a snapshot in the layout of Fullbore 0.1.0.
     pub(in crate::group) fn snapshot_whole(&self) -> crate::group::Snapshot {
         let mut packer = Packer::new(CONSUMER);
         packer.put(&self.group_epoch);

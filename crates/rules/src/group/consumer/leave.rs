@@ -18,8 +18,8 @@ pub struct Fenced {
 }
 
 impl ConsumerGroup {
-    /// Removes a member for good, or pauses a static member that will return under its instance id. The request may
-    /// have any epoch.
+    /// Removes a member for good, or pauses a static member that will return under its instance id. The member's own
+    /// epoch is not checked.
     pub(super) fn leave(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
@@ -74,7 +74,7 @@ impl ConsumerGroup {
         self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
-            // Even an empty map can keep kilobytes, and there may be many abandoned groups.
+            // A map that has become empty can still use kilobytes, and there may be many abandoned groups.
             (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
             (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
             (self.subscriptions, self.topics) = (SubscriptionCounts::default(), SubscribedTopics::default());

@@ -1,4 +1,4 @@
-//! A member of a consumer group: its subscription, its partitions, and how far it is on the way to its target.
+//! A member of a consumer group: its subscription, its partitions, and its progress towards its target.
 //!
 //! The decisions about a member are in other modules. Invariant: no partition is both assigned and being revoked.
 
@@ -32,10 +32,10 @@ pub type PartitionSet = BTreeSet<TopicIdPartition>;
 /// The partitions of a member, each with the epoch in which the member got it (KIP-1251).
 pub type HeldPartitions = BTreeMap<TopicIdPartition, i32>;
 
-/// How far a member is on the way to its target.
+/// The progress of a member towards its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The member has its target for the epoch that it is in.
+    /// The member has all partitions of the target that was computed for its epoch.
     Stable,
     /// The member must first give up partitions, and has not confirmed this yet.
     UnrevokedPartitions,
@@ -69,22 +69,22 @@ pub struct ConsumerGroupMember {
     /// The epoch before `epoch`. A request with it is accepted, because the response with the new epoch may have been
     /// lost.
     pub previous_epoch: i32,
-    /// How far the member is on the way to its target.
+    /// The progress of the member towards its target.
     pub state: MemberState,
     /// The partitions that the member may read.
     pub assigned: HeldPartitions,
     /// The partitions that the member must give up. The member may read them until it has given them up.
     pub revoking: HeldPartitions,
-    /// The partitions that the member will have at the end of the reconciliation.
+    /// The partitions that the member is to have, by the last assignment of the group.
     pub target: PartitionSet,
     /// The member's state in the classic protocol; `None` if it uses the consumer protocol.
     pub classic: Option<ClassicMember>,
-    /// The time, in milliseconds since 1970, at which the member is fenced unless it sends a heartbeat before.
+    /// The deadline for the next heartbeat, in milliseconds since 1970. The member is fenced if it sends none before.
     pub session_by: i64,
-    /// When the member's next heartbeat is expected, by the interval that it was given last; `i64::MAX` if it was given
-    /// none.
+    /// When the member's next heartbeat is expected, by the interval in the last response; `i64::MAX` if no heartbeat
+    /// is expected.
     pub expected_by: i64,
-    /// The time at which the member is fenced, unless it has given up the partitions in `revoking` by then.
+    /// The deadline to give up the partitions in `revoking`. The member is fenced if it still has one of them then.
     pub revoke_by: Option<i64>,
 }
 
@@ -115,7 +115,7 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Returns true if the member has reached the target of this assignment epoch.
+    /// Returns true if the member is in this assignment epoch and has all partitions of its target.
     pub fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }

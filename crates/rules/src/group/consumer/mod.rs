@@ -1,5 +1,5 @@
-//! A group that uses the consumer protocol (KIP-848). The coordinator assigns the partitions, and brings each member to
-//! its target on its own, heartbeat by heartbeat.
+//! A group that uses the consumer protocol (KIP-848). The coordinator computes a target for each member, and moves the
+//! member towards it with each of the member's heartbeats.
 //!
 //! There are three kinds of epochs. The *group epoch* rises with each change of members, subscriptions or topics. The
 //! *assignment epoch* is the group epoch for which the current target was computed. A *member's epoch* is the
@@ -14,11 +14,11 @@
 //! - `interval.rs`: chooses heartbeat intervals.
 //! - `classic.rs`: classic members of a group that is migrating between the protocols.
 //!
-//! The caller matches regular expressions and passes the topics in. It also draws member ids at random and has a timer.
-//! Every request gets its response at once.
+//! The caller provides the topics, matches regular expressions, draws random member ids and has a timer. Every request
+//! gets its response at once.
 //!
-//! Invariant: no two members hold the same partition. A member holds a partition from the response that assigns it. It
-//! stops holding the partition when a heartbeat no longer lists it among the owned ones, or when the member is fenced.
+//! Invariant: no two members hold the same partition. A member holds a partition from the response that assigns it.
+//! This ends when a heartbeat of the member no longer lists the partition as owned, or when the member is fenced.
 
 pub mod assignor;
 mod checks;
@@ -64,10 +64,11 @@ pub const PROTOCOL_TYPE: &str = "consumer";
 
 /// Approximate size of a member in bytes, without its partitions.
 const MEMBER_BYTES: usize = 1024;
-/// Approximate size of a text in bytes, without its characters. Most texts are names of topics, each of which is stored
-/// with its member and among the counts of subscriptions.
+/// Approximate size of a text in bytes, without its characters. Most texts are topic names. Each name is stored twice:
+/// with its member, and with the counts of subscriptions.
 pub const TEXT_BYTES: usize = 144;
-/// Approximate size of a held partition in bytes. It is stored in the target, with the member, and among the holders.
+/// Approximate size of a held partition in bytes. It is stored in three maps: the member's target, the member's
+/// partitions, and the holders.
 const PARTITION_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +120,7 @@ pub enum Migration {
     Upgrade,
     /// From the consumer protocol to the classic one.
     Downgrade,
-    /// There are no changes. All members must use the group's protocol.
+    /// No change is allowed: all members must use the group's protocol.
     Disabled,
 }
 
@@ -165,7 +166,8 @@ pub struct ConsumerGroup {
     assignment_epoch: i32,
     /// When the last target was computed.
     assigned_ms: Option<i64>,
-    /// When the group epoch last rose; `None` if it has not risen since the broker's start.
+    /// When the group epoch last rose, or when the group was restored during a rebalance. `None` if neither has
+    /// happened since the broker's start.
     changed_ms: Option<i64>,
     members: BTreeMap<MemberId, ConsumerGroupMember>,
     /// The member with each instance id.
@@ -181,8 +183,8 @@ pub struct ConsumerGroup {
     subscriptions: SubscriptionCounts,
     /// The subscribed topics as they were last looked up.
     topics: SubscribedTopics,
-    /// The hash of the subscribed topics at the last comparison. The group's record has this hash, so changes are
-    /// noticed even after a restart.
+    /// The hash of the subscribed topics when they were last compared. The hash is stored in the group's record, so a
+    /// change of the topics is noticed even if the broker was down.
     topics_hash: TopicsHash,
     /// The version of the topics when they were last checked.
     topics_version: Option<u64>,
@@ -197,15 +199,16 @@ pub struct ConsumerGroup {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Matched {
     topics: BTreeSet<Text>,
-    /// The version of the topics for which the expression was resolved; `None` if that has not happened since the
-    /// broker's start.
+    /// The version of the topics for which the expression was resolved; `None` if it must be resolved again, as after a
+    /// restart.
     version: Option<u64>,
     /// The number in the key of the expression's record.
     number: i64,
 }
 
 impl ConsumerGroup {
-    /// Creates a group without members whose epochs continue after `epoch`. `parts_id` is a new random id.
+    /// Creates a group without members, whose next group epoch is greater than `epoch`. `parts_id` is an unused random
+    /// id.
     pub fn new(epoch: i32, parts_id: Uuid, now: i64) -> ConsumerGroup {
         ConsumerGroup {
             group_epoch: epoch.max(0),
@@ -216,8 +219,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Creates a group from a classic one, with its generation as the epoch. If several members claim a partition, the
-    /// first of them keeps it.
+    /// Creates a group from the members of a classic group, whose generation becomes the epoch. If several members
+    /// claim a partition, the first of them keeps it.
     pub(in crate::group) fn of_classic(
         generation: i32,
         parts_id: Uuid,
@@ -347,7 +350,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Takes a member out of the group.
+    /// Removes a member from the group and returns it.
     fn take(&mut self, id: &MemberId) -> Option<ConsumerGroupMember> {
         let member = self.members.remove(id)?;
         self.forget(&member);

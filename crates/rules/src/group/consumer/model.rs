@@ -1,11 +1,11 @@
 //! A model of a group whose members join, leave, die, change their subscriptions, and lose requests and responses.
 //!
-//! A client *reads* a partition from the response that assigns it until the client sends a heartbeat without the
+//! A client *reads* a partition from the response that assigns it, until it sends a heartbeat that does not list the
 //! partition, or is fenced. After every step, no two clients may read the same partition. When nothing changes any
 //! more, the clients together must read all subscribed partitions, in even shares.
 //!
-//! In the model, the heartbeats of a member are never processed in another order than they were sent. A client has only
-//! one heartbeat in flight, and the broker keeps the order of a connection.
+//! The model processes a member's heartbeats in the order in which they were sent. This is also true of a real broker:
+//! a client has only one heartbeat in flight, and a connection keeps the order.
 
 use super::assignor::Assignor;
 use super::*;
@@ -56,7 +56,7 @@ enum Step {
         ms: i64,
     },
     Restart,
-    /// The broker is replaced while the log has a snapshot as 0.1.0 wrote it.
+    /// The broker is replaced, and the new one restores the group from a snapshot in the layout of 0.1.0.
     Upgrade,
 }
 
@@ -134,7 +134,7 @@ struct Client {
 }
 
 impl Client {
-    /// Drops all partitions, because the client was refused as a member or is a new process.
+    /// Drops all partitions. Used when a response refuses the client as a member, and when the client starts again.
     fn start_over(&mut self) {
         self.epoch = JOINING;
         self.reads.clear();
@@ -354,7 +354,8 @@ impl World {
         assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
         for fenced in fenced {
             for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
-                // Reads of a fenced client do not count. The client learns that it was fenced from its next heartbeat.
+                // A fenced client no longer counts as a reader, although it learns that it was fenced only with its
+                // next heartbeat.
                 client.reads.clear();
                 client.assigned.clear();
             }

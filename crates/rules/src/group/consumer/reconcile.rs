@@ -1,21 +1,22 @@
 //! Brings a member a step closer to its target (KIP-848).
 //!
-//! First the member gives up the partitions outside its target, and stays in its old epoch. When it has confirmed that,
-//! it moves to the epoch of the target and gets the partitions that are free. Partitions that other members still hold
-//! follow later, in the same epoch.
+//! First the member gives up the partitions that are not in its target, and stays in its old epoch. When it has
+//! confirmed that, it moves to the target's epoch and gets the partitions of the target that no other member holds. It
+//! gets the others later in the same epoch, when they are free.
 //!
-//! Only one member is looked at here, and the caller knows which partitions are free. Invariant: a partition is
-//! assigned only if no other member holds it.
+//! A step depends on one member only. The caller passes a function that returns true if a partition is free. Invariant:
+//! a partition is assigned only if no other member holds it.
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
-/// Everything that a step depends on, besides the member.
+/// The input of a step, apart from the member.
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     /// The epoch of the target.
     pub epoch: i32,
     /// The owned partitions in the member's request; `None` if the request does not list them.
     pub owned: Option<&'a PartitionSet>,
-    /// True if the subscription has changed. The partitions must then be checked even if the member is stable.
+    /// True if the subscription has changed. The step then also checks the partitions of a member that has reached its
+    /// target.
     pub subscription_changed: bool,
     /// Returns true for a partition if its topic exists and the member subscribes to it.
     pub subscribes: Subscribes,
@@ -48,8 +49,8 @@ where
         }
     }
 
-    /// Returns true if the member may still read one of `partitions`. This is so if the owned partitions in its request
-    /// include one of them, or if the request does not list owned partitions.
+    /// Returns true if the member may still read one of `partitions`: its request lists one of them as owned, or does
+    /// not list the owned partitions at all.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }

@@ -1,4 +1,4 @@
-//! How often each topic name and each regular expression is subscribed to, and the topics that expressions match.
+//! The number of subscriptions to each topic name and each regular expression, and the topics that expressions match.
 //!
 //! With these counts, the cost of a heartbeat depends on the member's own subscription and not on those of others.
 //!
@@ -19,7 +19,7 @@ pub(super) struct SubscriptionCounts {
     pub names: Counts,
     /// The number of members that use each expression.
     pub regexes: Counts,
-    /// The names that were added or removed since the topics were last looked up.
+    /// The names that got their first subscription or lost their last one since the topics were last looked up.
     pub touched: BTreeSet<Text>,
 }
 
@@ -81,7 +81,7 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Counts the subscriptions of a member instead of its former ones.
+    /// Replaces the counted subscriptions of a member, `before`, by its present ones, `after`.
     pub(super) fn count_subscriptions(
         &mut self,
         before: Option<&ConsumerGroupMember>,
@@ -93,7 +93,8 @@ impl ConsumerGroup {
         {
             return;
         }
-        // The new subscription is added before the former one is removed, so a name in both is always counted.
+        // The new subscription is added before the former one is removed. So the count of a name in both never becomes
+        // 0.
         if let Some(member) = after {
             self.subscriptions.add(&member.topics);
             self.subscriptions.add_regex(member.regex.as_ref());
@@ -104,9 +105,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Adds the member's expression if the group lacks it, so that the next heartbeat resolves it. The caller resolves
-    /// only expressions that are new to the group. This one was still in use when the caller checked, but the last
-    /// member that used it has left since.
+    /// Adds the member's expression without topics if the group lacks it, so that the next heartbeat resolves it. This
+    /// is a race: the caller resolves only expressions that are new to the group. It did not resolve this one, which
+    /// was in use then, but its last member has left since.
     pub(super) fn request_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {

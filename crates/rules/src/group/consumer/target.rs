@@ -1,7 +1,7 @@
-//! The topics and the target of a group. The group epoch rises when a subscription or a subscribed topic changes, and
-//! then a new target is computed.
+//! The topics and the target of a group. When a subscription or a subscribed topic changes, the group epoch rises and a
+//! new target becomes due.
 //!
-//! `reconcile.rs` decides which partitions the members have, and brings them to the target.
+//! `reconcile.rs` then moves each member from its present partitions to its target.
 
 use super::assignor::{Assignor, MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use super::member::{ConsumerGroupMember, PartitionSet, TopicIdPartition};
@@ -25,8 +25,8 @@ impl ConsumerGroup {
         let mut changed = subscription_changed || self.group_epoch == 0;
         let is_outdated = self.topics_version != Some(topics.version()) || !self.subscriptions.touched.is_empty();
         if changed || is_outdated {
-            // If a new target is already due, changed topics need no further epoch, because the target is computed from
-            // them.
+            // If a new target is already due, changed topics do not raise the epoch again, because that target will be
+            // computed from the changed topics.
             changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
@@ -44,8 +44,8 @@ impl ConsumerGroup {
         self.unsaved.is_dirty = true;
     }
 
-    /// Looks up the subscribed topics again: all of them if there are newer topics, and otherwise those whose
-    /// subscriptions have changed. Returns true if one of them has changed.
+    /// Looks up the subscribed topics again: all of them if the topics of the cluster have a new version, and otherwise
+    /// only those whose subscriptions have changed. Returns true if the subscribed topics have changed.
     pub(super) fn refresh_topics(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let touched = std::mem::take(&mut self.subscriptions.touched);
         if self.topics_version == Some(topics.version()) {
@@ -127,17 +127,17 @@ impl ConsumerGroup {
         self.unsaved.is_dirty = true;
     }
 
-    /// Returns the members in the order that `range` assigns in: static members by instance id, then the others by
-    /// member id. So static members keep their ranges when their member ids change.
+    /// Returns the members in the order in which `range` assigns partitions to them: static members by instance id,
+    /// then the others by member id. So static members keep their ranges when their member ids change.
     fn order_by_name(&self) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 
-    /// Returns the members in the order in which they will learn of a new target. The sender of this heartbeat is the
-    /// first, and the others follow by the time of their next heartbeat. Members whose heartbeat is overdue come last,
-    /// because they may have died.
+    /// Returns the members in the order in which they will get a new target. The sender of the present heartbeat is the
+    /// first, and the others follow by the expected time of their next heartbeat. Members whose heartbeat is overdue
+    /// come last, because they may have died.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));

@@ -538,8 +538,8 @@ fn restart_in_a_rebalance_restarts_the_short_intervals() {
 
 #[test]
 fn equal_members_the_next_heartbeat_decides_the_target() {
-    // Each case has the times of the first two members' last heartbeats, the time at which the third member joins, and
-    // the loads of the first two after that.
+    // Each case has three values: when `m1` and `m2` sent their last heartbeats, when `m3` joins, and the loads of `m1`
+    // and `m2` afterwards.
     for (received, joins, loads) in
         [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
     {

@@ -1,4 +1,5 @@
-//! The subscribed topics of a group with a hash, by which the group notices changes even after a restart.
+//! The subscribed topics of a group and their hash. The hash is stored, so the group notices changes even after a
+//! restart.
 
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
@@ -43,7 +44,8 @@ impl SubscribedTopics {
     }
 }
 
-/// Returns the hash of a topic: FNV-1a, and then the last step of MurmurHash3, since sums need well mixed bits.
+/// Returns the hash of a topic: FNV-1a, and then the last step of MurmurHash3. The last step mixes the bits, because
+/// the hashes of topics are added up.
 fn hash(name: &str, id: Uuid, partitions: i32) -> TopicsHash {
     let bytes = name.bytes().chain(id.0).chain(partitions.to_be_bytes());
     let fnv = bytes

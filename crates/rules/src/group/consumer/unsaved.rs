@@ -1,6 +1,6 @@
 //! The records of a group that have changed since they were last written.
 //!
-//! Only keys are noted here. `keep.rs` packs the records when the change is taken.
+//! Only the keys of changed records are stored here. `keep.rs` packs the records when the caller takes the change.
 
 use super::member::ConsumerGroupMember;
 use super::topics::TopicsHash;
@@ -24,9 +24,9 @@ pub(super) struct Unsaved {
     pub parts_id: Uuid,
     /// The number of the next member or expression.
     pub next_number: i64,
-    /// The group's own record as it was last taken; `None` if the log has no record of this layout.
+    /// The group's own record when a change was last taken; `None` if the log has no record of this layout.
     pub head: Option<Head>,
-    /// The parts that were changed or deleted, each with the id of its member or with its expression.
+    /// The parts that were changed or deleted, each with the member's id or with the expression.
     pub parts: BTreeMap<(PartKind, i64), Text>,
     /// True if there is a change that must be written.
     pub is_dirty: bool,

@@ -30,7 +30,7 @@ struct Ticket {
     record: Record,
 }
 
-/// A running broker process.
+/// A running process of a broker.
 #[derive(Debug)]
 struct Process {
     partition: Partition,
@@ -184,8 +184,8 @@ impl World {
         self.launch(at, broker_epoch);
     }
 
-    /// Cuts the power of a broker. If it is the only member of the ISR, it keeps its log, because no other broker has
-    /// all its records.
+    /// Cuts the power of a broker, so that its log loses `lost` records at the end. The only member of the ISR loses
+    /// nothing, because no other broker is certain to have its records.
     fn power_cut(&mut self, at: At, lost: usize) {
         self.kill(at);
         let is_alone = self.controller.partition.isr == [IDS[at]];
@@ -449,8 +449,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the brokers run without disturbances. Checks that all of them get in sync and have the same log, and that a
-    /// new record is acknowledged.
+    /// Lets the brokers run without disturbances. Checks that all of them join the ISR, that their logs are equal, and
+    /// that a new record is acknowledged.
     pub fn end(&mut self) -> Result<(), String> {
         while let Some(message) = self.network.pop() {
             self.lose(message)?;

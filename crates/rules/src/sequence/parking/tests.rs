@@ -1,6 +1,6 @@
-//! Tests of the reorder buffer, case by case and with a network that delays, duplicates and reorders batches. Whatever
-//! arrives when, the log must have each batch of an epoch once and in the order of sequences. Each copy must get one
-//! response.
+//! Tests of the reorder buffer, case by case and with a network that delays, duplicates and reorders batches. In
+//! whatever order copies arrive, the log must have each batch of an epoch once, in the order of sequences. Each copy
+//! must get one response.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ enum Answer {
     Refused(SequenceRefusal),
 }
 
-/// A server that combines the producer state and the reorder buffer as the broker does.
+/// A server that uses the producer state and the reorder buffer together, as the broker does.
 struct Server {
     producers: Producers,
     parking: Parking<(Stamp, Vec<usize>)>,

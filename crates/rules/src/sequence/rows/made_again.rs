@@ -1,4 +1,4 @@
-//! Row 1 of the test plan on a recreated topic: with which batches a producer may begin in the new partition.
+//! Row 1 of the test plan on a recreated topic: the batches with which a producer may begin in the new partition.
 
 use super::*;
 
@@ -15,8 +15,8 @@ fn made_again() -> Partition {
 fn row_1_recreated_topic_producer_continues_exactly_after_its_last_batch() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = made_again();
-    // Each of these is refused. The first overtook the next batch while the topic did not exist. The others have
-    // another epoch, another sequence, or another producer.
+    // Each of these batches is refused. The first one comes after the next batch, which was refused while the topic did
+    // not exist. The others have another epoch, another sequence, or another producer.
     for other in [third(11), stamp(7, 1, 30, 3), stamp(7, 0, 31, 3), stamp(8, 0, 30, 3)] {
         assert_eq!(partition.produce(other), refused, "{other:?}");
     }

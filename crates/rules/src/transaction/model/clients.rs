@@ -35,7 +35,7 @@ pub struct Truth {
     pub requested: Option<bool>,
     /// The outcome that the client got in a response; `None` before that.
     pub answered: Option<bool>,
-    /// The outcome in the first marker after a record of the transaction; `None` before that marker.
+    /// The outcome in the first marker that follows a record of the transaction; `None` before that marker.
     pub outcome: Option<bool>,
 }
 
@@ -89,7 +89,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(80) {
             return Next::Send;
         }
-        // After a failure or a long wait, the client gives up the transaction.
+        // A client gives up its transaction after a failure, or if it has waited for long.
         if self.call.is_some() || random.one_in(100) {
             return Next::Begin(Call::Init(Some(producer)));
         }

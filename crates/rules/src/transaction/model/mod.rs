@@ -10,13 +10,13 @@
 //!
 //! - At most one record of the id's state is in flight. A decision is written before its markers, and each partition
 //!   has its marker before the transaction is complete.
-//! - The epoch never falls. No producer id is given with the same epoch to two clients, or to a zombie.
-//! - All records of a transaction have the same outcome. It is the outcome in the response, and never a commit that no
-//!   client has requested.
+//! - The epoch never falls. Two clients never get the same producer id with the same epoch, and a zombie gets none.
+//! - All records of a transaction have the same outcome, which is the one in the response. If it is a commit, a client
+//!   has requested it.
 //! - Each request gets one response. At the end no transaction is open.
 //!
-//! With TV1, requests that arrive after their client has continued with the same epoch are left out. They look like new
-//! requests, which is the reason for TV2.
+//! With TV1, the model drops late requests of a client that has continued with the same epoch. The coordinator could
+//! not distinguish them from new requests, which is the reason for TV2.
 //!
 //! The checks are tested: for each [`Fault`], they must find a schedule in which a promise is broken.
 
@@ -29,8 +29,8 @@ use world::World;
 
 const STEPS: usize = 2_000;
 
-/// A mistake that a partition, or the broker around the state machine, makes on purpose. The comment of each mistake
-/// ends with the moment at which it happens.
+/// A planted mistake of a partition, or of the broker around the state machine. The comment of each mistake ends with
+/// the moment at which it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// An append is reported as done before it has ended. Happens when `Effect::Persist` is carried out.

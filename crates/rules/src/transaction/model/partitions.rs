@@ -1,4 +1,4 @@
-//! The partitions of the model, with open records, and with checks of writes and markers.
+//! The partitions of the model: their open records, and the checks of writes and markers.
 
 use super::super::{Markers, ProducerIdAndEpoch, TransactionVersion};
 use std::collections::HashMap;

@@ -44,11 +44,11 @@ pub struct World {
     clients: Vec<Client>,
     incarnations: usize,
     transactions: Vec<Truth>,
-    /// The process that each producer was given to.
+    /// The process that got each producer id and epoch.
     owners: HashMap<ProducerIdAndEpoch, usize>,
-    /// The last process that was given a producer. All others are zombies.
+    /// The last process that got a producer. All earlier ones are zombies.
     last_owner: Option<usize>,
-    /// All producer ids that have been in force so far. `in_force` is the current producer.
+    /// All producer ids that have been in the state in force. `in_force` is the current producer.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
 }
@@ -93,7 +93,7 @@ impl World {
         };
         world.clients = (0..CLIENTS).map(|_| world.client()).collect();
         if world.random.one_in(2) {
-            // Starts close to the last epoch, so that the model also uses the epochs up.
+            // Starts close to the last epoch, so that schedules also reach the end of the epochs.
             let old = TransactionMetadata::created(1, TIMEOUT_MS, world.now);
             let last = ProducerIdAndEpoch { id: 1, epoch: i16::MAX - 1 - world.random.below(6) as i16 };
             world.log.push(Some(old.initialized(last, -1, TIMEOUT_MS, world.now)));
@@ -170,7 +170,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2, the append itself adds the partition, and a late append is recognised by its epoch.
+        // With TV2 no check is needed: the append itself adds the partition, and the epoch shows if the append is late.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {

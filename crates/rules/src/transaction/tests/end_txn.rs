@@ -4,9 +4,9 @@
 //! `endTransactionWithTV1`, in which each cell is a path. Kafka's own table, in a comment of that class, has the states
 //! without a transaction. The other states follow from the code.
 //!
-//! A running coordinator is only briefly in a state of the Prepare rows. Once a decision is written, Kafka's next state
-//! `CompleteCommit` or `CompleteAbort` is pending. Kafka then responds CONCURRENT_TRANSACTIONS before it checks the
-//! state.
+//! A running coordinator rarely uses the Prepare rows. As soon as a decision is written, Kafka's next state
+//! `CompleteCommit` or `CompleteAbort` is pending. While it is pending, Kafka responds CONCURRENT_TRANSACTIONS before
+//! it checks the state.
 
 use super::super::epochs::{Decision, end};
 use super::super::metadata::LAST_CLIENT_EPOCH;
@@ -16,7 +16,7 @@ use TransactionState::*;
 
 /// The epoch of the state in every row.
 const EPOCH: i16 = 7;
-/// The former producer id, in the rows where it matters.
+/// The former producer id, for the test of a retry with that id.
 const OLD_ID: i64 = 90;
 const NEW_ID: i64 = 300;
 
@@ -38,7 +38,7 @@ enum Cell {
 }
 use Cell::{Bumped, Ct, Decided, Its, None as Same, Pf};
 
-/// A row of the table: the state, true for a commit, and four cells. These are for the current epoch, the previous one,
+/// A row of the table: the state, true for a commit, and the expected outcomes for the current epoch, the previous one,
 /// an older one and a newer one.
 type Row = (TransactionState, bool, [Cell; 4]);
 
@@ -133,8 +133,8 @@ fn other_producer_id_is_an_invalid_mapping_in_each_state() {
     assert_eq!(end(Option::None, &end_txn, false, Option::None, 500), unknown);
 }
 
-/// `endTransaction` checks for a pending transition first. `endTransactionWithTV1` checks for it after the producer id
-/// and the epoch.
+/// Kafka's `endTransaction` checks first if a transition is pending. `endTransactionWithTV1` checks the producer id and
+/// the epoch before.
 #[test]
 fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     let cases = [
@@ -153,8 +153,8 @@ fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     }
 }
 
-/// An EndTxn that led to a new producer id is retried (`retryOnOverflow`). The cells are those of the previous epoch.
-/// States that a new id cannot have are left out.
+/// The retry of an EndTxn that led to a new producer id (`retryOnOverflow`). The expected outcomes are those for the
+/// previous epoch. States that a new id cannot have are left out.
 #[test]
 fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     let rows = [

@@ -138,7 +138,8 @@ fn old_client_adds_a_known_partition_and_waits_for_another_record() {
     bench.assert_answer(ticket, AddPartitions(Ok(())));
     let ticket = bench.add(producer(3), &[0], V0, None);
     assert_eq!(bench.effects.len(), 1, "{:?}", bench.effects);
-    // A coordinator that was replaced cannot write. It responds when it learns that it was replaced.
+    // A coordinator that was replaced cannot write. The failed append shows that it was replaced, and only then it
+    // responds.
     bench.persisted(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     bench.assert_answer(ticket, AddPartitions(Err(ErrorCode::NOT_COORDINATOR)));
 }

@@ -1,6 +1,6 @@
 //! gzip (RFC 1952): a series of members, each with the checksum and the length of its contents.
 //!
-//! Bytes after the last member are an error, because some clients refuse them as well.
+//! Bytes after the last member are an error, because some clients could not read such a batch.
 
 use super::super::view::BatchError;
 use flate2::bufread::MultiGzDecoder;

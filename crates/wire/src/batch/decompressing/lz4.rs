@@ -1,7 +1,8 @@
 //! LZ4 frames as Kafka's brokers accept them (`Lz4BlockInputStream`): a single frame of independent blocks.
 //!
-//! Two rules are stricter than Kafka's, because other clients could not read the frame. The checksum and the size of
-//! the content must be right, and nothing may follow the frame. Invariant: at most one block of 4 MiB is in memory.
+//! Two rules are stricter than Kafka's, because some clients could not read the frame otherwise. The checksum and the
+//! size of the content must be right, and no bytes may follow the frame. Invariant: at most one block of 4 MiB is in
+//! memory.
 
 use super::super::view::BatchError;
 use lz4_flex::block::{DecompressError, decompress_into};
@@ -9,7 +10,8 @@ use std::hash::Hasher;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// The flags in the descriptor of a frame: its version, and which optional parts it has.
+/// The bits of the version in the first byte of a frame's descriptor. The other bits show which optional fields the
+/// frame has.
 const VERSION: u8 = 0xc0;
 const VERSION_1: u8 = 0x40;
 const INDEPENDENT: u8 = 0x20;
@@ -34,7 +36,7 @@ struct Descriptor {
 /// Decompresses a frame block by block through `buffer`, which grows to the size of a block.
 ///
 /// # Errors
-/// Returns [`BatchError::Malformed`] if this is not a frame that is accepted here. Also fails if `take` fails.
+/// Returns [`BatchError::Malformed`] if `input` is not a frame that is accepted here. Also fails if `take` fails.
 pub fn pieces(
     mut input: &[u8],
     buffer: &mut Vec<u8>,
@@ -106,12 +108,12 @@ fn take_u32(input: &mut &[u8]) -> Result<u32, BatchError> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Decompresses a block. Its decompressed size is not stored in it, so a small buffer is tried first.
+/// Decompresses a block. The block does not contain its decompressed size, so a small buffer is tried first.
 fn decompress_block<'b>(block: &[u8], block_max: usize, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], BatchError> {
     let mut room = block.len().saturating_mul(8).max(BUFFER_LEAST).max(buffer.len()).min(block_max);
     loop {
         if buffer.len() < room {
-            // The system provides zeroed pages, so pages that no block reaches cost nothing.
+            // The system provides zeroed pages only when they are written, so unused pages of the buffer cost nothing.
             *buffer = vec![0; room];
         }
         match decompress_into(block, &mut buffer[..room]) {

@@ -1,8 +1,9 @@
-//! Checks that consumers can read a compressed batch. The payload is decompressed piece by piece, and its records are
-//! checked on the way.
+//! Checks that consumers can read a compressed batch. The payload is decompressed piece by piece, and the records in
+//! each piece are checked at once.
 //!
-//! Callers that need the records use `compression`. Invariant: a check needs [`Decompressor::MEMORY_MAX`] and a few
-//! buffers of memory, however large the batch becomes. Every batch that is accepted here can be read by `decompress`.
+//! Callers that need the records use `compression`. Invariant: a check takes at most [`Decompressor::MEMORY_MAX`] and a
+//! few buffers of memory, however large the decompressed batch is. Every batch that is accepted here can be read by
+//! `decompress`.
 
 mod gzip;
 mod lz4;
@@ -25,11 +26,11 @@ const BLOCK_KEPT: usize = 256 << 10;
 /// Maximum memory of a zstd decoder that is kept for the next batch, in bytes.
 const CONTEXT_KEPT: usize = 3 << 20;
 
-/// The decoder and the buffers, which are reused for one batch after another.
+/// A decoder and buffers, which are reused for the next batch.
 #[derive(Default)]
 pub struct Decompressor {
     zstd: Option<ZstdDecoder>,
-    /// A buffer of [`PIECE`] bytes, once a codec has needed it.
+    /// A buffer of [`PIECE`] bytes; empty until gzip or zstd needs it.
     piece: Vec<u8>,
     /// A buffer for a block of LZ4 or snappy.
     block: Vec<u8>,
@@ -42,9 +43,9 @@ impl Decompressor {
     /// Decompresses the records of a batch to at most `bytes_max` bytes, and checks them.
     ///
     /// # Errors
-    /// Returns [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch,
-    /// [`BatchError::TooLarge`] if it exceeds `bytes_max`, and [`BatchError::Memory`] if only
-    /// [`decompress`](super::decompress) can read it.
+    /// Returns [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch, and
+    /// [`BatchError::TooLarge`] if it exceeds `bytes_max`. Returns [`BatchError::Memory`] if it needs more memory than
+    /// allowed here, so that the caller must use [`decompress`](super::decompress).
     pub fn check(&mut self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
         let (mut walk, input) = (RecordWalk::new(batch, bytes_max), batch.payload());
         let mut take = |piece: &[u8]| walk.push(piece);
@@ -80,7 +81,7 @@ impl Decompressor {
         walk.finish()
     }
 
-    /// Frees memory that only unusual batches need.
+    /// Frees buffers and a decoder that are larger than usual batches need.
     pub fn trim(&mut self) {
         if self.block.len() > BLOCK_KEPT {
             self.block = Vec::new();

@@ -10,7 +10,7 @@ pub const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0
 const MAGIC_LEN: usize = 8;
 const CUT: BatchError = BatchError::Malformed("the snappy data is cut short");
 const DAMAGED: BatchError = BatchError::Malformed("a snappy block is damaged");
-/// Maximum factor by which a block can claim to grow. Snappy expands at most 64 / 3 times.
+/// Maximum ratio of the size that a block claims to its compressed size. Snappy reaches 64 / 3 at most.
 const EXPANSION_MAX: usize = 22;
 
 /// Returns the compressed blocks of a payload.
@@ -36,8 +36,8 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// Takes the next block and the headers before it; None at the end. A header is recognised by its magic, which cannot
-/// be the length of a block.
+/// Skips headers, and removes and returns the next block; None at the end. A header is recognised by its magic, whose
+/// first bytes would be an impossible length of a block.
 fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
     while input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]) {
         let (header, rest) = input.split_first_chunk::<{ XERIAL_HEADER.len() }>().ok_or(CUT)?;
@@ -58,7 +58,7 @@ fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError>
 /// Returns the size of a block after decompression, in bytes.
 ///
 /// # Errors
-/// Returns [`BatchError::Malformed`] if the size cannot be true.
+/// Returns [`BatchError::Malformed`] if the claimed size is impossible.
 pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
     let len = snap::raw::decompress_len(block).map_err(|_| DAMAGED)?;
     if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }

@@ -1,7 +1,7 @@
 //! Checks the records of a batch while their bytes arrive in pieces (Kafka's `LogValidator`).
 //!
-//! Keys, values and headers are skipped. The layout is described in `record`. Invariant: only numbers are stored
-//! between pieces, no bytes, and the result does not depend on where one piece ends and the next begins.
+//! Keys, values and headers are skipped. The layout is described in `record`. Invariant: the result does not depend on
+//! how the bytes are divided into pieces. No bytes of a piece are stored, only numbers.
 
 use super::super::record::{Timestamps, take_body, take_nullable};
 use super::super::varint::{LEN_MAX, take, take_i32, unzigzag};
@@ -31,9 +31,9 @@ pub struct CheckedRecords {
     pub bytes: usize,
 }
 
-/// Checks the records of a batch whose payload without compression is `payload`. Every field must be within its record,
-/// and offset deltas must count up from 0. The number of records must be the one in the batch's header, and they must
-/// fill the payload.
+/// Checks the records of a batch. `payload` is the batch's payload without compression. Every field must be within its
+/// record, and offset deltas must count up from 0. There must be as many records as the batch's header has, and no
+/// bytes after them.
 ///
 /// # Errors
 /// Returns [`BatchError::Record`] if one of these rules is broken.
@@ -57,7 +57,7 @@ enum Field {
     HeaderValueLength,
 }
 
-/// A check of a batch's records, as far as their bytes have arrived.
+/// The state of a check of a batch's records, of which some bytes have not arrived yet.
 #[derive(Debug)]
 pub struct RecordWalk {
     base_timestamp: i64,
@@ -71,14 +71,14 @@ pub struct RecordWalk {
     latest: i64,
     has_null_key: bool,
     field: Field,
-    /// How many bytes of the current record are left for further fields.
+    /// How many bytes of the current record have not been read or skipped.
     body_left: usize,
     /// How many bytes of a key, a value or a header must still be skipped.
     skip_left: usize,
     headers_left: i32,
     timestamp_delta: i64,
     is_keyless: bool,
-    /// The bits of a number that continues in the next piece, and how many of its bytes were read.
+    /// The bits of the number that is being read, and how many of its bytes were read.
     number: (u64, usize),
 }
 
@@ -170,7 +170,7 @@ impl RecordWalk {
         }
     }
 
-    /// Takes a byte of a number, or the byte with the attributes.
+    /// Reads the next byte of the current field, which is a number or the attributes.
     fn byte(&mut self, byte: u8) -> Result<(), BatchError> {
         match self.field {
             Field::Length if self.walked >= self.count => return Err(TRAILING),
@@ -192,7 +192,7 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Uses the value of the current field, and returns the next field.
+    /// Checks or stores the value of the current field, and returns the next field.
     fn after(&mut self, value: i64) -> Result<Field, BatchError> {
         let number = i32::try_from(value).map_err(|_| CUT);
         match self.field {

@@ -1,7 +1,7 @@
 //! zstd, which is decompressed frame by frame through a small buffer.
 //!
-//! Invariant: the decoder's window has at most [`WINDOW_MAX`] bytes. Frames that need a larger one must be read in
-//! another way.
+//! Invariant: the decoder's window has at most [`WINDOW_MAX`] bytes. A frame that needs a larger window is refused, so
+//! the caller must use `decompress` for it.
 
 use super::super::view::BatchError;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};

@@ -1,12 +1,12 @@
-//! Serves the fetches of other brokers, which follow partitions that this broker leads.
+//! Serves the fetches of followers: other brokers that replicate partitions which this broker leads.
 //!
-//! These fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
-//! registration, so that no other client can move a high watermark. A connection has one session ([`session`]). Several
-//! of its fetches wait here and are answered one after another. Urgent entries, such as errors, are sent at once, and
-//! records when [`fullbore_rules::replica::spacing`] allows it.
+//! These fetches arrive over the listener between brokers. Each contains the id that the follower's process chose at
+//! its registration, so that no other client can move a high watermark. A connection has one session ([`session`]).
+//! Several fetches of a session may wait here, and they are answered one after another. Urgent entries, such as errors,
+//! are sent at once. Records are sent when [`fullbore_rules::replica::spacing`] allows it.
 //!
-//! The follower's position in a fetch counts as soon as the fetch is admitted, even before earlier fetches are
-//! answered.
+//! A fetch reports the follower's positions. They count as soon as the fetch is admitted, even if earlier fetches are
+//! not answered yet.
 
 pub mod session;
 mod timer;

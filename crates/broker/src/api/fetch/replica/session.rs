@@ -1,11 +1,11 @@
-//! The session of one follower at its leader. The session knows which partitions the follower follows, up to which
-//! offsets their records were sent, and which high watermarks are still to be sent.
+//! The session of one follower at its leader. The session knows which partitions the follower follows, which of their
+//! records it was sent, and which high watermarks it must still be sent.
 //!
 //! Each partition has a slot in the session. A partition that changes marks its slot as dirty ([`DirtyPartitions`]), so
-//! an answer only looks at partitions that have changed. The replica keeps the follower's position
-//! ([`Replica::followed_from`]), and the session keeps how far records were sent.
+//! an answer only looks at partitions that have changed. The replica stores how many records the follower has
+//! ([`Replica::followed_from`]), and the session stores how many it was sent.
 //!
-//! Lock order: `state` before any partition. A partition marks its slot without taking `state`.
+//! Lock order: `state` before the lock of a partition. A partition marks its slot without locking `state`.
 
 use super::timer::Timer;
 use crate::partitions::{DirtyPartitions, FollowerPlace, LeaderRead, Partitions, Registration, Replica};
@@ -46,14 +46,14 @@ struct SessionState {
     free: Vec<u32>,
     /// The slots that may have records to send. Each is listed once.
     ready: VecDeque<u32>,
-    /// The slots whose high watermark has moved.
+    /// The slots whose high watermark has changed.
     news: Vec<u32>,
     /// Entries that must not wait for the next records.
     urgent: Vec<(Uuid, PartitionData)>,
     spacing: Spacing,
-    /// Number of answers sent.
+    /// Number of answers that were taken out of the session.
     answered: i64,
-    /// True if the last answer was too small for all records.
+    /// True if the last answer had no space for all records.
     is_cut: bool,
 }
 
@@ -63,23 +63,22 @@ struct FollowerState {
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// The session epoch of the request that last set the follower's position. The position is the end of the
-    /// follower's log.
+    /// The session epoch of the request that last set the position from which the follower is sent records. This
+    /// position is the end of the follower's log.
     requested_in: i32,
     /// The offset after the last record that was sent to the follower.
     cursor: i64,
-    /// Log start of the follower, according to its last fetch.
+    /// Log start of the follower, as its last fetch reported it.
     begins_at: i64,
     max_bytes: u32,
     /// The high watermark and the log start that were last sent.
     sent: (i64, i64),
     is_ready: bool,
-    /// A fetch that waits until the log is open, and when it began to wait.
+    /// A fetch that waits until the log is open, and the time at which it began to wait.
     waiting: Option<(Instant, FetchPartition)>,
 }
 
-/// The fields of an entry that depend on the follower's fetch. They show which of its fetches the entry answers, and
-/// where the leader's log ends.
+/// The fields with which an entry identifies the follower's fetch that it answers, and the end of the leader's log.
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
@@ -99,7 +98,7 @@ impl FetchOrigin {
     }
 }
 
-/// The limits of one answer: its maximum size, and until when its fetch may wait.
+/// The limits of one answer: its maximum size, and the time at which it must be sent.
 pub struct AnswerLimits {
     pub max_bytes: usize,
     pub deadline: tokio::time::Instant,
@@ -109,15 +108,16 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// As soon as a partition has records or an urgent entry is added. A new high watermark alone causes no answer, but
-    /// is sent with the next answer.
+    /// As soon as a partition has records or an urgent entry is queued. A new high watermark alone does not cause an
+    /// answer. The next answer contains it.
     WhenMarked,
 }
 
 impl FollowerSession {
     /// Creates a session without partitions. The follower keeps up to `depth` fetches in flight.
     pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
-        // The session belongs to its connection. The id only has to differ from that of an earlier session.
+        // Only the connection that opened the session can use it, so the id need not be secret. It only has to differ
+        // from the ids of earlier sessions.
         let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
         let state = SessionState {
             next_epoch: 1,
@@ -159,8 +159,8 @@ impl FollowerSession {
         Ok(())
     }
 
-    /// Notes the contents of a fetch: which partitions the follower follows, and up to which offsets it has their
-    /// records.
+    /// Stores the contents of a fetch: which partitions the follower follows, and the offset that it has reached in
+    /// each.
     pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -178,7 +178,7 @@ impl FollowerSession {
         }
         if !state.urgent.is_empty() {
             drop(state);
-            // An earlier fetch of the session may be waiting. It is woken, because its answer can carry the urgent
+            // An earlier fetch of the session may be waiting. Wakes it, because its answer can contain the urgent
             // entries.
             self.marks.wake();
         }
@@ -197,8 +197,9 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // The partition has left the session, but the follower has not yet read the answer that reports this. So
-            // its request to read on is ignored. The follower will request the partition again.
+            // The follower requests to continue a partition that has left the session, because it has not read the
+            // answer that reports this yet. The request is ignored. After that answer, the follower sends the partition
+            // anew.
             return;
         }
         let place = match known.filter(|_| is_followed) {
@@ -219,7 +220,7 @@ impl FollowerSession {
         self.note_place(state, place, fetch);
     }
 
-    /// Notes the follower's position in a partition. If the log is not open, the fetch is kept until the log is open.
+    /// Stores the follower's position in a partition. While the log is not open, the fetch is stored instead.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
@@ -285,23 +286,23 @@ impl FollowerSession {
         }
     }
 
-    /// Waits until a partition has changed or urgent entries have been added.
+    /// Waits until a partition has changed or an urgent entry was queued.
     pub async fn marked(&self) {
         self.marks.marked().await;
     }
 
-    /// Takes the timer of the fetch that will be answered next. All fetches of the session use this timer, so the
-    /// caller must return it with [`FollowerSession::give_back`].
+    /// Takes the timer that the fetches of this session share. The caller answers the next fetch and must then return
+    /// the timer with [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
     }
 
-    /// Puts the timer back for the next fetch.
+    /// Returns the timer, so that the next fetch can use it.
     pub fn give_back(&self, timer: Timer) {
         *self.timer.lock() = timer;
     }
 
-    /// Takes the entries of one answer out of the session.
+    /// Removes the entries of the next answer from the session and returns them.
     pub fn take(&self, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
         let mut state = self.state.lock();
         self.collect(&mut state);
@@ -334,8 +335,8 @@ impl FollowerSession {
         answered
     }
 
-    /// Takes the changed partitions from the dirty set. Partitions with new records become ready. Those with a new high
-    /// watermark are added to `news`.
+    /// Removes the changed partitions from the dirty set. Those with new records are added to `ready`, and those with a
+    /// new high watermark to `news`.
     fn collect(&self, state: &mut SessionState) {
         let (records, high_watermarks) = self.marks.take();
         for place in records {
@@ -426,7 +427,8 @@ impl SessionState {
         }
     }
 
-    /// Reads the records after those that were already sent. Returns an entry, and true if the log has more records.
+    /// Reads the records that the follower was not sent yet. Returns an entry, and true if the log has more records. If
+    /// the partition cannot be read, the entry has an error, and the partition leaves the session.
     ///
     /// Returns `None` if nothing is new, or if the next batch is larger than `left`.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
@@ -440,7 +442,7 @@ impl SessionState {
                 followed.cursor = read.end_offset;
                 let is_news = followed.is_news(&read);
                 if read.read.records.is_empty() && has_more {
-                    // The next batch does not fit into this answer, so it comes in the next one.
+                    // The next batch does not fit into this answer and is sent with the next one.
                     self.make_ready(place);
                     self.is_cut = true;
                     return None;
@@ -457,8 +459,8 @@ impl SessionState {
     /// Returns an entry with the high watermark and the log start, or `None` if the follower already has both.
     fn news_of(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
-        // With the limit of 0 bytes, only the offsets are read. The records are read when their partition is in
-        // `ready`.
+        // With a limit of 0 bytes, only the offsets are read. If the partition has new records, `ready` contains it and
+        // `take` reads them.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
@@ -467,7 +469,7 @@ impl SessionState {
 }
 
 impl FollowerState {
-    /// Returns the fields that are known before any records are read.
+    /// Returns the fields that do not depend on the records.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, requested_in: self.requested_in, ..FetchOrigin::UNKNOWN }
     }

@@ -14,7 +14,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Waits for `wait`, or forever if it is `None`.
+    /// Sleeps for `wait`, or forever if `wait` is `None`.
     pub async fn after(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return std::future::pending().await };
         #[cfg(target_os = "linux")]
@@ -37,14 +37,14 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // A timer's file descriptor is polled and read like that of a pipe, so tokio's type for a pipe can wait for
-            // it.
+            // The file descriptor of a timer is polled and read like that of a pipe. Tokio's type for the reading end
+            // of a pipe can therefore wait for it.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
         let Some(timer) = &self.timer else { return Ok(()) };
         let once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Zero would disarm the timer.
+        // At least 1 ns, because 0 would stop the timer.
         let nanos = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX).max(1);
         let value = Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
         timerfd_settime(timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: once, it_value: value })?;
@@ -53,7 +53,8 @@ impl Timer {
 
     async fn expired(&mut self) {
         let Some(timer) = &self.timer else { return };
-        // If nothing can be read, the readiness was left over from an earlier wait, so the loop waits again.
+        // If there is nothing to read, tokio still had the readiness of an earlier wait. The read has cleared it, so
+        // the loop waits again.
         while timer.readable().await.is_ok() {
             if timer.try_read(&mut [0; 8]).is_ok() {
                 return;

@@ -1,5 +1,5 @@
-//! Tests of compaction of logs with transactions: the records that consumers read, the markers that stay, and a crash
-//! at every moment.
+//! Tests the compaction of logs with transactions: the records that consumers read, the markers that must stay, and a
+//! crash at each moment.
 
 mod model;
 
@@ -14,10 +14,10 @@ use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 
 use super::*;
 
-/// The value of delete.retention.ms.
+/// The delete.retention.ms of the topic.
 const RETENTION_MS: i64 = 1000;
 
-/// Records by offset. The value is `None` for a tombstone.
+/// Keys and values of records, by offset. The value of a tombstone is `None`.
 type Taken = BTreeMap<i64, (u8, Option<Vec<u8>>)>;
 
 /// The header of a batch in a log.
@@ -27,7 +27,8 @@ struct BatchFacts {
     last_offset: i64,
     producer_id: i64,
     is_transactional: bool,
-    /// True for a commit and false for an abort. `None` for data, and for a marker that has lost its record.
+    /// True for a commit marker and false for an abort marker. `None` for data, and for a marker whose record was
+    /// removed.
     is_commit: Option<bool>,
     is_control: bool,
     record_count: i32,
@@ -102,7 +103,7 @@ fn fill_segments(partition: &Arc<Replica>, count: usize) {
     }
 }
 
-/// Reads the log to the end like a client. Returns the records that a consumer gets, and all batches.
+/// Reads the log to the end. Returns the records that a consumer receives, and the headers of all batches.
 fn consume(partition: &Replica, isolation: Isolation, max_bytes: u32) -> (Taken, Vec<BatchFacts>) {
     let (mut rows, mut all) = (Taken::new(), Vec::new());
     let mut offset = partition.offsets().expect("offsets").log_start;
@@ -154,7 +155,7 @@ fn aborted_in(partition: &Replica) -> Vec<AbortedTransaction> {
     log.plan_aborted(log.log_start()).read(log.log_end()).expect("read")
 }
 
-/// Returns the names of the index files of aborted transactions that are not retired.
+/// Returns the names of the index files of aborted transactions, except those that will be deleted.
 fn index_files(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.contains(".txnindex") && !name.ends_with(".deleted")).collect()
 }
@@ -205,7 +206,7 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
 }
 
 /// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove the
-/// transaction's entry in the index. They must keep its marker until the delete horizon.
+/// transaction's entry from the index. They must keep its marker until the delete horizon.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -268,7 +269,7 @@ fn forget_snapshots(dir: &Path) {
     }
 }
 
-/// Returns the id, the epoch, the last sequence and the first offset of the open transaction of each producer.
+/// Returns each producer's id, epoch, last sequence, and the first offset of its open transaction.
 fn producers(partition: &Replica) -> Vec<(i64, i16, i32, Option<i64>)> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { return Vec::new() };
@@ -281,7 +282,7 @@ fn producers(partition: &Replica) -> Vec<(i64, i16, i32, Option<i64>)> {
     found
 }
 
-/// Writes transactions of three producers over several segments.
+/// Writes transactions of three producers, which cover several segments.
 fn fill_transactions(partition: &Arc<Replica>) {
     let mut sequences = [0; 3];
     for n in 0..36_u8 {
@@ -304,8 +305,8 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Checks that the indexes list every aborted transaction that still has data, and none whose marker has a delete
-/// horizon.
+/// Checks that the indexes list every aborted transaction whose data is not removed yet. They must not list a
+/// transaction whose marker has a delete horizon.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
     for marker in found.iter().filter(|batch| batch.is_commit == Some(false)) {
@@ -338,7 +339,7 @@ fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);
-        // The records and indexes are flushed by `close`, so the start after a kill trusts them.
+        // `close` flushes the records and indexes, so the start after a kill trusts them.
         logs.close();
         drop((logs, partition));
         let (logs, partition) = open_with(&dir, segment_bytes, None);

@@ -25,8 +25,8 @@ fn database_is_an_older_copy_nothing_is_committed() {
     until_known(&mut other, &object(1));
     assert_eq!(changes.changed().expect("told").len(), 1);
     server.copy();
-    // The other broker commits after the copy was made, and the first broker reads this commit. The copy therefore
-    // lacks a change that the first broker knows.
+    // The other broker commits after the copy was made, and the first broker reads this commit. The first broker
+    // therefore knows a change that the copy lacks.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
     assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
@@ -51,8 +51,8 @@ fn database_is_an_older_copy_nothing_is_committed() {
     assert_eq!(until_known(&mut broker(1).0, &object(5)), [appended(50)]);
 }
 
-/// A frozen broker sends no heartbeats, so the command that accepts the copy cannot notice it. The broker's memory
-/// still has a batch that the copy lacks, while other batches have the same offsets in the copy.
+/// The command that accepts the copy cannot notice a frozen broker, because that broker sends no heartbeats. The broker
+/// has a batch in memory that the copy lacks. Other brokers then write other batches with the same offsets to the copy.
 #[test]
 fn older_copy_is_accepted_while_a_broker_is_frozen_its_commits_are_refused_until_it_restarts() {
     let server = PostgresServer::start();

@@ -8,7 +8,7 @@ fn database_is_of_the_first_release_it_is_migrated_and_its_producers_go_on() {
     let partition = opened.partitions[0];
     let object = opened.object();
     opened.commit(object, &[batch(partition, 0, 0)]);
-    // Rows without a transaction have the same format as in the first release, so only the schema must be set back.
+    // Rows without transactions have the same format as in the first release, so the test only changes the schema back.
     opened.back_end.database.run(
         "ALTER TABLE fullbore.diskless_partitions DROP COLUMN first_unstable, DROP COLUMN IF EXISTS aborted_to;
          DROP TABLE fullbore.diskless_aborted; UPDATE fullbore.schema_version SET version = 8",

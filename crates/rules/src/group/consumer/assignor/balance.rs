@@ -1,18 +1,18 @@
 //! Balances the loads of members whose subscriptions differ.
 //!
-//! A member can pass a partition on to any other subscriber of its topic. That member can pass on a partition of
-//! another topic, and so on. A useful chain leads from one member to another that has at least two partitions fewer.
-//! Each member of the chain passes one partition on. So the load falls for the first member, rises for the last one,
-//! and stays for all others. If there is no such chain, the loads are as even as possible (Harvey, Ladner, Lovász,
+//! A member can pass a partition on to any other subscriber of the partition's topic. That member can pass on a
+//! partition of another topic, and so on. A chain of such moves is useful if its last member has at least two
+//! partitions fewer than its first one. The load of the first member then falls by one, that of the last rises by one,
+//! and the others keep theirs. If there is no such chain, the loads are as even as possible (Harvey, Ladner, Lovász,
 //! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!
-//! A search visits each subscription at most once, and [`STEPS_MAX`] limits all searches together. A group that reaches
-//! the limit is left as even as the searches have made it.
+//! A search visits each subscription at most once, and [`STEPS_MAX`] limits all searches together. When the limit is
+//! reached, the loads stay as even as they are.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of subscriptions that a balancing visits.
+/// Maximum number of subscriptions that all searches of a call of [`balance`] visit.
 const STEPS_MAX: usize = 20_000_000;
 
 pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owners, loads: &mut [usize]) {
@@ -40,7 +40,7 @@ struct Balancer<'a> {
     steps: usize,
 }
 
-/// The member from which the search reached another one, and the topic whose partition is to be passed on.
+/// How the search reached a member: the previous member of the chain, and the topic of the partition that it passes on.
 type Reached = (MemberIndex, usize);
 
 impl Balancer<'_> {
@@ -60,8 +60,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Moves load from `member` to the least loaded member that it can reach. Returns false if no chain makes the loads
-    /// more even.
+    /// Moves one partition of load from `member` along a chain to the least loaded member. Returns false if no chain
+    /// makes the loads more even.
     fn relieve(&mut self, member: MemberIndex) -> bool {
         let load = self.loads[member as usize];
         if load < 2 {
@@ -96,7 +96,7 @@ impl Balancer<'_> {
         true
     }
 
-    /// Passes a partition on at each step of the chain from `first` to `last`.
+    /// Lets each member of the chain from `first` to `last` pass a partition on to the next one.
     fn pass_on(&mut self, first: MemberIndex, last: MemberIndex, reached: &[Option<Reached>]) {
         self.loads[first as usize] -= 1;
         self.loads[last as usize] += 1;
@@ -115,8 +115,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Chooses which partition of the topic is passed on. A partition that `to` had before is preferred, and then one
-    /// that is new to `from`.
+    /// Chooses which partition of the topic is passed on. The first choice is a partition that `to` had before, and the
+    /// second one that `from` did not have before.
     fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
         let before = &self.before[topic];
         let of_from = |&partition: &usize| self.owners[topic][partition] == from;

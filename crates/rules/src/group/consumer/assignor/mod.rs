@@ -1,6 +1,6 @@
 //! Decides which member should own each partition. These are Kafka's server-side assignors, `uniform` and `range`.
 //!
-//! When a member actually gets a partition is decided in `reconcile.rs`. Racks are ignored, as in Kafka 4.3.
+//! `reconcile.rs` decides when a member gets the partitions of its target. Racks are ignored, as in Kafka 4.3.
 //!
 //! Topics and members are represented by indexes, so that an assignment is an array. Invariant: if a topic has
 //! subscribers, each of its partitions has exactly one owner, and the owner subscribes to the topic.

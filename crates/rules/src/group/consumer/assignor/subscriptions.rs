@@ -1,4 +1,4 @@
-//! The topics and members of a group as indexes: who subscribes to a topic, and who owns a partition.
+//! The subscribers of each topic and the owners of partitions. Topics and members are represented by their indexes.
 
 /// The index of a member in its group.
 pub type MemberIndex = u32;

@@ -4,7 +4,7 @@ use super::uniform::loads;
 use super::*;
 use proptest::prelude::*;
 
-/// The numbers of partitions, and for each member a flag for each topic that it subscribes to.
+/// A random case: the number of partitions of each topic, and for each member whether it subscribes to each topic.
 type Group = (Vec<usize>, Vec<Vec<bool>>);
 
 fn group(topics: usize, partitions: usize, members: usize) -> impl Strategy<Value = Group> {
@@ -72,7 +72,7 @@ proptest! {
         prop_assert_eq!(squares, best_possible(&group, &counts));
     }
 
-    /// Members join, leave and change their subscriptions. Each assignment must be as even as if there were no earlier
+    /// Members join, leave and change their subscriptions. Each assignment must be as even as one without earlier
     /// owners.
     #[test]
     fn uniform_is_even_after_changes((counts, wants) in group(4, 12, 8), other in any::<u64>()) {

@@ -43,8 +43,8 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes partitions away from members that have more than their share. All members must subscribe to all topics. If the
-/// partitions cannot be divided evenly, the last members keep one more.
+/// Takes partitions away from members that have more than an even share. All members must subscribe to all topics. If
+/// the partitions cannot be divided evenly, the last of these members keep one more.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);

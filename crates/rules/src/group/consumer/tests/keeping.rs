@@ -1,4 +1,4 @@
-//! Tests of the records of a group: which of them an event writes, and that they give the same group again.
+//! Tests of the records of a group: which records an event writes, and that a group is restored from them.
 
 use super::*;
 use crate::group::PartKind;
@@ -240,7 +240,7 @@ fn invalid_records_are_refused() {
     }
 }
 
-/// The group has more elements than a request can have, but far fewer bytes than a group may have.
+/// The group has more elements than the arrays of a request may have, but its size is far below the limit of a group.
 #[test]
 fn group_with_many_subscriptions_is_restored_from_its_records() {
     const MEMBERS: usize = 106;

@@ -28,7 +28,8 @@ fn expression_counts_as_its_topics() {
 fn expression_removed_with_its_last_member_is_resolved_again() {
     let mut stage = Stage::new();
     let regex = || Text::from("[ab]");
-    // The expression was in use when the caller looked for new ones, but no longer when the group handles the request.
+    // When the caller looks for new expressions, this one is in use. When the group handles the request, it is no
+    // longer in use.
     let request = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(regex()), ..joining("m1", &[]) };
     stage.send_resolved(request, Vec::new()).expect("it joins");
     assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now));

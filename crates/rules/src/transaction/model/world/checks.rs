@@ -58,8 +58,8 @@ impl World {
     ) -> Result<(), String> {
         let is_v2 = packet.version.supports_epoch_bump();
         let is_decision = |record: &&TransactionMetadata| {
-            // The coordinator may have fenced a client of TV1 with a higher epoch. The coordinator then refuses the
-            // client's EndTxn.
+            // The coordinator may have fenced a client of TV1 with a higher epoch, and then refuses the client's
+            // EndTxn.
             let epoch = if is_v2 { who.epoch + 1 } else { who.epoch };
             record.state.is_prepared() && record.producer_id == who.id && record.producer_epoch == epoch
         };

@@ -1,5 +1,5 @@
-//! A model test. Random logs with transactions are cleaned, restarted and killed at any step, and compared with a list
-//! of the batches that were written.
+//! A model test. It cleans random logs with transactions, restarts the broker, and kills it at any step. It compares
+//! the result with a list of the batches that were written.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -8,17 +8,18 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch with `keys` is appended, with or without a producer. True marks a tombstone.
+    /// Appends a batch with or without a producer. The flag of a key is true for a tombstone.
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
-    /// The marker of a producer's transaction is appended. With `bumps`, it has the next epoch.
+    /// Appends the marker that ends a producer's transaction. With `bumps`, the marker has the next producer epoch.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// DeleteRecords moves the log start by `count` offsets, but not past the first open transaction.
+    /// Moves the log start forward by `count` offsets with DeleteRecords, at most to the start of the first open
+    /// transaction.
     DeleteRecords { count: i64 },
-    /// The log is cleaned after `later_ms`.
+    /// Cleans the log after `later_ms`.
     Clean { later_ms: i64 },
-    /// The log is cleaned, and the broker is killed at change number `at` of a file.
+    /// Cleans the log after `later_ms`, and kills the broker at the file change with the number `at`.
     KillInCleaning { later_ms: i64, at: usize },
-    /// The broker restarts after a clean shutdown or a kill. With `forgets`, the producer snapshots are lost.
+    /// Restarts the broker after a clean shutdown or a kill. With `forgets`, the producer snapshots are lost.
     Restart { is_clean: bool, forgets: bool },
 }
 
@@ -75,8 +76,7 @@ impl World {
         })
     }
 
-    /// Returns the epoch, the next sequence and the first offset of the open transaction of each producer that has
-    /// written.
+    /// Returns each known producer's epoch, next sequence, and the first offset of its open transaction.
     fn producers(&self) -> BTreeMap<i64, (i16, i32, Option<i64>)> {
         let mut known = BTreeMap::new();
         for (base, written) in &self.written {
@@ -98,7 +98,7 @@ impl World {
         known
     }
 
-    /// Returns the outcome of the transaction of each batch, by base offset.
+    /// Returns for each batch the outcome of its transaction, by base offset.
     fn outcomes(&self) -> BTreeMap<i64, Outcome> {
         let (mut outcomes, mut open) = (BTreeMap::new(), BTreeMap::<i64, Vec<i64>>::new());
         for (base, written) in &self.written {
@@ -117,7 +117,7 @@ impl World {
         outcomes
     }
 
-    /// Returns the records from the log start to `end` whose batches have one of `outcomes`.
+    /// Returns the records before `end` whose batches have one of `outcomes`, beginning at the log start.
     fn records(&self, outcomes: &[Outcome], end: i64) -> Taken {
         let of = self.outcomes();
         let batches = self.written.iter().filter_map(|(base, written)| match written {
@@ -243,8 +243,8 @@ impl World {
         }
     }
 
-    /// Ends all transactions and cleans until nothing changes any more. Returns the offset up to which the log is
-    /// clean.
+    /// Ends all transactions, then cleans the log until a cleaning changes nothing. Returns the offset up to which the
+    /// log is clean.
     fn settle(&mut self) -> i64 {
         for (producer_id, _) in self.producers().into_iter().filter(|(_, (.., open))| open.is_some()) {
             self.end_transaction(producer_id, producer_id % 2 == 0, true);
@@ -269,7 +269,7 @@ impl World {
         until
     }
 
-    /// Returns true if the transaction that a marker ends began before the log start.
+    /// Returns true if the transaction of `marker` began before the log start.
     fn has_data_before_start(&self, marker: &BatchFacts) -> bool {
         let mut first = None;
         for (base, written) in self.written.range(..marker.base_offset) {
@@ -284,7 +284,7 @@ impl World {
         first.is_some_and(|first| first < self.log_start)
     }
 
-    /// Checks that nothing removable is left before `clean_to`.
+    /// Checks that no removable record or marker remains before `clean_to`.
     fn check_clean(&self, clean_to: i64) {
         let partition = self.partition();
         let (rows, batches) = consume(partition, Isolation::ReadUncommitted, 1 << 20);
@@ -294,7 +294,8 @@ impl World {
             assert_eq!(newest.0, at, "superseded or aborted");
         }
         for marker in batches.iter().filter(|batch| batch.last_offset < clean_to && batch.is_commit.is_some()) {
-            // The marker may also stay if its segment still has data of the transaction before the log start.
+            // The marker may also stay if the transaction has data before the log start, which may still be in the
+            // marker's segment.
             let has_data = has_data(&batches, marker) || self.has_data_before_start(marker);
             assert!(has_data, "{marker:?} of {clean_to}: {batches:#?}");
         }
