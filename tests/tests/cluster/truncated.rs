@@ -14,7 +14,7 @@ fn write(cluster: &Cluster, value: &str) {
     assert_eq!(producing.finish().len(), HALF);
 }
 
-/// One replica misses the second half of the records. It becomes leader when the other one is gone.
+/// The replica that misses the second half of the records becomes leader when the other one is gone.
 #[test]
 fn unclean_election_loses_read_records_a_reader_continues_at_the_first_lost_offset() {
     let mut cluster = Cluster::start(3, &[SESSION]);

@@ -394,7 +394,8 @@ impl AnyPartition {
         }
     }
 
-    /// Compares the log with the position of a consumer, as [`Replica::divergence`] does. A diskless log never diverges.
+    /// Compares the log with the position of a consumer, as [`Replica::divergence`] does. A diskless log never
+    /// diverges.
     ///
     /// # Errors
     /// Fails with [`ReadError`] as [`Replica::divergence`] does.

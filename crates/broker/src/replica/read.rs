@@ -320,8 +320,8 @@ impl Replica {
     /// records. A position before the log start does not count, because its records were deleted.
     ///
     /// # Errors
-    /// Fails with UNKNOWN_LEADER_EPOCH if `last_epoch` is later than this broker's, and with another [`ReadError`] if the
-    /// log cannot be opened.
+    /// Fails with UNKNOWN_LEADER_EPOCH if `last_epoch` is later than this broker's, and with another [`ReadError`] if
+    /// the log cannot be opened.
     pub fn divergence(&self, offset: i64, last_epoch: i32) -> Result<Option<Divergent>, ReadError> {
         let mut state = self.lock();
         let current = state.role.leader_epoch();

@@ -1,10 +1,10 @@
 //! The leader epochs of the records that were read from a partition. They show if the log was truncated since, and
 //! which of the records it has lost (KIP-320, KIP-595).
 //!
-//! A log loses committed records only in an unclean election or a power loss. The fetch has the epoch of the last record
-//! that was read. If that record is gone, the leader returns the newest epoch that it has up to this one, and its end. As a
-//! follower does, the reader then continues where its own epoch ends, if this is earlier. Invariant: epochs and offsets
-//! are both ascending, and at most [`EPOCHS_MAX`] epochs are kept.
+//! A log loses committed records only in an unclean election or a power loss. The fetch has the epoch of the last
+//! record that was read. If that record is gone, the leader returns the newest epoch that it has up to this one, and
+//! the end of that epoch. As a follower does, the reader then continues where its own epoch ends, if this is earlier.
+//! Invariant: epochs and offsets are both ascending, and at most [`EPOCHS_MAX`] epochs are kept.
 
 use fullbore_wire::apis::fetch::EpochEndOffset;
 
