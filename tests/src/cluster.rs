@@ -305,8 +305,13 @@ impl Cluster {
 
     /// Starts a consumer that reads a topic from its beginning at the isolation level `isolation`.
     pub fn consuming_at(&self, topic: &str, isolation: &str) -> Consuming {
-        let arguments =
-            ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED, "--isolation-level", isolation];
+        self.consuming_with(topic, &["--isolation-level", isolation])
+    }
+
+    /// Starts a consumer with these flags that reads a topic from its beginning.
+    pub fn consuming_with(&self, topic: &str, flags: &[&str]) -> Consuming {
+        let arguments = ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED];
+        let arguments = [&arguments[..], flags].concat();
         let mut child =
             self.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let records = Output::of(child.stdout.take().expect("piped"));
@@ -413,6 +418,18 @@ pub struct Consuming {
 }
 
 impl Consuming {
+    /// Waits until the consumer has read `records` records.
+    pub fn wait_for(&self, records: usize, deadline: Duration) {
+        wait_until(&format!("a reader has read {records} records"), deadline, || self.records.lines() >= records);
+    }
+
+    /// Waits until the consumer has printed a line with this text to standard error.
+    pub fn wait_for_stderr(&self, text: &str) {
+        wait_until(&format!("the reader reports: {text}"), Duration::from_secs(120), || {
+            self.stderr.text().contains(text)
+        });
+    }
+
     /// Waits until the consumer has read `records` records, and then ends it. Returns the records in the order in which
     /// they were read.
     pub fn finish(mut self, records: usize, deadline: Duration) -> Vec<Consumed> {

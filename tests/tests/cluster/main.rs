@@ -31,6 +31,7 @@ mod scarce;
 mod secured;
 mod topics;
 mod transactions;
+mod truncated;
 mod upgrade;
 mod verifications;
 mod workload;

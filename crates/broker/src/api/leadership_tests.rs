@@ -112,6 +112,16 @@ impl Opened {
         (response.responses.remove(0).partitions.remove(0), response.node_endpoints)
     }
 
+    /// Fetches in a session that reads ahead. Returns the id of the session with the partition.
+    fn fetch_in(&mut self, session_id: i32, session_epoch: i32, partition: FetchPartition) -> (i32, PartitionData) {
+        let partition = FetchPartition { partition_max_bytes: 1000, ..partition };
+        let topic_id = self.broker.node().metadata.control.image().topic(TOPIC).expect("there").id;
+        let topics = vec![FetchTopic { topic_id, partitions: vec![partition], ..Default::default() }];
+        let request = FetchRequest { topics, max_bytes: 1000, session_id, session_epoch, ..Default::default() };
+        let mut response = self.call(&FetchRequest { read_ahead: true, ..request }, 18);
+        (response.session_id, response.responses.remove(0).partitions.remove(0))
+    }
+
     pub(super) fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
         self.produced_by(Stamp::NONE, acks)
     }
@@ -146,6 +156,10 @@ impl Opened {
         let brokers = response.brokers.iter().map(|broker| broker.node_id).collect();
         (brokers, response.topics.remove(0).partitions.remove(0))
     }
+}
+
+fn has_records(data: &PartitionData) -> bool {
+    data.records.as_ref().is_some_and(|records| !records.is_empty())
 }
 
 fn endpoint() -> Vec<NodeEndpoint> {
@@ -200,6 +214,46 @@ async fn leader_of_a_new_epoch_accepts_records_and_refuses_other_epochs() {
     assert_eq!(opened.fetch(1).0.error_code, ErrorCode::FENCED_LEADER_EPOCH);
     assert_eq!(opened.fetch(3).0.error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
     assert_eq!((opened.latest(), opened.deleted()), (ErrorCode::NONE, ErrorCode::NONE));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_lacks_the_records_of_a_consumer_fetch_returns_where_they_diverge() {
+    let mut opened = Opened::new().await;
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    // The records of epoch 1 are lost with the other broker.
+    opened.lead(Some(OTHER));
+    opened.lead(Some(1));
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    let mut fetch = |fetch_offset, last_fetched_epoch| {
+        let data = opened.fetch_in(0, 0, FetchPartition { fetch_offset, last_fetched_epoch, ..Default::default() }).1;
+        (data.error_code, (data.diverging_epoch.epoch, data.diverging_epoch.end_offset), has_records(&data))
+    };
+    for (position, diverging) in [((5, 1), (0, 1)), ((1, 1), (0, 1)), ((2, 0), (0, 1)), ((9, 2), (2, 2))] {
+        assert_eq!(fetch(position.0, position.1), (ErrorCode::NONE, diverging, false), "{position:?}");
+    }
+    for (offset, last_epoch) in [(0, -1), (1, -1), (1, 0)] {
+        assert_eq!(fetch(offset, last_epoch), (ErrorCode::NONE, (-1, -1), true), "{offset}, epoch {last_epoch}");
+    }
+    assert_eq!(fetch(2, 2), (ErrorCode::NONE, (-1, -1), false));
+    assert_eq!(fetch(5, -1).0, ErrorCode::OFFSET_OUT_OF_RANGE);
+    assert_eq!(fetch(0, 3).0, ErrorCode::UNKNOWN_LEADER_EPOCH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_reads_ahead_over_a_new_leader_epoch_its_client_must_compare_again() {
+    let mut opened = Opened::new().await;
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    let (session, data) = opened.fetch_in(0, 0, FetchPartition::default());
+    assert!(session != 0 && has_records(&data) && data.in_epoch == -1, "{data:?}");
+    opened.lead(Some(OTHER));
+    opened.lead(Some(1));
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    let on = FetchPartition { read_on: true, ..Default::default() };
+    let (_, data) = opened.fetch_in(session, 1, on);
+    assert_eq!((data.error_code, has_records(&data)), (ErrorCode::FENCED_LEADER_EPOCH, false));
+    let named = FetchPartition { fetch_offset: 1, last_fetched_epoch: 0, ..Default::default() };
+    let (_, data) = opened.fetch_in(session, 2, named);
+    assert_eq!((data.error_code, has_records(&data)), (ErrorCode::NONE, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -428,7 +428,7 @@ impl Session {
         for known in wanted.iter_mut() {
             if let Some(at) = places.get(&known.key()) {
                 let change = changed[*at].clone();
-                let reads_on = self.reads_ahead && change.reads_on;
+                let reads_on = self.reads_ahead && change.reads_on();
                 known.change(change, reads_on);
                 is_new[*at] = false;
             }
@@ -437,7 +437,7 @@ impl Session {
         // With `reads_on`, the client continues a partition that it believes to be in the session. If the list lacks
         // the partition, it has left the session after an error that the client has not read yet. It must not be added
         // again.
-        changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
+        changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on()));
         wanted.append(&mut changed);
     }
 
@@ -449,12 +449,13 @@ impl Session {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());
         let wanted = Arc::make_mut(&mut self.wanted);
-        fetched.retain(|fetched| {
+        fetched.retain_mut(|fetched| {
             let Some(ahead) = wanted[at..].iter().position(|wanted| wanted.is_of(fetched)) else { return true };
             at += ahead;
             let read = &mut wanted[at];
-            if reads_ahead && let Some(end) = fetched.outcome.moves_to() {
-                read.fetch_offset = end;
+            if reads_ahead && let PartitionOutcome::Read(data) = &mut fetched.outcome {
+                read.move_after(data);
+                data.in_epoch = -1;
             }
             if reads_ahead && fetched.outcome.is_failed() {
                 failed.push(at);

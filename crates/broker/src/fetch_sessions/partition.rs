@@ -84,6 +84,9 @@ impl SentOffsets {
     }
 }
 
+/// The last epoch of a partition whose client continues at the session's own position.
+const READS_ON: i32 = i32::MIN;
+
 /// A partition to fetch from.
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
@@ -95,11 +98,12 @@ pub struct PartitionFetch {
     pub partition_max_bytes: i32,
     /// The first offset to read.
     pub fetch_offset: i64,
-    /// The leader epoch in the request, or -1 if the client does not send one.
+    /// The leader epoch in the request, or -1 if the client does not send one. In a session that reads ahead, also the
+    /// leader epoch in which the session has moved its position.
     pub current_leader_epoch: i32,
-    /// In a session that reads ahead, true if the client continues at the session's position and not at `fetch_offset`
-    /// of its request.
-    pub(super) reads_on: bool,
+    /// The epoch of the last record that the client has read before `fetch_offset`, or -1. [`READS_ON`] if the client
+    /// continues at the session's position and not at `fetch_offset` of its request.
+    pub(super) last_epoch: i32,
     pub(super) sent: SentOffsets,
 }
 
@@ -112,7 +116,7 @@ impl PartitionFetch {
             partition_max_bytes: requested.partition_max_bytes,
             fetch_offset: requested.fetch_offset,
             current_leader_epoch: requested.current_leader_epoch,
-            reads_on: requested.read_on,
+            last_epoch: if requested.read_on { READS_ON } else { requested.last_fetched_epoch.max(-1) },
             sent: SentOffsets::NEVER,
         }
     }
@@ -122,6 +126,16 @@ impl PartitionFetch {
         PartitionKey { topic: Arc::clone(&self.topic.key), index: self.index }
     }
 
+    /// Returns the epoch of the last record that the client has read, or `None` if it is unknown.
+    pub fn last_fetched_epoch(&self) -> Option<i32> {
+        Some(self.last_epoch).filter(|epoch| *epoch >= 0)
+    }
+
+    /// Returns true if the client continues at the session's own position in the partition.
+    pub(super) fn reads_on(&self) -> bool {
+        self.last_epoch == READS_ON
+    }
+
     /// Returns true if `fetched` is the outcome of this partition.
     pub(super) fn is_of(&self, fetched: &Fetched) -> bool {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
@@ -129,10 +143,20 @@ impl PartitionFetch {
 
     /// Takes over the values of a later request for the same partition. With `reads_on`, `fetch_offset` stays.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
-        let (fetch_offset, sent, topic) = (self.fetch_offset, self.sent, Arc::clone(&self.topic));
+        let (sent, topic) = (self.sent, Arc::clone(&self.topic));
+        let position = (self.fetch_offset, self.last_epoch, self.current_leader_epoch);
         *self = PartitionFetch { sent, topic, ..change };
         if reads_on {
-            self.fetch_offset = fetch_offset;
+            (self.fetch_offset, self.last_epoch, self.current_leader_epoch) = position;
+        }
+    }
+
+    /// Moves the position of a session that reads ahead to the end of the records in `read`. From then on, the
+    /// partition is read only in the same leader epoch, because the log may be truncated between two epochs.
+    pub(super) fn move_after(&mut self, read: &PartitionData) {
+        if read.next_offset != PartitionOutcome::UNKNOWN && read.next_offset != read.from_offset {
+            (self.fetch_offset, self.last_epoch) = (read.next_offset, -1);
+            self.current_leader_epoch = if read.in_epoch >= 0 { read.in_epoch } else { self.current_leader_epoch };
         }
     }
 
@@ -140,7 +164,8 @@ impl PartitionFetch {
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
         let sent = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.sent, sent) != sent;
-        changed || !matches!(&fetched.outcome, PartitionOutcome::Read(data) if !has_records(data))
+        let is_empty = |data: &PartitionData| !has_records(data) && data.diverging_epoch.epoch < 0;
+        changed || !matches!(&fetched.outcome, PartitionOutcome::Read(data) if is_empty(data))
     }
 }
 
@@ -169,7 +194,7 @@ pub enum PartitionOutcome {
     /// The consumer should read from the broker with this id instead.
     Elsewhere(i32),
     /// The offsets and records, as the response contains them. In a session that reads ahead, `next_offset` is the
-    /// offset after these records.
+    /// offset after these records, and `in_epoch` is the leader epoch, which the session keeps for itself.
     Read(Box<PartitionData>),
 }
 
@@ -187,19 +212,6 @@ impl PartitionOutcome {
     /// Returns true for an error.
     pub(super) fn is_failed(&self) -> bool {
         matches!(self, PartitionOutcome::Failed { .. })
-    }
-
-    /// Returns the position to which the session moves after the read. `None` if the position stays, or if the session
-    /// does not read ahead.
-    pub(super) fn moves_to(&self) -> Option<i64> {
-        match self {
-            PartitionOutcome::Read(data)
-                if data.next_offset != Self::UNKNOWN && data.next_offset != data.from_offset =>
-            {
-                Some(data.next_offset)
-            }
-            _ => None,
-        }
     }
 
     /// Returns the bytes of the records.

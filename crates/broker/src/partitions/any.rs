@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fullbore_rules::replica::epochs::EpochEnd as Divergent;
 use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
@@ -204,21 +205,22 @@ impl AnyPartition {
     }
 
     /// Checks that this broker leads, and that its leader epoch equals `believed`, the epoch that the client knows
-    /// (KIP-320). -1 means that the client knows no epoch.
+    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch of a classic partition,
+    /// whose log may be truncated before the next epoch.
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
     /// NOT_LEADER_OR_FOLLOWER if another broker leads.
-    pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
+    pub fn check_leads(&self, believed: i32) -> Result<Option<i32>, ErrorCode> {
         match self {
-            AnyPartition::Classic(replica) => replica.check_leads(believed),
+            AnyPartition::Classic(replica) => replica.check_leads(believed).map(Some),
             // Refuse only an older epoch, because it belongs to a deleted topic with the same name. A newer epoch does
             // no harm, because a diskless log is never truncated. The client may have a newer epoch if the database was
             // restored from an older copy.
             AnyPartition::Diskless(partition) if (0..partition.view.leader_epoch()).contains(&believed) => {
                 Err(ErrorCode::FENCED_LEADER_EPOCH)
             }
-            AnyPartition::Diskless(_) => Ok(()),
+            AnyPartition::Diskless(_) => Ok(None),
         }
     }
 
@@ -389,6 +391,18 @@ impl AnyPartition {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
             AnyPartition::Diskless(partition) => Ok(partition.view.epoch_end_offset(leader_epoch)),
+        }
+    }
+
+    /// Compares the log with the position of a consumer, as [`Replica::divergence`] does. A diskless log never
+    /// diverges.
+    ///
+    /// # Errors
+    /// Fails with [`ReadError`] as [`Replica::divergence`] does.
+    pub fn divergence(&self, offset: i64, last_epoch: i32) -> Result<Option<Divergent>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => replica.divergence(offset, last_epoch),
+            AnyPartition::Diskless(_) => Ok(None),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::io;
 
+use fullbore_rules::replica::epochs::{Divergence, EpochEnd as Divergent, Position, divergence};
 use fullbore_rules::sequence::ProducerState;
-use fullbore_wire::{FileSlice, Records};
+use fullbore_wire::{ErrorCode, FileSlice, Records};
 
 use super::Replica;
 use super::failing::FileRange;
@@ -311,6 +312,30 @@ impl Replica {
             Some((log, _)) => log.epochs().end_of(leader_epoch, current, log.log_end()),
             None if leader_epoch == current => EpochEnd { leader_epoch, end_offset: 0 },
             None => EpochEnd { leader_epoch: -1, end_offset: -1 },
+        })
+    }
+
+    /// Compares the log with the position of a consumer, whose last record is of the epoch `last_epoch` (KIP-595).
+    /// Returns the newest epoch that both may have, and its end in this log, if the log no longer has the consumer's
+    /// records. A position before the log start does not count, because its records were deleted.
+    ///
+    /// # Errors
+    /// Fails with UNKNOWN_LEADER_EPOCH if `last_epoch` is later than this broker's, and with another [`ReadError`] if
+    /// the log cannot be opened.
+    pub fn divergence(&self, offset: i64, last_epoch: i32) -> Result<Option<Divergent>, ReadError> {
+        let mut state = self.lock();
+        let current = state.role.leader_epoch();
+        let (epochs, log_start, log_end) = match self.log_to_read(&mut state)? {
+            Some((log, _)) => (log.epochs().starts(), log.log_start(), log.log_end()),
+            None => (&[][..], 0, 0),
+        };
+        if last_epoch > epochs.last().map_or(current, |(latest, _)| current.max(*latest)) {
+            return Err(ReadError::Role(ErrorCode::UNKNOWN_LEADER_EPOCH));
+        }
+        let position = Position { offset, last_epoch: Some(last_epoch) };
+        Ok(match divergence(epochs, log_end, position) {
+            Divergence::At(end) if offset >= log_start => Some(end),
+            _ => None,
         })
     }
 

@@ -101,15 +101,15 @@ impl Replica {
     }
 
     /// Checks that this broker leads, and that its leader epoch equals `believed`, the epoch that the client knows
-    /// (KIP-320). -1 means that the client knows no epoch.
+    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch.
     ///
     /// # Errors
     /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
     /// NOT_LEADER_OR_FOLLOWER if another broker leads.
-    pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
+    pub fn check_leads(&self, believed: i32) -> Result<i32, ErrorCode> {
         let state = self.lock();
         state.role.check_leader_epoch(believed)?;
-        if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
+        if state.role.is_leader() { Ok(state.role.leader_epoch()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
     /// Returns the latest offset that the leader may show to ListOffsets at the isolation level (KIP-207).

@@ -237,12 +237,12 @@ async fn change_of_leader_ends_waits_and_fences_the_former_leader() {
     assert_eq!(old.check_leads(-1), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
     assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
-    assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
+    assert_eq!(cluster.partition(2).check_leads(1), Ok(1));
     // This image is older than the last one, so it must not change anything.
     cluster
         .partition(2)
         .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());
-    assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
+    assert_eq!(cluster.partition(2).check_leads(1), Ok(1));
     // A broker without a replica appends nothing and creates no directory.
     cluster.change(|registered| registered.replicas = vec![2]);
     assert_eq!(append(&old, &plain(1, b"v")).err(), Some(not_leader));

@@ -5,15 +5,16 @@
 //! it does not get those of aborted transactions either.
 
 use super::deleted::DeletedOffsets;
+use super::epochs::{FetchPosition, ReadEpochs};
 use super::error::ConsumeError;
 use super::start::{Placed, StartOffset};
 use crate::blocking::PartitionPlace;
 use bytes::Bytes;
-use fullbore_wire::apis::fetch::AbortedTransaction;
+use fullbore_wire::apis::fetch::{AbortedTransaction, EpochEndOffset};
 use fullbore_wire::batch::{BatchError, BatchView, Compression, Record, RecordIter, decompress};
 use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Maximum number of former topics of the same name whose positions a cursor remembers.
 const FORMER_MAX: usize = 4;
@@ -32,6 +33,10 @@ pub trait Sink: Send + 'static {
     /// Called when the partition's records in a response were read, and when the read moves past lost records or to a
     /// recreated topic. `offset` is the next offset to read.
     fn read_to(&mut self, _offset: i64) {}
+
+    /// Called when the read goes back to `offset`, because the log has lost the records from there on after they were
+    /// read. The offsets then get new records. [`Sink::read_to`] follows.
+    fn go_back_to(&mut self, _offset: i64) {}
 
     /// Called with the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
     fn follow(&mut self, _topic_id: Uuid) {}
@@ -70,7 +75,9 @@ pub struct Cursor<S> {
     refused_at: Option<i64>,
     /// A start that takes precedence over the plan and over auto.offset.reset, until a response is read.
     pub(super) start: Option<StartOffset>,
-    /// True if a leader has returned records under the topic's id, so that the topic exists or has existed.
+    /// The leader epochs of the records that were read.
+    epochs: ReadEpochs,
+    /// True if a leader has answered a fetch under the topic's id, so that the topic exists or has existed.
     is_confirmed: bool,
     /// The positions in topics that had this name before, oldest first. Only topics with `is_confirmed` are remembered.
     former: Vec<FormerTopic>,
@@ -85,6 +92,7 @@ struct FormerTopic {
     offset: Option<i64>,
     refused_at: Option<i64>,
     start: Option<StartOffset>,
+    epochs: ReadEpochs,
 }
 
 /// How many records were read, and the bytes of their keys and values.
@@ -134,7 +142,7 @@ impl<S> Cursor<S> {
     /// Creates a cursor whose start and end are known, at least in part.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
-        let (is_reset, refused_at, start, is_confirmed, former) = Default::default();
+        let (is_reset, refused_at, start, epochs, is_confirmed, former) = Default::default();
         Cursor {
             topic,
             topic_id,
@@ -145,6 +153,7 @@ impl<S> Cursor<S> {
             is_reset,
             refused_at,
             start,
+            epochs,
             is_confirmed,
             former,
             sink,
@@ -173,6 +182,25 @@ impl<S> Cursor<S> {
     pub(super) fn reset(&mut self) {
         self.refused_at = self.offset.or(self.refused_at);
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
+        self.forget_epochs();
+    }
+
+    /// Returns the position of the next fetch.
+    pub(super) fn position(&self) -> FetchPosition {
+        self.epochs.position(self.offset.unwrap_or(0))
+    }
+
+    /// Forgets the epochs of the records that were read, so that the leader does not compare them with its log.
+    pub(super) fn forget_epochs(&mut self) {
+        self.epochs = ReadEpochs::default();
+    }
+
+    /// Returns the offsets that were read and that the leader has lost since, or `None` if it has lost none. The leader
+    /// has returned `leader` as the newest epoch that its log and the records may have in common.
+    pub(super) fn lost(&self, leader: &EpochEndOffset) -> Option<Range<i64>> {
+        let offset = self.offset?;
+        let lost = self.epochs.common_end(leader, offset)..offset;
+        (!lost.is_empty()).then_some(lost)
     }
 
     /// Returns true if every record before `end` was read.
@@ -196,22 +224,40 @@ pub(super) struct Reading<'a> {
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Notes that a leader has returned records under the topic's id.
+    /// Notes that a leader has answered a fetch under the topic's id.
     pub(super) fn confirm(&mut self) {
         self.is_confirmed = true;
+    }
+
+    /// Continues where the records that were read and the leader's log part. The position is the same if no records are
+    /// lost. An end after the lost records moves there too, since all later records are newer than the read.
+    pub(super) fn follow_truncation(&mut self, leader: &EpochEndOffset) {
+        let Some(offset) = self.offset else { return };
+        let end = self.epochs.common_end(leader, offset);
+        if end == offset {
+            // Without an epoch the leader does not compare its log again.
+            return self.forget_epochs();
+        }
+        self.epochs.truncate(leader, end);
+        let least = |of: Option<i64>| of.map(|of| of.min(end));
+        (self.offset, self.end) = (Some(end), least(self.end));
+        (self.placed.offset, self.placed.end) = (least(self.placed.offset), least(self.placed.end));
+        self.sink.go_back_to(end);
+        self.sink.read_to(end);
     }
 
     /// Moves to the start of a recreated topic. If the cursor has read the topic `topic_id` before, continues there
     /// instead. The id that the cursor now leaves then came from a broker that was behind, and no leader knew it.
     fn change_topic(&mut self, topic_id: Uuid) {
         let (placed, offset) = (self.placed, self.offset);
-        let present = FormerTopic { placed, offset, refused_at: self.refused_at, start: self.start };
+        let (refused_at, start, epochs) = (self.refused_at, self.start, std::mem::take(&mut self.epochs));
+        let present = FormerTopic { placed, offset, refused_at, start, epochs };
         let is_known = self.former.iter().position(|former| former.placed.topic_id == topic_id);
         match is_known {
             Some(at) => {
                 let former = self.former.remove(at);
                 (self.placed, self.offset) = (former.placed, former.offset);
-                (self.refused_at, self.start) = (former.refused_at, former.start);
+                (self.refused_at, self.start, self.epochs) = (former.refused_at, former.start, former.epochs);
             }
             None => {
                 self.refused_at = None;
@@ -307,7 +353,9 @@ impl<S: Sink> Cursor<S> {
                     Err(error) => return Err(error),
                 }
             }
-            self.offset = Some(batch.last_offset() + 1);
+            let next = batch.last_offset() + 1;
+            self.offset = Some(next);
+            self.epochs.note(batch.partition_leader_epoch(), batch.base_offset(), next);
             if self.is_done() {
                 break;
             }

@@ -56,6 +56,21 @@ pub enum ConsumeError {
         /// The offset, which is before the first record or past the last one.
         offset: i64,
     },
+    /// The log was truncated before the reader's position, and the settings forbid another start.
+    #[error(
+        "partition {partition} of topic '{topic}' lost offsets {first} to {last} after they were read; start again at \
+         offset {first} to read the records that replace them"
+    )]
+    Truncated {
+        /// The name of the topic.
+        topic: Text,
+        /// The number of the partition.
+        partition: i32,
+        /// The first offset whose record is lost.
+        first: i64,
+        /// The last offset that was read.
+        last: i64,
+    },
     /// The topic was recreated, so the offsets belong to the former topic.
     #[error("topic '{topic}' was deleted and recreated while it was read; start again to read the new topic")]
     Recreated {

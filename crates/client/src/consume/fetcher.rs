@@ -6,6 +6,7 @@
 //! thread waits or reads, until every partition was requested up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
+use super::epochs::FetchPosition;
 use super::error::ConsumeError;
 use super::inbox::{AwaitedSince, Inbox};
 use super::pace::{AheadPace, AnswerTimes, FetchShare, SizePace};
@@ -15,10 +16,10 @@ use super::start::StartOffset;
 use crate::blocking::Connection;
 use crate::error::ClientError;
 use fullbore_wire::apis::fetch::{
-    FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData,
+    EpochEndOffset, FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData,
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -110,8 +111,10 @@ pub(super) struct Fetcher<S> {
     cursors: Vec<Cursor<S>>,
     inbox: Arc<Inbox<S>>,
     returns: Box<dyn Fn(Returned<S>) + Send>,
-    /// The next offset to request for each cursor, which is ahead of what was read.
-    requested: HashMap<PartitionKey, i64>,
+    /// The next position to request for each cursor, which is ahead of what was read.
+    requested: HashMap<PartitionKey, FetchPosition>,
+    /// Partitions for which the leader has not answered yet under the id of their topic.
+    unconfirmed: HashSet<PartitionKey>,
     /// Partitions that are in `ConsumeProgress::waiting` until the leader answers for them, with their names in that
     /// list.
     waited: HashMap<PartitionKey, (Text, i32)>,
@@ -147,6 +150,7 @@ impl<S: Sink> Fetcher<S> {
             inbox,
             returns: Box::new(returns),
             requested: HashMap::new(),
+            unconfirmed: HashSet::new(),
             waited: HashMap::new(),
             settings,
             session: FetchSession::new(false),
@@ -240,7 +244,10 @@ impl<S: Sink> Fetcher<S> {
             if self.progress.waiting.has(&place) {
                 self.waited.insert(key.clone(), place);
             }
-            self.requested.insert(key.clone(), cursor.offset.unwrap_or(0));
+            self.requested.insert(key.clone(), cursor.position());
+            if !key.0.is_zero() {
+                self.unconfirmed.insert(key.clone());
+            }
             self.session.name(key);
             self.cursors.push(cursor);
         }
@@ -283,12 +290,12 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Returns each cursor that still has something to request, with its next offset to request.
-    fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
+    /// Returns each cursor that still has something to request, with its next position to request.
+    fn open(&self) -> impl Iterator<Item = (&Cursor<S>, FetchPosition)> {
         self.cursors.iter().filter_map(|cursor| {
             let requested = self.requested.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
-            let requested = requested.copied().unwrap_or(0);
-            (!cursor.is_done() && !cursor.ends_at(requested)).then_some((cursor, requested))
+            let requested = requested.copied().unwrap_or(FetchPosition::at(0));
+            (!cursor.is_done() && !cursor.ends_at(requested.offset)).then_some((cursor, requested))
         })
     }
 
@@ -309,7 +316,7 @@ impl<S: Sink> Fetcher<S> {
         let (topics, forgotten_topics_data) = match naming.what {
             Named::All => (topics_of(self.open(), partition_bytes, false), Vec::new()),
             Named::Changes { named, forgotten, sizes } => {
-                let is_new = |(cursor, _): &(&Cursor<S>, i64)| named.iter().any(|key| self.is(cursor, key));
+                let is_new = |(cursor, _): &(&Cursor<S>, FetchPosition)| named.iter().any(|key| self.is(cursor, key));
                 let mut topics = match named.is_empty() {
                     true => Vec::new(),
                     false => topics_of(self.open().filter(is_new), partition_bytes, false),
@@ -354,7 +361,7 @@ impl<S: Sink> Fetcher<S> {
             for data in &topic.partitions {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
                 let Some(wanted) = self.requested.get(&key).copied() else { continue };
-                if !self.session.accepts(fetch.number, &key, data, wanted) {
+                if !self.session.accepts(fetch.number, &key, data, wanted.offset) {
                     continue;
                 }
                 if data.error_code.is_err() {
@@ -364,18 +371,28 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
+                if self.unconfirmed.remove(&key)
+                    && let Some(at) = self.position(&key)
+                {
+                    self.cursors[at].confirm();
+                }
+                if data.diverging_epoch.epoch >= 0 && data.diverging_epoch.end_offset >= 0 {
+                    self.truncated(&data.diverging_epoch, &key)?;
+                    continue;
+                }
                 // A response with records proves that the partition can be read, and so does an empty one at the end of
                 // the log. An empty response before the end of the log proves nothing.
-                let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
+                let is_read = !bytes_of(data).is_empty() || (0..=wanted.offset).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
                 }
                 if self.session.is_ahead() && bytes_of(data).is_empty() {
-                    self.requested.insert(key, wanted.max(data.next_offset));
+                    self.requested.insert(key, wanted.or_at(data.next_offset));
                 } else if self.session.is_by_offsets()
                     && let Some(last) = Batches(bytes_of(data)).filter_map(Result::ok).last()
                 {
-                    self.requested.insert(key, wanted.max(last.last_offset() + 1));
+                    let next = wanted.or_after(last.last_offset() + 1, last.partition_leader_epoch());
+                    self.requested.insert(key, next);
                 }
             }
         }
@@ -386,7 +403,7 @@ impl<S: Sink> Fetcher<S> {
     /// were skipped.
     fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
         let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
-        let from = self.requested.get(key).copied().unwrap_or(0);
+        let from = self.requested.get(key).map_or(0, |requested| requested.offset);
         let cursor = &mut self.cursors[at];
         if data.error_code != ErrorCode::KAFKA_STORAGE_ERROR || data.next_offset <= from {
             return false;
@@ -396,26 +413,62 @@ impl<S: Sink> Fetcher<S> {
             "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store no longer has them"
         ));
         cursor.skip_to(data.next_offset);
-        self.requested.insert(key.clone(), data.next_offset);
+        self.requested.insert(key.clone(), FetchPosition::at(data.next_offset));
         self.session.name(key.clone());
         true
+    }
+
+    /// Moves a partition back to where its log was truncated, and requests it from there. Without auto.offset.reset,
+    /// lost records are an error.
+    fn truncated(&mut self, leader: &EpochEndOffset, key: &PartitionKey) -> Result<(), FetcherEnd> {
+        let Some(at) = self.position(key) else { return Ok(()) };
+        let cursor = &mut self.cursors[at];
+        if let Some(lost) = cursor.lost(leader) {
+            let (topic, partition, first, last) = (cursor.topic.clone(), cursor.partition, lost.start, lost.end - 1);
+            if self.settings.reset.is_none() {
+                return Err(FetcherEnd::Failed(ConsumeError::Truncated { topic, partition, first, last }));
+            }
+            self.progress.notice(format!(
+                "partition {partition} of topic '{topic}' lost offsets {first} to {last} after they were read: the read \
+                 continues at offset {first}"
+            ));
+        }
+        cursor.follow_truncation(leader);
+        self.request_again(at, key);
+        Ok(())
+    }
+
+    /// Makes the next fetch name the partition with the position of its cursor.
+    fn request_again(&mut self, at: usize, key: &PartitionKey) {
+        self.requested.insert(key.clone(), self.cursors[at].position());
+        match self.cursors[at].is_done() {
+            true => self.session.forget(key),
+            false => self.session.name(key.clone()),
+        }
     }
 
     fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), FetcherEnd> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
+        let position = self.requested.get(key).copied().unwrap_or(FetchPosition::at(0));
         let why = match code {
+            // Kafka's leader also returns this error if it does not know the epoch. The offset is then tried alone.
+            ErrorCode::OFFSET_OUT_OF_RANGE if position.last_epoch >= 0 && !self.session.is_ahead() => {
+                self.cursors[at].forget_epochs();
+                self.request_again(at, key);
+                return Ok(());
+            }
             // The unread records were deleted, so the partition needs a new start.
             ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() || self.cursors[at].start.is_some() => {
                 Why::Reset
             }
             ErrorCode::OFFSET_OUT_OF_RANGE => {
-                let offset = self.requested.get(key).copied().unwrap_or(0);
+                let offset = position.offset;
                 return Err(FetcherEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
             }
             code => {
-                let at = self.requested.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
-                let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
+                let offset = position.offset;
+                let what = format!("cannot read partition {partition} of topic '{topic}' at offset {offset}");
                 let error = ClientError::refused(what, code);
                 // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures. They may pass, so this error is
                 // retried too.
@@ -432,6 +485,7 @@ impl<S: Sink> Fetcher<S> {
     fn give_back(&mut self, at: usize, key: &PartitionKey, why: Why) {
         self.session.forget(key);
         self.requested.remove(key);
+        self.unconfirmed.remove(key);
         self.waited.remove(key);
         let cursor = self.cursors.remove(at);
         (self.returns)(Returned { cursor, why });
@@ -466,7 +520,7 @@ impl<S: Sink> Fetcher<S> {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
                 let Some(at) = self.position(&key) else { continue };
-                let wanted = self.requested.get(&key).copied().unwrap_or(0);
+                let wanted = self.requested.get(&key).map_or(0, |requested| requested.offset);
                 if self.cursors[at].is_done() || !self.session.accepts(fetch.number, &key, data, wanted) {
                     continue;
                 }
@@ -474,9 +528,6 @@ impl<S: Sink> Fetcher<S> {
                 let aborted = self.settings.read_committed.then_some(aborted);
                 let FetchSettings { check_crcs, skip_bad_batches: skips_bad_batches, .. } = self.settings;
                 let reading = Reading { check_crcs, skips_bad_batches, aborted };
-                if !topic.topic_id.is_zero() {
-                    self.cursors[at].confirm();
-                }
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
                     Ok(skipped) => {
                         skipped.notice().into_iter().for_each(|notice| self.progress.notice(notice));
@@ -507,14 +558,14 @@ impl<S: Sink> Fetcher<S> {
             self.session.forget(&key);
         }
         // The leader's offset may be larger than ours, if compaction has left a gap.
-        self.requested.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
+        self.requested.insert(key, self.cursors[at].position().or_at(next_offset));
     }
 }
 
 /// Turns cursors with their next offsets into the topics of a fetch. With `read_on`, the topics have no offsets,
 /// because the leader knows these from the session.
 fn topics_of<'a, S: 'a>(
-    cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
+    cursors: impl Iterator<Item = (&'a Cursor<S>, FetchPosition)>,
     partition_bytes: u32,
     read_on: bool,
 ) -> Vec<FetchTopic> {
@@ -526,7 +577,8 @@ fn topics_of<'a, S: 'a>(
         }
         topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
             partition: cursor.partition,
-            fetch_offset: requested,
+            fetch_offset: requested.offset,
+            last_fetched_epoch: requested.last_epoch,
             partition_max_bytes: i32::try_from(partition_bytes).unwrap_or(i32::MAX),
             read_on,
             ..Default::default()

@@ -3,10 +3,12 @@
 //! This is not a consumer group, so no offsets are committed. Each leader has one fetcher, which is a thread with a
 //! connection ([`fetcher`]). [`run`] starts the fetchers, passes them partitions by its [`ConsumePlan`], and updates
 //! its [`ConsumeProgress`]. Invariant: each record of a partition reaches the partition's [`Sink`] once, in offset
-//! order, and with a matching checksum.
+//! order, and with a matching checksum. If the log loses records after they were read ([`epochs`]), the order begins
+//! again at the first lost offset.
 
 mod cursor;
 mod deleted;
+mod epochs;
 mod error;
 mod fetcher;
 mod growth;

@@ -6,7 +6,7 @@ use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
-use fullbore_client::consume::{ConsumeError, ConsumePlan, FetchSettings, consume};
+use fullbore_client::consume::{ConsumeError, ConsumePlan, FetchSettings, StartOffset, consume};
 use fullbore_tests::{Batch, wait_until};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::fetch::{
@@ -143,6 +143,48 @@ fn listed_broker_is_behind_a_reader_finds_the_leader_through_another() {
     let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
     let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
     assert_eq!(outcome.progress.records(), 10);
+}
+
+/// The reader has read no record yet, since it starts at the end of the log.
+#[test]
+fn broker_behind_names_a_former_topic_a_reader_at_the_log_end_keeps_its_position() {
+    const FORMER: Uuid = Uuid([9; 16]);
+    let ([listener], ports) = listeners();
+    let (port, fetches, is_behind) = (ports[0], AtomicUsize::new(0), AtomicBool::new(false));
+    serve(listener, move |key, requested| match key {
+        ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| {
+            let mut known = metadata(&ports, 1);
+            known.topics[0].topic_id = if is_behind.swap(false, SeqCst) { FORMER } else { TOPIC_ID };
+            known
+        })),
+        ApiKey::ListOffsets => Some(requested.answer::<ListOffsetsRequest>(|_| {
+            let partition = ListOffsetsPartitionResponse { offset: 70, ..Default::default() };
+            let partitions = vec![partition];
+            let topic = ListOffsetsTopicResponse { name: "t".into(), partitions, ..Default::default() };
+            ListOffsetsResponse { topics: vec![topic], ..Default::default() }
+        })),
+        // The connection breaks after the first answer, which has no records.
+        _ if fetches.fetch_add(1, SeqCst) == 1 => {
+            is_behind.store(true, SeqCst);
+            None
+        }
+        _ => Some(requested.answer::<FetchRequest>(|request| match request.topics.first() {
+            Some(topic) if topic.topic_id == FORMER => {
+                let mut refused = fetched(&(0, None, -1));
+                refused.responses[0].topic_id = FORMER;
+                refused.responses[0].partitions[0].error_code = ErrorCode::UNKNOWN_TOPIC_ID;
+                refused
+            }
+            Some(topic) if topic.partitions[0].fetch_offset < 70 => fetched(&(0, Some(0), 10)),
+            _ if fetches.load(SeqCst) == 1 => fetched(&(70, None, 70)),
+            _ => fetched(&(70, Some(70), 80)),
+        })),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let plan = ConsumePlan { start: StartOffset::Latest, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert_eq!((outcome.progress.records(), outcome.cursors[0].offset), (10, Some(80)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod grown;
 mod leaders;
 mod several;
 mod transactions;
+mod truncated;
 
 use broker::TestBroker;
 use fullbore_client::ClientError;

@@ -461,6 +461,10 @@ fn unreadable(error: &ConsumeError) -> Failure {
              deleted, or lost, before they were copied; skip them with -X auto.offset.reset=earliest or `fullbore groups \
              reset-offsets`"
         )),
+        ConsumeError::Truncated { topic, partition, first, last } => Failure::new(format!(
+            "cannot go on copying: partition {partition} of topic '{topic}' lost offsets {first} to {last} after they \
+             were copied; choose the start with `fullbore groups reset-offsets`"
+        )),
         error => Failure::new(error.to_string()),
     }
 }

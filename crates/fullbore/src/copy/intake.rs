@@ -42,6 +42,8 @@ pub(super) struct Chunk {
     pub(super) next: i64,
     /// The leader epoch of the last record, or -1 if it is unknown.
     pub(super) leader_epoch: i32,
+    /// True if the position goes back, because the log has lost records after they were copied.
+    pub(super) goes_back: bool,
     bytes: Vec<u8>,
     records: Vec<ReadRecord>,
     headers: Vec<(Span, Option<Span>)>,
@@ -241,6 +243,14 @@ impl Sink for IntakeSink {
         (self.chunk.next, self.least) = (0, 0);
     }
 
+    fn go_back_to(&mut self, offset: i64) {
+        // The records that were taken are copied, although the log has lost them. From `offset` on, each is new. The
+        // position is committed at once, because a restarted copier would take the new records for copied ones.
+        (self.chunk.next, self.chunk.goes_back) = (offset, true);
+        let position = self.take();
+        self.intake.push_position(position);
+    }
+
     fn skip_to(&mut self, offset: i64) {
         // The new position is committed even if no record follows. Otherwise a restarted copier would report the same
         // deletion again.
@@ -328,6 +338,19 @@ mod tests {
         assert!(refused.contains("up to offset 4"), "{refused}");
         sink.follow(Uuid::ZERO);
         assert!(feed(&mut sink, &batch(0, &[Some(b"v")])).is_ok());
+    }
+
+    #[test]
+    fn log_lost_copied_records_the_position_goes_back_and_new_records_are_taken() {
+        let intake = Arc::new(Intake::default());
+        let mut sink = IntakeSink::new(intake.clone(), 0, 5);
+        assert!(feed(&mut sink, &batch(5, &[Some(b"v"), Some(b"v"), Some(b"v")])).expect("taken").is_continue());
+        sink.go_back_to(6);
+        sink.read_to(6);
+        assert!(feed(&mut sink, &batch(6, &[Some(b"w")])).expect("new").is_continue());
+        let chunk = || intake.try_take().map(|chunk| (chunk.next, chunk.len(), chunk.goes_back));
+        assert_eq!([chunk(), chunk(), chunk()], [Some((8, 3, false)), Some((6, 0, true)), Some((7, 1, false))]);
+        assert_eq!(chunk(), None);
     }
 
     #[test]

@@ -272,7 +272,8 @@ impl<'a> Writer<'a> {
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
-        if reached.is_some_and(|(next, _)| *next >= chunk.next) || !self.begin().await {
+        let is_reached = !chunk.goes_back && reached.is_some_and(|(next, _)| *next >= chunk.next);
+        if is_reached || !self.begin().await {
             return;
         }
         if let Some(open) = &mut self.open {

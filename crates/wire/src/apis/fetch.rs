@@ -74,7 +74,7 @@ message! {
         current_leader_epoch: i32, 9.., default -1;
         /// The first offset wanted.
         fetch_offset: i64, 0..;
-        /// Epoch of the last record in the follower's log, or -1.
+        /// Epoch of the last record that the follower or the consumer has, or -1.
         last_fetched_epoch: i32, 12.., default -1;
         /// The first offset of the follower's log, or -1.
         log_start_offset: i64, 5.., default -1;
@@ -135,7 +135,7 @@ message! {
         last_stable_offset: i64, 4.., default -1;
         /// The first offset of the log.
         log_start_offset: i64, 5.., default -1;
-        /// Epoch and end offset at which the follower's log diverges from the leader's.
+        /// Epoch and end offset at which the records of the follower or the consumer diverge from the leader's log.
         diverging_epoch: EpochEndOffset, 12.., tag 0;
         /// The leader the client should use from now on.
         current_leader: LeaderIdAndEpoch, 12.., tag 1;

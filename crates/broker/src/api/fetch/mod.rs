@@ -25,7 +25,8 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::partition::read::Isolation;
 use fullbore_log::txn_index::AbortedTransaction;
-use fullbore_wire::apis::fetch::{AbortedTransaction as AbortedInAnswer, FetchRequest, PartitionData};
+use fullbore_rules::replica::epochs::EpochEnd;
+use fullbore_wire::apis::fetch::{AbortedTransaction as AbortedInAnswer, EpochEndOffset, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use rack::CrossRackClient;
 use std::sync::Arc;
@@ -343,21 +344,21 @@ fn read_each(
             bytes += minimum.count_size(count, room_for(fetch, &room));
             continue;
         }
-        let found = found.map_err(ReadError::Role);
+        let found = found.map_err(|code| Unread::Failed(ReadError::Role(code)));
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
-            Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
+            Ok(((Some(read), _), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
                 // Stops here, because the next batch does not fit and those of other partitions would seldom fit
                 // either. The next answer of the session begins with this partition.
                 minimum.left = 0;
                 break;
             }
-            Ok((Some(read), _)) => {
+            Ok(((Some(read), in_epoch), _)) => {
                 minimum.count(read.records.len(), read.is_cut, room_for(fetch, &room));
                 bytes += read.records.len();
-                PartitionOutcome::Read(of_read(fetch, read, reads_ahead))
+                PartitionOutcome::Read(of_read(fetch, read, in_epoch, reads_ahead))
             }
-            Ok((None, partition)) => {
+            Ok(((None, _), partition)) => {
                 is_opening = true;
                 PartitionOutcome::Read(awaited(fetch, &partition, reads_ahead))
             }
@@ -440,35 +441,58 @@ fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     u32::try_from(requested.min(room.left)).unwrap_or(u32::MAX)
 }
 
-/// Reads one partition. Returns `None` while its log is being opened, or while its records are being read from the
-/// object store.
+/// The reason why a partition is not read.
+enum Unread {
+    /// The partition cannot be read.
+    Failed(ReadError),
+    /// The log no longer has the records that the consumer has read. Contains the newest epoch that both may have.
+    Diverging(EpochEnd),
+}
+
+impl From<ReadError> for Unread {
+    fn from(error: ReadError) -> Unread {
+        Unread::Failed(error)
+    }
+}
+
+/// Reads one partition. The records are `None` while its log is being opened, or while they are being read from the
+/// object store. Also returns the leader epoch of a classic partition whose log is open.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
     room: &ReadRoom,
     limits: &FetchLimits,
-) -> Result<Option<Read>, ReadError> {
+) -> Result<(Option<Read>, Option<i32>), Unread> {
     let FetchLimits { isolation, began, .. } = *limits;
+    let (offset, began, mut in_epoch) = (fetch.fetch_offset, began.into_std(), None);
     if partition.is_settled() {
-        partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
+        in_epoch = partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
+        // As in Kafka, the epochs are compared before the offsets, because a truncated log may be too short for the
+        // consumer's offset.
+        if let Some(last_epoch) = fetch.last_fetched_epoch()
+            && let Some(end) = partition.divergence(offset, last_epoch)?
+        {
+            return Err(Unread::Diverging(end));
+        }
     }
     let max_bytes = room_for(fetch, room);
-    let (offset, began) = (fetch.fetch_offset, began.into_std());
     if !room.is_whole {
-        return partition.try_read(isolation, offset, max_bytes, room.is_first, began);
+        return Ok((partition.try_read(isolation, offset, max_bytes, room.is_first, began)?, in_epoch));
     }
     let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
-    match read_whole(max_bytes) {
+    let read = match read_whole(max_bytes) {
         // The next batch is larger than the partition's own limit, but may fit into the rest of the answer.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
             read_whole(u32::try_from(room.left).unwrap_or(u32::MAX))
         }
         read => read,
-    }
+    };
+    Ok((read?, in_epoch))
 }
 
-fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<PartitionData> {
+fn of_read(fetch: &PartitionFetch, read: Read, in_epoch: Option<i32>, reads_ahead: bool) -> Box<PartitionData> {
     Box::new(PartitionData {
+        in_epoch: in_epoch.filter(|_| reads_ahead).unwrap_or(-1),
         partition_index: fetch.index,
         high_watermark: read.high_watermark,
         last_stable_offset: read.last_stable_offset,
@@ -486,15 +510,23 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. If the records at the client's position are lost, a client
+/// Returns the outcome for a partition that is not read. If the records at the client's position are lost, a client
 /// that reads ahead also gets the offset at which it can continue.
-fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
-    let next_offset = match why {
+fn unread(fetch: &PartitionFetch, why: Unread, reads_ahead: bool) -> PartitionOutcome {
+    let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
+    let error = match why {
+        Unread::Diverging(EpochEnd { epoch, end_offset }) => {
+            let diverging_epoch = EpochEndOffset { epoch, end_offset, ..Default::default() };
+            let nothing = answer::nothing(fetch.index);
+            return PartitionOutcome::Read(Box::new(PartitionData { diverging_epoch, from_offset, ..nothing }));
+        }
+        Unread::Failed(error) => error,
+    };
+    let next_offset = match error {
         ReadError::Lost { next, .. } if reads_ahead => next,
         _ => UNKNOWN,
     };
-    let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
-    PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
+    PartitionOutcome::Failed { code: error.code(), from_offset, next_offset }
 }
 
 /// Returns the entry of a partition whose log is still being opened, or whose records are still being read from the
