@@ -156,11 +156,12 @@ impl Broker {
             close(control).await;
             return Err(error.into());
         }
+        let registered = Registered {
+            config,
+        // The note is on the disk before the directory records a newer version of the metadata.
         if follow_image::is_copy_new(&control.image(), seen) {
             unsettled.note_older_index();
         }
-        let registered = Registered {
-            config,
             loggers,
             metrics: Metrics::default(),
             listeners,
