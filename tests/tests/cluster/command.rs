@@ -271,7 +271,8 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
     // No database listens at this address. The error must not contain the password.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
-    let reported = cluster.refused("up", &nowhere);
+    let no_retry = ["--set", "initial.broker.registration.timeout.ms=0"];
+    let reported = cluster.refused("up", &[&nowhere[..], &no_retry].concat());
     assert!(
         reported.starts_with("fullbore: broker 1 ended with status 1; ") && !reported.contains("secret"),
         "{reported}"
