@@ -96,9 +96,12 @@ use fullbore_wire::api::ApiKey;
 /// Maximum time that a produce request waits for memory after its client has disconnected. With acks=0 the batch must
 /// still be written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
+/// Maximum time that a request which only reads waits for room or a slot after its client has disconnected. A response
+/// that is in progress already has the same time.
+const HUNG_UP_READ_MAX: Duration = Duration::from_secs(5);
 
 /// Returns how long the admission of a request may go on once its client has disconnected. `None` if the admission of
-/// this API never takes long.
+/// this API never takes long, or changes something.
 ///
 /// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
 /// [`Completion::Later`], because the client's next request, such as a Heartbeat, must find the member joined.
@@ -107,6 +110,8 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     match key {
         Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => Some(Duration::ZERO),
         Some(ApiKey::Produce) => Some(HUNG_UP_PRODUCE_MAX),
+        Some(ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch) => Some(HUNG_UP_READ_MAX),
+        Some(api) if response_size::is_estimated(api) => Some(HUNG_UP_READ_MAX),
         _ => None,
     }
 }
