@@ -121,20 +121,29 @@ impl Broker {
 
     /// Starts the broker again after a [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
     pub fn restart(&mut self) {
+        self.begin_restart();
+        self.wait_for_start();
+    }
+
+    /// Starts the broker again like [`Broker::restart`], but does not wait until it accepts connections.
+    pub fn begin_restart(&mut self) {
         assert!(self.process.is_none(), "the broker still runs");
         let mut child = serve(self.data_dir(), &self.sets).spawn().expect("the binary starts");
         let stdout = Output::of(child.stdout.take().expect("piped"));
         let stderr = Output::of(child.stderr.take().expect("piped"));
-        let mut running = Running { child, stdout, stderr };
+        self.process = Some(Running { child, stdout, stderr });
+    }
+
+    /// Waits until the broker accepts connections.
+    pub fn wait_for_start(&mut self) {
+        let mut found = None;
         wait_until("the broker tells where it listens", START_STOP_MAX, || {
-            let ended = running.child.try_wait().expect("our child");
-            assert!(ended.is_none(), "the broker ended instead of starting: {}", running.stderr.text());
-            address_in(&running.stdout.text()).is_some_and(|addr| {
-                (self.addr, self.address) = (addr, addr.to_string());
-                true
-            })
+            assert!(!self.has_ended(), "the broker ended instead of starting: {}", self.stderr());
+            found = address_in(&self.stdout());
+            found.is_some()
         });
-        self.process = Some(running);
+        let addr = found.expect("waited for it");
+        (self.addr, self.address) = (addr, addr.to_string());
     }
 
     /// Starts the broker again with the same data and other settings.

@@ -36,6 +36,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::start_retries::{StartRetries, StartStop};
 use fullbore_host::task::{self, Apart};
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::boot::{Boots, previous_shutdown};
@@ -103,7 +104,16 @@ impl Broker {
     /// # Errors
     /// Returns a [`StartError`] if the broker cannot start. By then, everything that was started has been stopped.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
-        Box::pin(Broker::assemble(config, loggers, Control::open))
+        Broker::start_until(config, loggers, StartStop::default())
+    }
+
+    /// Starts a broker like [`Broker::start_with`]. After `stop` is requested, failed calls to the cluster's database
+    /// are no longer retried.
+    ///
+    /// # Errors
+    /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
+    pub fn start_until(config: BrokerConfig, loggers: Loggers, stop: StartStop) -> Starting {
+        Box::pin(Broker::assemble(config, loggers, stop, Control::open))
     }
 
     /// Starts a broker with another control plane than the one in its data directory.
@@ -113,12 +123,13 @@ impl Broker {
         open: impl FnOnce(Arc<BrokerConfig>, RegistrationInfo) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
         let open = |config, _: &DirectoryLock, _, arrival| Ok((open(config, arrival)?, None));
-        Box::pin(Broker::assemble(config, Loggers::default(), open))
+        Box::pin(Broker::assemble(config, Loggers::default(), StartStop::default(), open))
     }
 
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
+        stop: StartStop,
         open: impl FnOnce(Arc<BrokerConfig>, &DirectoryLock, Arc<DiskSpace>, RegistrationInfo) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
@@ -137,16 +148,23 @@ impl Broker {
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let unsettled = Unsettled::open(&config.node.data_dir, ended);
         let endpoints = endpoints(&config, &listeners);
-        let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
+        let limit = Duration::from_millis(config.membership.registration_timeout_ms);
+        let retries = StartRetries::new(limit, stop);
+        let arrival =
+            RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same(), retries: retries.clone() };
         let checked = Arc::clone(&config);
         // Reads the version from the file `cluster` now, before the control plane writes a newer version to it.
         let seen = identity_of(&config.node.data_dir).ok().flatten().and_then(|known| known.seen_number());
         if may_have_older_index(&config.node.data_dir) {
             unsettled.note_older_index();
         }
-        let check = tokio::task::spawn_blocking(move || check_index(&checked));
+        let check = tokio::task::spawn_blocking(move || check_index(&checked, &retries));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
         let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        // The note is on the disk before the directory records a newer version of the metadata.
+        if follow_image::is_copy_new(&control.image(), seen) {
+            unsettled.note_older_index();
+        }
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
@@ -156,9 +174,6 @@ impl Broker {
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
-        }
-        if follow_image::is_copy_new(&control.image(), seen) {
-            unsettled.note_older_index();
         }
         let registered = Registered {
             config,
@@ -499,11 +514,11 @@ fn warn_of_strays(partitions: &Partitions) {
         tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: this broker does not serve these partitions; check whether control.db or the cluster's database was lost or replaced");
     }
 }
-/// Checks that the cluster's database does not contain an older copy of the index of diskless topics. If the directory
-/// has no readable identity, there is nothing to compare. Then it is either new, or the control plane will refuse it.
-fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
+/// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity
+/// there is nothing to compare: either the directory is new, or the control plane will refuse it.
+fn check_index(config: &BrokerConfig, retries: &StartRetries) -> Result<(), OpenDisklessError> {
     match identity_of(&config.node.data_dir) {
-        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id),
+        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id, retries),
         _ => Ok(()),
     }
 }

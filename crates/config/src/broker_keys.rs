@@ -62,6 +62,8 @@ const KEYS: &[Key] = &[
     Key::int("broker.session.timeout.ms", Some("9000"), 1, "Time without a heartbeat after which the cluster considers a broker failed, in milliseconds."),
     Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "Time between two heartbeats of a broker of a cluster, in milliseconds. A broker sends at least eight in broker.session.timeout.ms, whatever is set here.")
         .differs("Kafka's default is 2000; here a heartbeat also polls for changes of the metadata"),
+    Key::int("initial.broker.registration.timeout.ms", Some("60000"), 0, "How long a starting broker of a cluster retries if PostgreSQL cannot be used at the moment, in milliseconds. The broker then ends with the last error. An error that a retry cannot cure, such as a wrong password, ends the start at once.")
+        .differs("at least 0; 0 turns retries off"),
     Key::boolean("fullbore.lost.directory.accept", "false", "True if this broker may start with a new data directory although it had the only complete replica of a partition. The records that no other replica has are then lost.")
         .differs("not a Kafka key: Kafka never starts with a data directory without meta.properties"),
     // TLS. Each of these keys may also be set for a single listener, as listener.name.<name in lower case>.ssl...

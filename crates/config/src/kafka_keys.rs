@@ -155,7 +155,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("controller.quota.window.num", Int, Some("11"), at_least(1), METADATA),
     no_effect("controller.quota.window.size.seconds", Int, Some("1"), at_least(1), METADATA),
     no_effect("controller.socket.timeout.ms", Int, Some("30000"), Any, METADATA),
-    no_effect("initial.broker.registration.timeout.ms", Int, Some("60000"), Any, METADATA),
     no_effect("metadata.log.dir", String, None, Any, METADATA),
     no_effect("metadata.log.max.record.bytes.between.snapshots", Long, Some("20971520"), at_least(1), METADATA),
     no_effect("metadata.log.max.snapshot.interval.ms", Long, Some("3600000"), at_least(0), METADATA),

@@ -23,8 +23,10 @@ pub struct MembershipConfig {
     pub session_timeout_ms: u64,
     /// How long a broker waits between two heartbeats (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
-    /// True if this broker may start with a new data directory, although its lost directory had the only complete
-    /// replica of a partition (`fullbore.lost.directory.accept`).
+    /// How long a start retries calls to the database (`initial.broker.registration.timeout.ms`).
+    pub registration_timeout_ms: u64,
+    /// True if this broker may start with a new data directory although it had the only complete replica of a partition
+    /// (`fullbore.lost.directory.accept`).
     pub accepts_lost_directory: bool,
 }
 
@@ -34,6 +36,7 @@ impl MembershipConfig {
             control_plane: PlaneSettings::read(values)?,
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
+            registration_timeout_ms: values.number("initial.broker.registration.timeout.ms"),
             accepts_lost_directory: values.boolean("fullbore.lost.directory.accept"),
         })
     }

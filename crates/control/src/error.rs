@@ -38,8 +38,9 @@ pub enum OpenError {
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
     #[error("{store}: {source}")]
     Inapplicable { store: StoreName, source: Box<Inapplicable> },
+    /// The cluster's database cannot be used. The start may be retried if `is_transient` is true.
     #[error("{database}: {reason}")]
-    Database { database: String, reason: String },
+    Database { database: String, reason: String, is_transient: bool },
     #[error("{key}: {reason}")]
     Setting { key: &'static str, reason: String },
     #[error("{} cannot be used: {source}; without this file, the directory cannot be distinguished from another \
@@ -70,18 +71,25 @@ impl OpenError {
                     }
                     _ => "",
                 };
-                return Self::Database { database, reason: format!("{error}{remedy}") };
+                let is_transient = error.is_transient();
+                return Self::Database { database, reason: format!("{error}{remedy}"), is_transient };
             }
         };
         match error {
             StoreError::Full => Self::Full { file },
-            StoreError::Failed(reason) | StoreError::Away(reason) => Self::Refused { file, reason },
+            StoreError::Failed(reason) => Self::Refused { file, reason },
+            StoreError::Away(outage) => Self::Refused { file, reason: outage.words },
             StoreError::Damaged(_) | StoreError::WentBack(_) => Self::Unusable { file, reason: error.to_string() },
         }
     }
 
-    /// Returns true if a write failed because the disk is full. Also checks `space`, because SQLite gives no reason
-    /// when it cannot create a file.
+    /// Returns true if the same start may succeed a little later, since the cluster's database was not available.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Database { is_transient: true, .. })
+    }
+
+    /// Returns true if a write failed because the disk is full. Also checks `space`, because SQLite gives no reason if
+    /// it cannot create a file.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

@@ -136,9 +136,9 @@ pub struct PendingJoin {
 
 impl Control {
     /// Opens the metadata store and registers this broker there. A standalone broker uses the file `control.db` in its
-    /// data directory, and creates this file at its first start. A broker of a cluster uses the configured database;
-    /// its caller must call [`Control::join_cluster`] afterwards. On a full disk, the store may use the disk reserve.
-    /// Blocks.
+    /// data directory, and creates the file at its first start. A broker of a cluster uses the configured database, and
+    /// the caller must then call [`Control::join_cluster`]. While the database cannot be used, calls are retried as
+    /// long as `arrival` allows. The store may use the disk reserve if the disk is full. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         directory: &DirectoryLock,
@@ -179,8 +179,10 @@ impl Control {
         ));
         let (sender, receiver) = mpsc::sync_channel(1);
         let path = directory.clone();
+        let retries = arrival.retries.clone();
         let control = Control::start(broker, arrival, move || {
-            let (store, identity, of_directory) = plane::of_cluster(&path, id, of_metadata)?;
+            let open = || plane::of_cluster(&path, id, Arc::clone(&of_metadata));
+            let (store, identity, of_directory) = retries.run(OpenError::is_transient, open)?;
             let _ = sender.send(of_directory);
             Ok((store, identity))
         })?;

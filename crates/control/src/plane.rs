@@ -61,8 +61,10 @@ pub fn of_cluster(
     }
     let database = server.name().to_owned();
     let name = StoreName::Database(database.clone());
-    let refused =
-        |error: UnusableDatabase| OpenError::Database { database: database.clone(), reason: error.to_string() };
+    let refused = |error: UnusableDatabase| {
+        let (database, is_transient) = (database.clone(), error.is_transient());
+        OpenError::Database { database, reason: error.to_string(), is_transient }
+    };
     let (mut store, cluster_id) = Postgres::open(server, random_id()).map_err(refused)?;
     let of_directory = match known {
         Some(known) if known.cluster_id != cluster_id => {

@@ -19,6 +19,7 @@ use super::writer::{Failure, MetadataWriter};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
 use fullbore_host::random_id;
+use fullbore_host::start_retries::StartRetries;
 
 /// Facts about the starting broker that its registration needs.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct RegistrationInfo {
     pub ended: PreviousShutdown,
     /// True if the machine has certainly not booted since the data directory was last used.
     pub is_same_boot: bool,
+    /// The time for retries while the cluster's database cannot be used.
+    pub retries: StartRetries,
 }
 
 /// The results of a registration.
@@ -38,13 +41,15 @@ pub struct Started {
     pub images: watch::Receiver<Arc<Image>>,
 }
 
-/// Opens the store, reads the metadata, and registers the broker.
+/// Opens the store, reads the metadata, and registers the broker. Each call to the database is retried while it cannot
+/// be used; `open` must do so itself.
 pub fn started<S: Store>(
     broker: Arc<BrokerConfig>,
     arrival: RegistrationInfo,
     open: impl FnOnce() -> Result<(S, Identity), OpenError>,
 ) -> Result<(MetadataWriter<S>, Started), OpenError> {
     let rack = broker.node.rack.as_deref().map(Text::from);
+    let retries = arrival.retries;
     let (store, identity) = open()?;
     let [directory, process] = [identity.directory, random_id()].map(|id| u128::from_be_bytes(id.0));
     let marks = identity.used.as_ref().map(|used| used.marks(arrival.is_same_boot)).unwrap_or_default();
@@ -58,19 +63,21 @@ pub fn started<S: Store>(
         match failure {
             Failure::Inapplicable(source) => OpenError::Inapplicable { store, source: Box::new(source) },
             Failure::Store(error) => OpenError::of_store(store, error),
-            Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Failed(reason)),
+            Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Away(reason.into())),
         }
     };
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // Read the whole state before taking the lock, so that other brokers do not wait for the lock during the read.
-    owner.read().map_err(refused)?;
+    // Read the whole state before taking the lock, so that other brokers do not have to wait for it.
+    retries.run(OpenError::is_transient, || owner.read().map_err(refused))?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
         let registered = image.node(id).filter(|node| node.directory == identity.directory).map(|node| node.process);
-        let reported = registered.map(|process| owner.store.noted_by(id, process)).transpose();
-        joining.reported = reported.map_err(|error| refused(error.into()))?.unwrap_or(0);
+        if let Some(process) = registered {
+            let mut reported = || owner.store.noted_by(id, process).map_err(|error| refused(error.into()));
+            joining.reported = retries.run(OpenError::is_transient, &mut reported)?;
+        }
         let former = registered.filter(|process| !is_older_copy(used, &joining, *process));
         let unusable = |source| OpenError::DirectoryIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
@@ -84,7 +91,9 @@ pub fn started<S: Store>(
         endpoints,
     });
     loop {
-        let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
+        // If the outcome of a commit is unknown, the next attempt finds this process registered, or registers it.
+        let mut attempt = || owner.transact(|draft| draft.change(&register)).map_err(refused);
+        let refusal = match retries.run(OpenError::is_transient, &mut attempt)? {
             Some(Err(refusal)) => refusal,
             // The broker's former process still leads partitions that this command must hand over to other brokers. Its
             // next piece is a new transaction, so other brokers can lock the store in between.
@@ -93,7 +102,8 @@ pub fn started<S: Store>(
         };
         let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
         let image = Arc::clone(&images.borrow());
-        if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
+        let mut fence = || takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused);
+        if !is_taken || !retries.run(OpenError::is_transient, &mut fence)? {
             return Err(OpenError::NotRegistered(refusal.message.into_owned()));
         }
     }

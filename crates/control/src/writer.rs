@@ -302,7 +302,7 @@ impl<S: Store> MetadataWriter<S> {
         caught_up.map_err(|error| Failure::Unknown(format!("{reason}; {error}")))?;
         match is_committed {
             true => Ok(()),
-            false if self.store.wait_max().is_some() => Err(StoreError::Away(reason.to_owned()).into()),
+            false if self.store.wait_max().is_some() => Err(StoreError::Away(reason.into()).into()),
             false => Err(StoreError::Failed(reason.to_owned()).into()),
         }
     }

@@ -20,9 +20,46 @@ pub enum StoreError {
     Failed(String),
     /// The database cannot be reached or used at the moment.
     #[error("{0}")]
-    Away(String),
+    Away(Outage),
     #[error("the database does not know version {0}: it was set back to an older state, or it is another database")]
     WentBack(u64),
+}
+
+impl StoreError {
+    /// Returns true if the same call may succeed a little later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Away(outage) if outage.is_transient)
+    }
+}
+
+/// The reason why a database cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{words}")]
+pub struct Outage {
+    pub words: String,
+    /// True if the same call may succeed a little later. False if a person must first correct the cause.
+    pub is_transient: bool,
+}
+
+impl Outage {
+    /// Creates an outage that lasts until a person corrects its cause.
+    pub fn lasting(words: impl Into<String>) -> Self {
+        Self { words: words.into(), is_transient: false }
+    }
+}
+
+impl From<String> for Outage {
+    /// Creates an outage that may end by itself.
+    fn from(words: String) -> Self {
+        Self { words, is_transient: true }
+    }
+}
+
+impl From<&str> for Outage {
+    /// Creates an outage that may end by itself.
+    fn from(words: &str) -> Self {
+        words.to_owned().into()
+    }
 }
 
 /// The reason why a commit did not succeed.
@@ -40,7 +77,7 @@ impl From<CommitError> for StoreError {
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::Refused(error) => error,
-            CommitError::Unknown(why) => Self::Away(why),
+            CommitError::Unknown(why) => Self::Away(why.into()),
         }
     }
 }

@@ -58,8 +58,10 @@ pub use partition::{DisklessPartition, Unblocked};
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
+use fullbore_db::StoreError;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::start_retries::StartRetries;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::left_out::LeftOut;
 use housekeeping::{DisklessTopics, RetentionTerms};
@@ -153,17 +155,22 @@ fn open_index(
     }
 }
 
-/// Checks with [`postgres::lacks`] that the cluster's database does not have an older copy of the index.
+/// Checks with [`postgres::lacks`] that the index in the database of the cluster `cluster_id` is not an older copy.
+/// Retries while the database cannot be used. If an error is lasting, nothing is checked, since the control plane then
+/// refuses the start.
 ///
 /// # Errors
-/// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted.
-pub fn check_index(config: &BrokerConfig, cluster_id: Uuid) -> Result<(), OpenDisklessError> {
+/// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted, and
+/// [`OpenDisklessError::Index`] if the database cannot be used before the time for retries is over.
+pub fn check_index(config: &BrokerConfig, cluster_id: Uuid, retries: &StartRetries) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    match postgres::lacks(plane, config.node.id, &config.node.data_dir, cluster_id) {
-        Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
-        None => Ok(()),
+    let lacks = || postgres::lacks(plane, config.node.id, &config.node.data_dir, cluster_id);
+    match retries.run(StoreError::is_transient, lacks) {
+        Ok(Some(lacks)) => Err(OpenDisklessError::OlderIndex(lacks)),
+        Err(error) if error.is_transient() => Err(of_index(error)),
+        Ok(None) | Err(_) => Ok(()),
     }
 }
 

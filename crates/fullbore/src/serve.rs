@@ -12,6 +12,8 @@ use fullbore_broker::Broker;
 use fullbore_broker::loggers::{LogLevels, Loggers};
 use fullbore_config::{BrokerConfig, Listener, Mistakes, Properties, Warning};
 use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
+use fullbore_host::start_retries::StartStop;
+use fullbore_host::task;
 use fullbore_wire::host_port;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -161,7 +163,17 @@ async fn serve_until_signal(
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let flags = security_flags(config.network.listeners.first());
-    let broker = Broker::start_with(config, loggers).await?;
+    let stop = StartStop::default();
+    let stopping = task::spawn(stop_start(StopSignals::new()?, stop.clone()));
+    let started = Broker::start_until(config, loggers, stop.clone()).await;
+    stopping.abort();
+    let broker = match started {
+        Err(error) if stop.is_requested() => {
+            tracing::info!(%error, "stopped by a signal before the start was complete");
+            return Ok(());
+        }
+        started => started?,
+    };
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
     // If standard output is closed, as in a daemon, the greeting is logged.
     match as_json || is_stdout_closed() {
@@ -181,7 +193,14 @@ async fn serve_until_signal(
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
-/// Logs the same facts that [`greet`] prints.
+/// Stops a start at a signal. The stream of signals must be separate, so that a broker that has started gets the signal
+/// as well.
+async fn stop_start(mut signals: StopSignals, stop: StartStop) {
+    signals.next().await;
+    stop.request();
+}
+
+/// Logs what [`greet`] prints.
 fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();

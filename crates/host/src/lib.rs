@@ -1,8 +1,9 @@
-//! The machine that a broker runs on: files, disk space, tasks and threads, memory, counters, a clock, and
-//! limits for log lines.
+//! The machine that a broker runs on: files, disk space, tasks and threads, memory, counters, a clock, pauses
+//! and retries, and limits for log lines.
 //!
 //! This crate knows nothing about topics, requests or settings.
 
+pub mod backoff;
 pub mod clock;
 pub mod disk_space;
 pub mod fault_point;
@@ -13,6 +14,7 @@ pub mod memory;
 pub mod metrics;
 mod random;
 pub mod sockets;
+pub mod start_retries;
 pub mod task;
 pub mod unread_responses;
 pub mod wide_work;

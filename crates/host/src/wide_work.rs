@@ -15,11 +15,12 @@ use crate::memory;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Maximum memory of all concurrent polls together, in bytes. A poll that needs more gets the whole budget.
 const BYTES_MAX: usize = 256 << 20;
@@ -41,8 +42,8 @@ pub struct WideWork {
     bytes: Semaphore,
     /// The slot for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// The slots for long listings, one for each kind of listing.
-    listings: [Semaphore; 2],
+    /// The slots for long listings. Of each kind, only one may run at a time.
+    listings: [Arc<Semaphore>; 2],
     taken: Mutex<TakenMemory>,
     /// Returns freed memory to the system. Tests can replace it.
     give_back: fn(),
@@ -87,7 +88,7 @@ impl Default for WideWork {
             slots: LongWork::with_slots(processors.max(SLOTS_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
             commands: Semaphore::new(1),
-            listings: [Semaphore::new(1), Semaphore::new(1)],
+            listings: [(); 2].map(|()| Arc::new(Semaphore::new(1))),
             taken: Mutex::default(),
             give_back: memory::give_back,
             #[cfg(any(test, feature = "test-util"))]
@@ -121,9 +122,9 @@ impl WideWork {
     }
 
     /// Waits for the slot for long listings of this kind. Another thread makes the list, which takes memory until it
-    /// is encoded.
-    pub async fn listing_turn(&self, listing: Listing) -> SemaphorePermit<'_> {
-        self.listings[listing as usize].acquire().await.expect("never closed")
+    /// is encoded. That thread should own the slot while it works, since the request may be given up.
+    pub async fn listing_turn(&self, listing: Listing) -> OwnedSemaphorePermit {
+        Arc::clone(&self.listings[listing as usize]).acquire_owned().await.expect("never closed")
     }
 
     /// Runs a future. Before each poll, waits for `bytes` of memory and for a slot.
@@ -176,7 +177,6 @@ async fn woken() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 

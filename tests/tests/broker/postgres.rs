@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 const HANGS: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "s3cr3t-w0rd";
+const NO_RETRY: &str = "initial.broker.registration.timeout.ms=0";
+/// The line of a start that waits for the database.
+const RETRIES: &str = "cannot use the cluster's database yet";
 
 fn create(client: &mut Client, name: &str) -> (ErrorCode, String) {
     let topic =
@@ -76,11 +79,31 @@ fn broker_without_its_database_serves_records_and_changes_wait() {
     broker.stop();
 
     server.stop();
-    let refused = serve_refused(broker.data_dir(), &sets);
+    let refused = serve_refused(broker.data_dir(), &[&sets[..], &[NO_RETRY]].concat());
     let lines: Vec<&str> = refused.stderr.lines().collect();
     assert!(!refused.status.success() && !refused.stderr.contains(PASSWORD), "{}", refused.stderr);
     let line = lines.last().expect("a line");
     assert!(line.contains(&format!("postgres://{}/{database}: ", server.address())), "{}", refused.stderr);
+}
+
+#[test]
+fn start_during_a_database_outage_waits_for_the_database_or_a_signal() {
+    let server = PostgresServer::start();
+    let plane = format!("control.plane={}", server.url(&server.database()));
+    let mut broker = Broker::start(&[&plane, "initial.broker.registration.timeout.ms=600000"]);
+    assert_eq!(create(&mut broker.client(), "t").0, ErrorCode::NONE);
+    broker.stop();
+
+    server.stop();
+    broker.begin_restart();
+    broker.wait_for_stderr(RETRIES);
+    broker.stop();
+
+    broker.begin_restart();
+    broker.wait_for_stderr(RETRIES);
+    server.start_again();
+    broker.wait_for_start();
+    assert_eq!(create(&mut broker.client(), "t").0, ErrorCode::TOPIC_ALREADY_EXISTS);
 }
 
 #[test]
@@ -97,10 +120,10 @@ fn start_without_its_database_names_address_user_and_remedy() {
     let no_file =
         "as user ann: control.plane.password.file=/no/such: No such file or directory (os error 2); the user that runs";
     let cases = [
-        ("ann:s3cr3t-w0rd@%2Fno%2Fsuch:5433/x".to_owned(), "", "/no/such:5433/x", socket),
+        ("ann:s3cr3t-w0rd@%2Fno%2Fsuch:5433/x".to_owned(), NO_RETRY, "/no/such:5433/x", socket),
         (
             "ann:s3cr3t-w0rd@127.0.0.1:1/x".to_owned(),
-            "",
+            NO_RETRY,
             "127.0.0.1:1/x",
             "start PostgreSQL there, or correct host and port",
         ),
@@ -122,5 +145,6 @@ fn start_without_its_database_names_address_user_and_remedy() {
         let line = refused.stderr.lines().last().expect("it says why");
         let is_reported = line.starts_with(&format!("fullbore: postgres://{named}: as user ")) && line.contains(why);
         assert!(!refused.status.success() && is_reported && !refused.stderr.contains("w0rd"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains(RETRIES), "a retry would not help: {}", refused.stderr);
     }
 }

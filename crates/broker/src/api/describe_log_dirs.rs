@@ -31,12 +31,13 @@ pub async fn handle(
     // Only one large request runs at a time. Disks may hang, and a description of many partitions takes much memory
     // until it is encoded.
     let is_large = request.topics.is_none() && metadata.control.image().partition_count() > ENTRIES_SHORT_MAX;
-    let _turn = if is_large { Some(wide.listing_turn(Listing::LogDirs).await) } else { None };
+    let turn = if is_large { Some(wide.listing_turn(Listing::LogDirs).await) } else { None };
     let (metadata, hosted) = (Arc::clone(metadata), Arc::clone(hosted));
     // This runs on a blocking thread, because it reads the directory of each partition whose log is not open.
     let listener = call.listener;
-    let describing = tokio::task::spawn_blocking(move || describe(&metadata, &hosted, listener, request.topics));
-    let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let describe = move || (describe(&metadata, &hosted, listener, request.topics), turn);
+    let describing = tokio::task::spawn_blocking(describe);
+    let (results, _turn) = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results, ..Default::default() })
 }
 

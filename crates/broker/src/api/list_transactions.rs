@@ -24,18 +24,21 @@ pub async fn handle(
     let transactions = Arc::clone(&services.transactions);
     // Only one large request runs at a time, because a list of many ids takes much memory until it is encoded.
     let is_large = transactions.ids_size().0 > ENTRIES_SHORT_MAX;
-    let _turn = if is_large { Some(wide.listing_turn(Listing::Transactions).await) } else { None };
+    let turn = if is_large { Some(wide.listing_turn(Listing::Transactions).await) } else { None };
     let listed = move || {
-        listed(&transactions, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
+        let listed = listed(&transactions, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
             error_code,
             unknown_state_filters: unknown(&request),
             ..Default::default()
-        })
+        });
+        (listed, turn)
     };
-    // Matching may take long: there may be a million ids, and the client chooses the pattern. So it runs on a blocking
-    // thread.
-    let failed = |_| ListTransactionsResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() };
-    let response = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
+    // Runs on a blocking thread, because there may be a million ids and the client chooses the pattern.
+    let failed = |_| {
+        let error_code = ErrorCode::UNKNOWN_SERVER_ERROR;
+        (ListTransactionsResponse { error_code, ..Default::default() }, None)
+    };
+    let (response, _turn) = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
     reply.frame::<ListTransactionsRequest>(&response)
 }
 

@@ -97,9 +97,12 @@ use fullbore_wire::api::ApiKey;
 /// cancelled at once, because a client may close its connection right after a batch with acks=0, which must still be
 /// written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
+/// Maximum time that a request which only reads waits for room or a slot after its client has disconnected. A response
+/// that is in progress already has the same time.
+const HUNG_UP_READ_MAX: Duration = Duration::from_secs(5);
 
-/// Returns how long the admission of a request may continue after its client has disconnected. `None` means that there
-/// is no limit, because the admission of this API never takes long.
+/// Returns how long the admission of a request may go on once its client has disconnected. `None` if the admission of
+/// this API never takes long, or changes something.
 ///
 /// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
 /// [`Completion::Later`], because the client must be a member of the group when its next request, such as a Heartbeat,
@@ -109,6 +112,8 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     match key {
         Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => Some(Duration::ZERO),
         Some(ApiKey::Produce) => Some(HUNG_UP_PRODUCE_MAX),
+        Some(ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch) => Some(HUNG_UP_READ_MAX),
+        Some(api) if response_size::is_estimated(api) => Some(HUNG_UP_READ_MAX),
         _ => None,
     }
 }

@@ -27,7 +27,7 @@ use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicPr
 use fullbore_wire::batch::Stamp;
 use fullbore_wire::{ErrorCode, Part, Text};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -476,6 +476,25 @@ async fn slow_clients_that_read_steadily_all_get_their_responses() {
     for client in clients {
         client.await.expect("no panic").expect("the whole response");
     }
+}
+
+/// All room is reserved for a response that is never made. A request must not wait for it for a minute if its client is
+/// gone, because later requests wait behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_closes_while_its_request_waits_for_room_and_the_request_is_given_up() {
+    const ROOM: usize = 4 << 20;
+    let opened = opened().await;
+    let request = request_for_many_settings(&opened).await;
+    let unread = &opened.broker.node().unread;
+    unread.limit(ROOM);
+    let held = unread.room();
+    held.reserve(ROOM).await.expect("nothing else has room");
+    let mut client = sent(&opened, &request, 4);
+    client.shutdown(Shutdown::Write).expect("connected");
+    client.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
+    assert_eq!(client.read(&mut [0]).expect("the broker closes the connection"), 0);
+    assert_eq!(unread.no_room_line.due(), Some(0), "the request has waited for all of its time");
+    drop(held);
 }
 
 /// Making the response takes many times its encoded size, but only the encoded size counts.

@@ -10,7 +10,6 @@
 //! Invariant: safety does not depend on this module. A broker that is considered failed by mistake loses no records. It
 //! only loses its leaderships for a while.
 
-mod backoff;
 pub mod balance;
 mod comeback;
 mod disk;
@@ -28,12 +27,12 @@ use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
-use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
 use fullbore_control::{BrokerChange, Control, HeartbeatAnswer, Image, PeerHeartbeat, RegisteredBroker, Urgent};
 use fullbore_diskless::StoreHealth;
+use fullbore_host::backoff::Backoff;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use store::LostStoreWatch;
 use unsettled::UnsettledWatch;

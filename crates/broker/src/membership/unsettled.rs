@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::Brokers;
 use fullbore_wire::Uuid;
 
-use super::backoff::Backoff;
 use fullbore_control::{Control, Image, Urgent, first_unsettled};
+use fullbore_host::backoff::Backoff;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 

@@ -6,15 +6,16 @@
 //! without a record are searched for in all partitions and aborted there ([`super::unknown`]). They are also searched
 //! for after an older copy of the index of diskless topics was accepted.
 //!
-//! The file [`FILE`] marks the data directory until all transactions are resolved. The file is on the disk before the
-//! data directory records the present boot. If the broker is killed between these two writes, the next start notices
-//! the power loss again. The effects of a power loss on a log are in `fullbore_log`.
+//! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
+//! directory records this boot, so a kill between these two writes loses nothing. The file [`SEARCH_FILE`] does the
+//! same for a search after an older copy was accepted. The effects of a power loss on a log are in `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;
 use crate::coordinator::Shard;
 use fullbore_diskless::has_index;
 use fullbore_host::files::CHANGES;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::files;
 use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_rules::transaction::Transaction;
@@ -30,7 +31,9 @@ use tokio::time::sleep;
 
 /// The name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// The pause after the first attempt that did not resolve all transactions. Each further attempt doubles it.
+/// The name of the file that exists until a search for transactions without an id is finished. It fences no ids.
+const SEARCH_FILE: &str = "transactions-unsearched";
+/// The pause after the first attempt that did not resolve all transactions. It doubles with each further attempt.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -39,7 +42,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// How many times it was noted that state may be lost, and how many of these losses were resolved. The counts
+    search_file: PathBuf,
+    /// Two counts: how many times a possible loss of state was noted, and how many of these losses were resolved. They
     /// differ while there may be unresolved transactions. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when a possible loss of state is noted.
@@ -50,20 +54,23 @@ pub struct Unsettled {
     pub(super) has_found: AtomicBool,
     /// True if transactions without an id must be searched for, even if no loss of state was noted.
     must_search: AtomicBool,
+    /// Limits how often the log reports that transactions are not resolved yet.
+    late: LogRateLimit,
 }
 
 impl Unsettled {
     /// Opens the note of a data directory. If a power loss may have truncated the logs, notes that transactions may
     /// have lost their state.
     pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
-        let file = data_dir.join(FILE);
+        let (file, search_file) = (data_dir.join(FILE), data_dir.join(SEARCH_FILE));
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
-        let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
-        let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // After a power loss, the directories of `__transaction_state` may be missing, so any partition may have
-        // transactions without a state. Diskless partitions have no directories. If there is an index of them, it
-        // counts as well.
+        let (changed, must_search) = (Notify::new(), AtomicBool::new(search_file.exists()));
+        let late = LogRateLimit::default();
+        let unsettled = Unsettled { file, search_file, sets, changed, is_unclean, has_found, must_search, late };
+        // After a power loss, any partition may have transactions without a state, since the directories of
+        // `__transaction_state` may be lost. Diskless partitions have no directories, so their index is checked as
+        // well.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -86,11 +93,7 @@ impl Unsettled {
     /// Notes in memory and on the disk that transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
-        let directory = self.file.parent().unwrap_or(Path::new("."));
-        let noted = files::replace(&self.file, b"").and_then(|()| files::sync_dir(directory));
-        if let Err(error) = noted {
-            tracing::error!(%error, "cannot write {}: transactions may have lost their state, and if the broker is killed before it has ended them, some may stay open; check the disk", self.file.display());
-        }
+        write_marker(&self.file);
         sets.0 += 1;
         drop(sets);
         self.changed.notify_one();
@@ -109,14 +112,23 @@ impl Unsettled {
     }
 
     /// Requests a search for transactions without an id, because the index of diskless topics may be an older copy. A
-    /// transaction that is open in the copy may have ended later, so no id knows of it any more. Must be called before
-    /// the coordinator starts.
+    /// transaction that was open there at the time of the copy may have ended since, so that no id knows of it any
+    /// more. Later starts resume the search until it is finished. Must be called before the coordinator starts.
     pub fn note_older_index(&self) {
+        write_marker(&self.search_file);
         self.must_search.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the first `seen` possible losses of state are resolved. Removes the file if no further loss was
-    /// noted.
+    /// Notes that the search for transactions without an id is finished.
+    ///
+    /// # Errors
+    /// Returns the error of the file system. The file stays in this case.
+    fn end_search(&self) -> io::Result<()> {
+        self.must_search.store(false, Ordering::Relaxed);
+        remove_marker(&self.search_file)
+    }
+
+    /// Notes that the first `seen` possible losses of state are resolved. If none was noted since, removes the file.
     ///
     /// # Errors
     /// Returns an error of the file system if the file cannot be removed.
@@ -126,10 +138,24 @@ impl Unsettled {
         if sets.0 != seen {
             return Ok(());
         }
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_marker(&self.file)
+    }
+}
+
+/// Creates a marker file that is on the disk when this returns.
+fn write_marker(file: &Path) {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let noted = files::replace(file, b"").and_then(|()| files::sync_dir(directory));
+    if let Err(error) = noted {
+        tracing::error!(%error, "cannot write {}: transactions may have lost their state, and if the broker is killed before it has ended them, some may stay open; check the disk", file.display());
+    }
+}
+
+/// Removes a marker file if it exists.
+fn remove_marker(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -149,12 +175,20 @@ impl Transactions {
             }
             let mut pause = PAUSE_FIRST;
             while !self.resolve_once().await {
+                if pause == PAUSE_MAX
+                    && let Some(left_out) = self.unsettled.late.due()
+                {
+                    tracing::warn!(
+                        left_out,
+                        "cannot search all partitions for transactions whose state is lost: such transactions stay open until a retry succeeds; start brokers that do not run, and check partitions without a leader"
+                    );
+                }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
             self.peers.end_searches().await;
-            self.unsettled.must_search.store(false, Ordering::Relaxed);
-            match seen.map_or(Ok(()), |seen| self.unsettled.clear(seen)) {
+            let ended = self.unsettled.end_search();
+            match ended.and(seen.map_or(Ok(()), |seen| self.unsettled.clear(seen))) {
                 Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {
                     tracing::info!(
                         target: CHANGES,
@@ -164,7 +198,7 @@ impl Transactions {
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot remove {FILE}: the next start fences transactional ids again")
+                    tracing::warn!(%error, "cannot remove {FILE} or {SEARCH_FILE}: the next start searches for lost transactions again")
                 }
             }
         }
@@ -195,6 +229,20 @@ impl Transactions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A broker may stop before the search is finished, and start again at any later time.
+    #[test]
+    fn search_after_an_older_index_is_resumed_by_later_starts_until_it_is_finished() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let open = || Unsettled::open(directory.path(), PreviousShutdown::Clean);
+        let searches = |unsettled: &Unsettled| unsettled.must_search.load(Ordering::Relaxed);
+        assert!(!searches(&open()));
+        open().note_older_index();
+        let unsettled = open();
+        assert!(searches(&unsettled) && !unsettled.is_set(), "it fences no ids");
+        unsettled.end_search().expect("removed");
+        assert!(!searches(&unsettled) && !searches(&open()));
+    }
 
     #[test]
     fn marker_of_possible_loss_stays_until_all_is_settled() {

@@ -59,13 +59,14 @@ pub struct AcceptedCopy {
 /// Returns [`UnusableDatabase`] if a broker is running, or if the database cannot be used. In both cases the database
 /// is unchanged.
 pub fn accept_copy(settings: &PlaneSettings) -> Result<AcceptedCopy, UnusableDatabase> {
-    let server = Server::new(settings, "fullbore admin accept-copy").map_err(|bad| UnusableDatabase::Away(bad.0))?;
+    let server =
+        Server::new(settings, "fullbore admin accept-copy").map_err(|bad| UnusableDatabase::Away(bad.0.into()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| UnusableDatabase::Away(error.to_string()))?.block_on(accept(&Arc::new(server)))
+    runtime.map_err(|error| UnusableDatabase::Away(error.to_string().into()))?.block_on(accept(&Arc::new(server)))
 }
 
 async fn accept(server: &Server) -> Result<AcceptedCopy, UnusableDatabase> {
-    let away = |error: QueryError| UnusableDatabase::Away(error.words);
+    let away = |error: QueryError| UnusableDatabase::Away(error.outage());
     let session = PostgresSession::open(server, "", watch::channel(0).0).await.map_err(away)?;
     match schema::read(&session, server.call_max).await? {
         Found::Version(_) => {}

@@ -36,7 +36,7 @@ use fullbore_config::PlaneSettings;
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::postgres::schema::{self, SCHEMA_VERSION, SchemaError, check_schema};
 use fullbore_db::postgres::{DatabaseConnection, PostgresSession, QueryError, Server, literal, words_at_start};
-use fullbore_db::{CommitError, StoreError};
+use fullbore_db::{CommitError, Outage, StoreError};
 use read::Since;
 
 pub use accept::{AcceptedCopy, accept_copy};
@@ -68,7 +68,7 @@ pub struct PostgresTransaction<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableDatabase {
     #[error("{0}")]
-    Away(String),
+    Away(Outage),
     #[error("the database has a schema named fullbore that another program created; use another database")]
     Foreign,
     #[error("the database is empty, so there is nothing to upgrade; the first start of a broker fills it")]
@@ -95,10 +95,21 @@ pub enum UnusableDatabase {
     Store(#[from] StoreError),
 }
 
+impl UnusableDatabase {
+    /// Returns true if the same call may succeed a little later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Away(outage) => outage.is_transient,
+            Self::Store(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+}
+
 impl From<SchemaError> for UnusableDatabase {
     fn from(error: SchemaError) -> Self {
         match error {
-            SchemaError::Ask(error) => Self::Away(error.words),
+            SchemaError::Ask(error) => Self::Away(error.outage()),
             SchemaError::Read(error) => Self::Store(error),
             SchemaError::Foreign => Self::Foreign,
             SchemaError::Empty => Self::Empty,
@@ -113,13 +124,16 @@ impl Postgres {
     /// Connects to the database and returns the cluster's id. If the database is empty, creates the schema with the id
     /// `new_cluster_id`. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
-        let refused = |error: &QueryError| UnusableDatabase::Away(words_at_start(&server, error));
+        let refused = |error: QueryError| {
+            let words = words_at_start(&server, &error);
+            UnusableDatabase::Away(Outage { words, is_transient: error.is_transient })
+        };
         let connection = DatabaseConnection::new(Arc::clone(&server));
-        let mut connection = connection.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
-        connection.connect().map_err(|error| refused(&error))?;
+        let mut connection = connection.map_err(|error| UnusableDatabase::Away(Outage::lasting(error.to_string())))?;
+        connection.connect().map_err(refused)?;
         let ensured = connection.with_session(|session, call_max| schema::ensure(session, call_max, new_cluster_id));
         let cluster_id = ensured.expect("it is connected").map_err(|error| match error {
-            SchemaError::Ask(error) => refused(&error),
+            SchemaError::Ask(error) => refused(error),
             other => other.into(),
         })?;
         Ok((Self { connection }, cluster_id))
@@ -200,7 +214,7 @@ impl Postgres {
 /// # Errors
 /// Returns [`UnusableDatabase`] if the database cannot be upgraded. In that case the database is unchanged.
 pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
-    let away = |reason: String| UnusableDatabase::Away(reason);
+    let away = |reason: String| UnusableDatabase::Away(reason.into());
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| away(error.to_string()))?.block_on(async {

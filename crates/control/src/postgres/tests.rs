@@ -72,6 +72,31 @@ fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
     assert_eq!(server.name(), format!("postgres://{address}/{name}"));
 }
 
+/// A start retries transient errors only.
+#[test]
+fn only_an_outage_of_the_database_is_transient() {
+    let database = with_roles();
+    let (address, name) = (database.server().address(), database.name());
+    let is_transient = |url: &str| {
+        let server = Server::new(&settings(url), "fullbore test").expect("a URL");
+        Postgres::open(Arc::new(server), random_id()).err().expect("refused").is_transient()
+    };
+    for outage in ["postgres://postgres@127.0.0.1:1/x", "postgres://postgres@%2Fno%2Fsuch/x"] {
+        assert!(is_transient(outage), "{outage}");
+    }
+    let other = tempfile::NamedTempFile::new().expect("tempfile");
+    std::fs::write(other.path(), Authority::new("another").pem()).expect("written");
+    let of_other = format!("sslmode=verify-full&sslrootcert={}", other.path().display());
+    for mistake in [
+        format!("postgres://secretive:wrong@{address}/{name}"),
+        format!("postgres://secretive@{address}/{name}"),
+        format!("postgres://postgres@{address}/no_such_database"),
+        format!("postgres://encrypted:{PASSWORD}@{address}/{name}?{of_other}"),
+    ] {
+        assert!(!is_transient(&mistake), "{mistake}");
+    }
+}
+
 #[test]
 fn connection_is_encrypted_by_the_parameters_of_its_url() {
     let database = with_roles();

@@ -6,6 +6,7 @@ mod memory;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_wire::{Text, Uuid};
@@ -22,14 +23,16 @@ use super::store::{Store, Transaction};
 use super::writer::MetadataWriter;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::random_id;
+use fullbore_host::start_retries::{StartRetries, StartStop};
 
 pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
     /// Creates the registration of a broker without addresses. The broker's previous process was killed, but the logs
-    /// lost no records.
+    /// lost nothing. The start does not retry.
     pub fn nowhere() -> Self {
-        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
+        let retries = StartRetries::new(Duration::ZERO, StartStop::default());
+        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true, retries }
     }
 }
 

@@ -7,6 +7,7 @@ use fullbore_tests::{Proxy, wait_until};
 use super::postgres::store_of;
 use super::*;
 use crate::identity::{ClusterDirectory, FILE};
+use fullbore_host::start_retries::{StartRetries, StartStop};
 use fullbore_tests::postgres::Database;
 
 const HANGS: Duration = Duration::from_secs(120);
@@ -154,6 +155,33 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     let opened = of_cluster(directories[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
     assert!(directories[1].path().join(FILE).exists());
+}
+
+/// Another broker holds the metadata lock for longer than a call may take. The start must wait for a later attempt.
+#[tokio::test]
+async fn start_after_a_lock_timeout_registers_once_the_lock_is_free() {
+    let database = Database::create();
+    drop(cluster(&database, 1));
+    let mut holder = database.server().session(database.name());
+    holder.query("BEGIN; SELECT version FROM fullbore.cluster FOR UPDATE");
+    let url = database.url();
+    let starting = std::thread::spawn(move || {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let lock = DirectoryLock::take(directory.path()).expect("a new directory");
+        let space = Arc::new(DiskSpace::open(lock.directory(), 0));
+        let text = format!("node.id=7\ncontrol.plane={url}\ncontrol.plane.timeout.ms=1000");
+        let retries = StartRetries::new(HANGS, StartStop::default());
+        let arrival = RegistrationInfo { retries, ..RegistrationInfo::nowhere() };
+        let opened = Control::open(broker(&text), &lock, space, arrival);
+        opened.map(|(control, _)| control.broker_epoch()).map_err(|error| error.to_string())
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'fullbore 7' AND wait_event_type = 'Lock'";
+    wait_until("the start waits for the lock", HANGS, || database.run(waiting) == "1");
+    wait_until("its call times out", HANGS, || database.run(waiting) == "0");
+    holder.query("ROLLBACK");
+    let epoch = starting.join().expect("no panic").expect("registered");
+    assert!(epoch > 1, "{epoch}");
 }
 
 #[tokio::test]

@@ -7,7 +7,25 @@ use std::io;
 
 use tokio_postgres::error::{Severity, SqlState};
 
-use crate::{CommitError, StoreError};
+use crate::{CommitError, Outage, StoreError};
+
+/// Errors of the system that may end by themselves. NotFound is the error of a Unix socket whose server does not run.
+const TRANSIENT: [io::ErrorKind; 11] = [
+    io::ErrorKind::AddrNotAvailable,
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::HostUnreachable,
+    io::ErrorKind::NetworkDown,
+    io::ErrorKind::NetworkUnreachable,
+    io::ErrorKind::NotFound,
+    io::ErrorKind::TimedOut,
+    io::ErrorKind::UnexpectedEof,
+];
+/// Texts of errors that may end by themselves but have no kind. The first is the name service's, and the second is the
+/// client's during a failover to another host.
+const TRANSIENT_TEXTS: [&str; 2] = ["Temporary failure in name resolution", "database does not allow writes"];
 
 /// The reason why a request to the database failed.
 #[derive(Debug, Clone)]
@@ -18,12 +36,14 @@ pub struct QueryError {
     pub code: Option<SqlState>,
     /// True if the statements certainly had no effect, and will not have one later.
     pub is_certain: bool,
+    /// True if the same request may succeed a little later, without a change by a person.
+    pub is_transient: bool,
 }
 
 impl QueryError {
     /// Creates the error for a broken connection.
     pub fn lost(words: impl Into<String>) -> Self {
-        Self { words: words.into(), code: None, is_certain: false }
+        Self { words: words.into(), code: None, is_certain: false, is_transient: true }
     }
 
     /// Creates the error for a response that takes too long. The caller should not reconnect, since a new connection
@@ -37,7 +57,12 @@ impl QueryError {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Returns true if the connection has ended. In that case a new connection may succeed.
+    /// Creates the error for a connection that the settings, or files that they name, do not allow.
+    pub fn unusable(words: impl Into<String>) -> Self {
+        Self { is_transient: false, ..Self::not_requested(words) }
+    }
+
+    /// Returns true if the connection has ended, so that a new connection may help.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {
@@ -48,7 +73,12 @@ impl QueryError {
 
     /// Converts the error into one of the store.
     pub fn failed(self) -> StoreError {
-        StoreError::Away(self.words)
+        StoreError::Away(self.outage())
+    }
+
+    /// Converts the error into the reason why the database cannot be used.
+    pub fn outage(self) -> Outage {
+        Outage { words: self.words, is_transient: self.is_transient }
     }
 
     /// Converts the error into the error of a commit, whose outcome may be unknown.
@@ -65,23 +95,45 @@ impl From<tokio_postgres::Error> for QueryError {
         if let Some(db_error) = error.as_db_error() {
             // An error that ends the session leaves the outcome of its statement unknown.
             let is_certain = db_error.parsed_severity() == Some(Severity::Error);
-            return Self { words: db_error.message().to_owned(), code: Some(db_error.code().clone()), is_certain };
+            let (code, words) = (db_error.code().clone(), db_error.message().to_owned());
+            return Self { words, is_certain, is_transient: is_code_transient(&code), code: Some(code) };
         }
+        let mut is_transient = error.is_closed();
         let mut deepest: &dyn Error = &error;
         loop {
             let of_socket = deepest.downcast_ref::<io::Error>().map(io::Error::kind);
             if of_socket == Some(io::ErrorKind::UnexpectedEof) {
                 return Self::lost("the server closed the connection");
             }
+            is_transient |= of_socket.is_some_and(|kind| TRANSIENT.contains(&kind));
             match deepest.source() {
                 Some(source) => deepest = source,
-                None => return Self::lost(deepest.to_string()),
+                None => break,
             }
         }
+        let words = deepest.to_string();
+        is_transient |= TRANSIENT_TEXTS.iter().any(|text| words.contains(text));
+        Self { is_transient, ..Self::lost(words) }
     }
 }
 
-/// Creates the error for invalid data in the database.
+/// Returns true if an error with this code may end by itself. The server is starting, stopping, busy or a standby, or
+/// the statement was too slow.
+fn is_code_transient(code: &SqlState) -> bool {
+    let codes = [
+        SqlState::QUERY_CANCELED,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::TOO_MANY_CONNECTIONS,
+        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+    ];
+    let is_of_class = ["57P", "08"].iter().any(|class| code.code().starts_with(class));
+    codes.contains(code) || is_of_class && *code != SqlState::DATABASE_DROPPED
+}
+
+/// Creates the error for contents that cannot be right.
 pub fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged(reason.into())
 }

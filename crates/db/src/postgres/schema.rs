@@ -7,7 +7,7 @@ use super::error::{QueryError, damaged};
 use super::rows::{Rows, flag, next, number, text};
 use super::session::PostgresSession;
 use super::statements::literal;
-use crate::StoreError;
+use crate::{Outage, StoreError};
 use std::time::Duration;
 
 /// The tables of the first release. Schemas with smaller versions cannot be upgraded, because they come from builds
@@ -155,9 +155,9 @@ pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
     let row = rows.first().ok_or_else(|| damaged("the row of the cluster is missing"))?;
     match number::<i64>(row, 1)? {
         SCHEMA_VERSION => Ok(()),
-        found => Err(StoreError::Away(format!(
+        found => Err(StoreError::Away(Outage::lasting(format!(
             "the database has schema {found} now, but this Fullbore knows only {SCHEMA_VERSION}"
-        ))),
+        )))),
     }
 }
 

@@ -52,7 +52,7 @@ impl PostgresSession {
             let session = Self::begun(server, &settings, notified).await?;
             let found = session.answers(&settings.question(), server.call_max).await?;
             let found = found.into_iter().next().unwrap_or_default();
-            let are_in_force = settings.are_in_force(&found).map_err(QueryError::not_requested)?;
+            let are_in_force = settings.are_in_force(&found).map_err(QueryError::unusable)?;
             let in_transactions = if are_in_force { String::new() } else { settings.of_transaction() };
             Ok::<_, QueryError>(Self { in_transactions, ..session })
         };
@@ -77,7 +77,7 @@ impl PostgresSession {
         settings: &SessionSettings,
         notified: watch::Sender<u64>,
     ) -> Result<Self, QueryError> {
-        let with = |settings| server.session(settings).map_err(|bad| QueryError::not_requested(bad.0));
+        let with = |settings| server.session(settings).map_err(|bad| QueryError::unusable(bad.0));
         let (config, encrypted) = with(Some(settings))?;
         let connected = match config.connect(encrypted).await {
             Err(error) if refuses_settings(&error) => {

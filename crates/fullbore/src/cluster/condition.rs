@@ -1,28 +1,28 @@
 //! Checks that the processes of a cluster respond. It is not enough that they run: a process may be frozen, and a
 //! broker may have lost its database.
 //!
-//! Invariant: the check ends within [`LOOKED_WITHIN`], whatever the processes do.
+//! Invariant: this takes at most [`REQUESTS_MAX`] times as long as one answer may take, whatever the processes do.
 
 use super::broker::{self, BrokerFile};
 use super::postgres::OwnPostgres;
-use super::process::Daemon;
+use super::process::{Daemon, LOOK_EVERY};
 use crate::client_id;
+use crate::patience::Patience;
+use crate::waiting::Wait;
 use fullbore_client::ClientError;
 use fullbore_client::blocking::Connection;
 use fullbore_client::security::Security;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to answer one request.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How long the check of all processes may take. Each process gets at most three requests, and all are checked in
-/// parallel.
-const LOOKED_WITHIN: Duration = ANSWER_WITHIN.saturating_mul(4);
-/// A name that no topic may have, so that a broker refuses to create this topic.
+/// Maximum number of answers of one process, including the one that opens the connection.
+const REQUESTS_MAX: u32 = 4;
+/// A name that no topic may have. A request to create it changes nothing.
 const NO_TOPIC: &str = ".";
 /// The newest version of CreateTopics whose fields this module sets.
 const CREATE_TOPICS: i16 = 7;
@@ -34,7 +34,7 @@ pub enum Condition {
     Running,
     /// The process does not run.
     Stopped,
-    /// The process runs, but does not respond within [`ANSWER_WITHIN`].
+    /// The process runs, but does not respond in time.
     Silent,
     /// The broker responds, but cannot reach its database.
     WithoutDatabase,
@@ -62,40 +62,57 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Checks all processes in parallel, each on its own thread.
-    pub fn of(directory: &Path, brokers: &[BrokerFile]) -> Conditions {
-        let postgres = OwnPostgres::of(directory);
-        let until = Instant::now() + LOOKED_WITHIN;
+    /// Looks at all processes at the same time, each on a thread of its own. Each process may take as long as
+    /// `patience` for one answer. A long wait is reported.
+    pub fn of(directory: &Path, brokers: &[BrokerFile], patience: Patience) -> Conditions {
+        let (postgres, within) = (OwnPostgres::of(directory), patience.duration());
+        let (began, limit) = (Instant::now(), within.saturating_mul(REQUESTS_MAX));
         let (sender, receiver) = channel();
         let runs = |daemon: &Daemon| if daemon.pid().is_some() { Condition::Silent } else { Condition::Stopped };
         let mut seen: Vec<Condition> = brokers.iter().map(|file| runs(&broker::daemon(directory, file.id))).collect();
         let mut of_postgres = postgres.is_there().then(|| runs(&postgres.daemon));
-        let mut awaited = 0;
+        let mut awaited = BTreeSet::new();
         for (at, file) in brokers.iter().enumerate().filter(|(at, _)| seen[*at] == Condition::Silent) {
             let address = file.address().unwrap_or_default();
-            awaited += usize::from(look(&sender, Some(at), move || of_broker(&address)));
+            if look(&sender, Some(at), move || of_broker(&address, within)) {
+                awaited.insert(Some(at));
+            }
         }
         if of_postgres == Some(Condition::Silent) {
-            let ask =
-                move || if postgres.answers_within(ANSWER_WITHIN) { Condition::Running } else { Condition::Silent };
-            awaited += usize::from(look(&sender, None, ask));
+            let ask = move || if postgres.answers_within(within) { Condition::Running } else { Condition::Silent };
+            if look(&sender, None, ask) {
+                awaited.insert(None);
+            }
         }
-        for _ in 0..awaited {
-            // If a thread sends no result in time, the condition of its process remains `Silent`.
-            let Ok((whom, condition)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
-                break;
-            };
-            match whom {
-                Some(at) => seen[at] = condition,
-                None => of_postgres = Some(condition),
+        let mut wait = Wait::begin();
+        // A process whose thread is late does not answer.
+        while !awaited.is_empty() && began.elapsed() < limit {
+            match receiver.recv_timeout(LOOK_EVERY) {
+                Ok((whom, condition)) => {
+                    awaited.remove(&whom);
+                    match whom {
+                        Some(at) => seen[at] = condition,
+                        None => of_postgres = Some(condition),
+                    }
+                }
+                Err(_) => wait.observe(|| {
+                    let whom = names(awaited.iter().map(|whom| whom.map(|at| brokers[at].id)));
+                    format!("no answer from {whom}; --timeout ends this after {within:?}")
+                }),
             }
         }
         Conditions { brokers: seen, postgres: of_postgres }
     }
 }
 
-/// Starts a thread that calls `request` and sends the returned condition to `sender`. `whom` is the position of a
-/// broker, or `None` for PostgreSQL. Returns false if the system refuses the thread.
+/// Returns the names of brokers and of PostgreSQL, which has no id.
+fn names(of: impl Iterator<Item = Option<u32>>) -> String {
+    let name = |id: Option<u32>| id.map_or_else(|| "PostgreSQL".to_owned(), |id| format!("broker {id}"));
+    of.map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Starts a thread that sends the result of `request` for the broker at position `whom`, or for PostgreSQL. Returns
+/// false if the system refuses the thread.
 fn look(
     sender: &Sender<(Option<usize>, Condition)>,
     whom: Option<usize>,
@@ -109,12 +126,11 @@ fn look(
     std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()
 }
 
-/// Requests a broker's metadata, and then an invalid change. The broker must read its database before it can refuse the
-/// change.
-fn of_broker(address: &str) -> Condition {
+/// Requests a broker's metadata, and then a change that it can only refuse after it has read its database.
+fn of_broker(address: &str, within: Duration) -> Condition {
     let connected = || -> Result<Connection, ClientError> {
         let security = Security::default();
-        let mut connection = Connection::connect_within(address, client_id::CLUSTER, &security, ANSWER_WITHIN)?;
+        let mut connection = Connection::connect_within(address, client_id::CLUSTER, &security, within)?;
         connection.call(&MetadataRequest { topics: Some(Vec::new()), ..Default::default() })?;
         Ok(connection)
     };
@@ -125,7 +141,7 @@ fn of_broker(address: &str) -> Condition {
         replication_factor: 1,
         ..Default::default()
     };
-    let timeout_ms = i32::try_from(ANSWER_WITHIN.as_millis()).unwrap_or(i32::MAX);
+    let timeout_ms = i32::try_from(within.as_millis()).unwrap_or(i32::MAX);
     let request = CreateTopicsRequest { topics: vec![topic], timeout_ms, validate_only: true, ..Default::default() };
     let away = [ErrorCode::REQUEST_TIMED_OUT, ErrorCode::KAFKA_STORAGE_ERROR];
     match connection.call_up_to(&request, CREATE_TOPICS) {

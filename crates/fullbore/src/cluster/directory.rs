@@ -3,6 +3,7 @@
 use super::broker::BrokerFile;
 use super::postgres::OwnPostgres;
 use crate::failure::Failure;
+use crate::patience::Patience;
 use clap::Args;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -33,6 +34,11 @@ impl ClusterPatience {
     /// Returns the time limit as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.timeout)
+    }
+
+    /// Returns the time limit as that of a single answer.
+    pub fn of_answers(self) -> Patience {
+        Patience::of_ms(self.timeout)
     }
 }
 

@@ -1,12 +1,13 @@
 //! `cluster status` prints the processes of a cluster with their states and addresses.
 
 use super::broker::{self, BrokerFile};
-use super::condition::{ANSWER_WITHIN, Condition, Conditions};
+use super::condition::{Condition, Conditions};
 use super::directory::{ClusterDirectory, DirectoryArg};
 use super::postgres::OwnPostgres;
 use super::process::Daemon;
 use crate::failure::Failure;
 use crate::output::{Format, line};
+use crate::patience::Patience;
 use crate::table::{aligned, or_dash, row};
 use clap::Args;
 use fullbore_bench::report::json::{array, null, object, plain, string};
@@ -16,6 +17,8 @@ use std::path::Path;
 pub struct StatusArgs {
     #[command(flatten)]
     directory: DirectoryArg,
+    #[command(flatten)]
+    patience: Patience,
     #[command(flatten)]
     format: Format,
 }
@@ -27,17 +30,17 @@ pub struct StatusArgs {
 pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     status.format.choose();
     let (directory, brokers) = ClusterDirectory::existing(&status.directory.data_dir)?;
-    let conditions = Conditions::of(&directory.path, &brokers);
+    let conditions = Conditions::of(&directory.path, &brokers, status.patience);
     if status.format.json {
         line(&described(&directory.path, &brokers, &conditions));
     } else {
         table(&directory.path, &brokers, &conditions).iter().for_each(|text| line(text));
     }
-    check(&directory.path, &brokers, &conditions)
+    check(&directory.path, &brokers, &conditions, status.patience)
 }
 
 /// Checks that all processes run and respond.
-fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> Result<(), Failure> {
+fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions, patience: Patience) -> Result<(), Failure> {
     if conditions.brokers.iter().all(|condition| *condition == Condition::Stopped) {
         let directory = directory.display();
         return Err(Failure::new(format!(
@@ -51,12 +54,12 @@ fn check(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> R
     let daemons = brokers.iter().map(|file| broker::daemon(directory, file.id));
     let of_postgres = conditions.postgres.map(|condition| (OwnPostgres::of(directory).daemon, condition));
     let all = daemons.zip(conditions.brokers.iter().copied()).chain(of_postgres);
-    let wrong: Vec<String> = all.filter_map(|(daemon, condition)| fault(&daemon, condition)).collect();
+    let wrong: Vec<String> = all.filter_map(|(daemon, condition)| fault(&daemon, condition, patience)).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("; "))) }
 }
 
-/// Returns the fault of a process and the remedy, or `None` if the process works.
-fn fault(daemon: &Daemon, condition: Condition) -> Option<String> {
+/// Returns the fault of a process and its remedy. `None` if the process has no fault.
+fn fault(daemon: &Daemon, condition: Condition, patience: Patience) -> Option<String> {
     let (name, log, pid) = (&daemon.name, daemon.log.display(), or_dash(pid(daemon)));
     Some(match condition {
         Condition::Running => return None,
@@ -65,7 +68,10 @@ fn fault(daemon: &Daemon, condition: Condition) -> Option<String> {
             "{name} (pid {pid}) does not answer, because a signal has stopped it, and `kill -CONT {pid}` lets it go on"
         ),
         Condition::Silent => {
-            format!("{name} (pid {pid}) does not answer within {ANSWER_WITHIN:?}, and its log is {log}")
+            let within = patience.duration();
+            format!(
+                "{name} (pid {pid}) does not answer within {within:?}, and its log is {log}; --timeout waits longer"
+            )
         }
         Condition::WithoutDatabase => format!("{name} has no database, and its log is {log}"),
     })
@@ -97,8 +103,8 @@ fn table(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> V
 }
 
 /// Returns the status as JSON. `cluster up` prints this document.
-pub fn document(directory: &Path, brokers: &[BrokerFile]) -> String {
-    described(directory, brokers, &Conditions::of(directory, brokers))
+pub fn document(directory: &Path, brokers: &[BrokerFile], patience: Patience) -> String {
+    described(directory, brokers, &Conditions::of(directory, brokers, patience))
 }
 
 fn described(directory: &Path, brokers: &[BrokerFile], conditions: &Conditions) -> String {

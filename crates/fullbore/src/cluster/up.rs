@@ -50,7 +50,7 @@ pub fn run(up: &Up) -> Result<(), Failure> {
     }
     let plan = outcome?;
     if up.format.json {
-        line(&status::document(&directory.path, &files(&plan)));
+        line(&status::document(&directory.path, &files(&plan), up.patience.of_answers()));
     } else {
         greet(&directory.path, &plan, up);
     }

@@ -318,6 +318,29 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     );
 }
 
+/// A file names topics exactly, as `--topic` does. So both select an internal topic only by its exact name.
+#[test]
+fn internal_topic_in_a_file_of_offsets_is_reset_like_one_that_a_flag_names() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    // The first commit creates the internal topic.
+    place.ok("groups reset-offsets --group g --topic a --to-latest --execute");
+    let internal = "--topic __consumer_offsets:0";
+    let committed = || place.ok(&format!("groups reset-offsets --group g {internal} --to-current --export --dry-run"));
+    place.ok(&format!("groups reset-offsets --group g {internal} --to-earliest --execute"));
+    let exported = committed();
+    assert_eq!(exported, "__consumer_offsets,0,0\n");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("plan.csv").display().to_string();
+    std::fs::write(&file, &exported).expect("written");
+    place.ok(&format!("groups delete-offsets --group g {internal}"));
+    place.ok(&format!("groups reset-offsets --group g --from-file {file} --execute"));
+    assert_eq!(committed(), exported);
+    std::fs::write(&file, "__consumer_.*,0,0\n").expect("written");
+    let reported = place.refused(&format!("groups reset-offsets --group g --from-file {file} --execute"));
+    assert!(reported.contains("'__consumer_.*'"), "{reported}");
+}
+
 /// Returns, for each API, how many requests a command has sent and how many were in flight at most.
 fn requests(protocol_log: &str) -> BTreeMap<String, (usize, usize)> {
     let (mut found, mut due) = (BTreeMap::<String, (usize, usize)>::new(), BTreeMap::<String, usize>::new());

@@ -32,9 +32,9 @@ use super::noted::{Lacking, NotedChanges, lacking, noted_changes};
 use super::store::RunSource;
 use finder::PostgresFinder;
 use fullbore_config::PlaneSettings;
-use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::next;
-use fullbore_db::postgres::{DatabaseConnection, Server as DatabaseServer};
+use fullbore_db::postgres::{DatabaseConnection, QueryError, Server as DatabaseServer, words_at_start};
+use fullbore_db::{Outage, StoreError};
 use guarded::Guarded;
 
 pub use changes::PostgresChanges;
@@ -64,21 +64,34 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker of which the index has fewer changes than the data directory has counted. The index is then an
-/// older copy. Returns `None` if no change is missing or the index does not answer.
+/// Returns a broker if the data directory has counted more changes of it than the index has. The index is then an older
+/// copy. Returns `None` if nothing is missing.
 ///
-/// This check must run before the broker registers. Registering in an older copy would create a version of the metadata
-/// that the newest database does not have. The call blocks the thread.
-pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
+/// This check must run before the broker registers. A registration in an older copy would create a version of the
+/// metadata that the newest database does not have. Blocks the thread.
+///
+/// # Errors
+/// Returns the store's error if the index does not answer.
+pub fn lacks(
+    settings: &PlaneSettings,
+    broker_id: i32,
+    data_dir: &Path,
+    cluster_id: Uuid,
+) -> Result<Option<Lacking>, StoreError> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless")).ok()?;
-    let mut connection = DatabaseConnection::new(Arc::new(server)).ok()?;
-    let mut answers = connection.begin_with(rows::CHANGE_COUNTS).ok()?.into_iter();
-    let found = next(&mut answers).and_then(|rows| rows::change_counts(&rows)).ok()?;
-    lacking(&known, &found)
+    let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless"));
+    let server = Arc::new(server.map_err(|bad| StoreError::Failed(bad.0))?);
+    let away = |error: QueryError| {
+        let words = format!("{}: {}", server.name(), words_at_start(&server, &error));
+        StoreError::Away(Outage { words, is_transient: error.is_transient })
+    };
+    let mut connection = DatabaseConnection::new(Arc::clone(&server)).map_err(|error| failed(&error))?;
+    let answers = connection.begin_with(rows::CHANGE_COUNTS).map_err(away)?;
+    let found = rows::change_counts(&next(&mut answers.into_iter())?)?;
+    Ok(lacking(&known, &found))
 }
 
 fn failed(error: &std::io::Error) -> StoreError {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use fullbore_host::random_id;
+use crate::random_id;
 
 /// A pause that doubles with each failure in a row.
 #[derive(Debug)]
@@ -25,13 +25,19 @@ impl Backoff {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause. Its length is random, between half of the current length and the full current length. The
-    /// current length then doubles, up to the limit.
+    /// Begins a pause of random length. See [`Backoff::length`].
     pub fn pause(&mut self, now: Instant) {
+        self.due = Some(now + self.length());
+    }
+
+    /// Returns the random length of a pause, between half of the current length and the whole. The current length then
+    /// doubles, up to the limit.
+    pub fn length(&mut self) -> Duration {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);
-        self.due = Some(now + self.next.mul_f64(0.5 + random / 2.0));
+        let length = self.next.mul_f64(0.5 + random / 2.0);
         self.next = (self.next * 2).min(self.max);
+        length
     }
 
     /// Ends the pause, because an attempt has succeeded. The next pause starts with the shortest length again.
