@@ -141,7 +141,8 @@ impl PartitionFetch {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
     }
 
-    /// Takes over the values of a later request for the same partition. With `reads_on`, `fetch_offset` stays.
+    /// Takes over the values of a later request for the same partition. With `reads_on`, the position and its
+    /// epochs stay.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
         let (sent, topic) = (self.sent, Arc::clone(&self.topic));
         let position = (self.fetch_offset, self.last_epoch, self.current_leader_epoch);

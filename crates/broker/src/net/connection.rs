@@ -36,7 +36,7 @@ const TURN_MAX: Duration = Duration::from_millis(1);
 /// For Produce and Fetch the factor is 1. A client needs only a few other requests in flight, so the factor limits
 /// these.
 const ANSWER_WEIGHT: usize = 16;
-/// Maximum size to which ready responses are gathered for one write.
+/// Size of the gathered responses from which on one write takes no further ready response.
 const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Serves one client until the client or the broker ends the connection.

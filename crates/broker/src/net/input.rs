@@ -132,7 +132,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until bytes arrive. Meanwhile gives the empty buffer back to the thread.
+    /// Gives the empty buffer back to the thread, unless bytes are available. Frees a large buffer instead, and only if
+    /// no bytes arrive for [`BUFFER_IDLE`].
     async fn rest(&mut self) {
         let mut readable = pin!(self.stream.readable());
         if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {

@@ -5,8 +5,9 @@
 //! and a frame is sent in TLS records of the largest size.
 //!
 //! If a frame cannot be written completely, the connection is closed. This happens, for example, if a segment is
-//! removed before the client has read it. While a client does not read, no copy of a log is kept for it. A part in
-//! memory is freed as soon as the socket has accepted it.
+//! removed before the client has read it. While a client does not read, a copy of a log is kept for at most
+//! [`HOLD_MAX`]. Only with TLS, one chunk is kept until the client reads it. A part in memory is freed as soon as the
+//! socket has accepted it.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;

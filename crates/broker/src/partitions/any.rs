@@ -205,12 +205,12 @@ impl AnyPartition {
     }
 
     /// Checks that this broker leads, and that its leader epoch equals `believed`, the epoch that the client knows
-    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch of a classic partition,
-    /// whose log may be truncated before the next epoch.
+    /// (KIP-320). -1 means that the client knows no epoch. Returns the leader epoch of a classic partition, whose log
+    /// may be truncated before the next epoch, and `None` for a diskless one.
     ///
     /// # Errors
-    /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
-    /// NOT_LEADER_OR_FOLLOWER if another broker leads.
+    /// Returns FENCED_LEADER_EPOCH if the client's epoch is older. For a classic partition, also returns
+    /// UNKNOWN_LEADER_EPOCH if it is newer, and NOT_LEADER_OR_FOLLOWER if another broker leads.
     pub fn check_leads(&self, believed: i32) -> Result<Option<i32>, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed).map(Some),

@@ -24,8 +24,8 @@ impl Replica {
     /// Parks a batch whose predecessors have not arrived yet.
     ///
     /// # Errors
-    /// Fails with an out-of-order error if the batch may not wait, with `Storage` if the log is broken, and with `Gone`
-    /// if the broker stops.
+    /// Fails with an out-of-order error if the batch may not wait, and with `Storage` if the log is broken. Fails with
+    /// `Gone` if the log is not open, or if the broker stops.
     pub(super) fn park_early(
         self: &Arc<Self>,
         state: &mut ReplicaState,

@@ -1,7 +1,7 @@
 //! Registers objects, and runs the GC of extents, objects and producer rows.
 //!
 //! Several brokers may call these functions at the same time. An advisory lock ensures that only one broker at a time
-//! deletes extents. Each unused object is returned to only one caller. The age of an object is computed from the
+//! deletes extents. Concurrent calls return different unused objects. The age of an object is computed from the
 //! database's clock.
 
 use std::collections::BTreeMap;

@@ -291,8 +291,8 @@ impl FollowerSession {
         self.marks.marked().await;
     }
 
-    /// Takes the timer that the fetches of this session share. The caller answers the next fetch and must then return
-    /// the timer with [`FollowerSession::give_back`].
+    /// Takes the timer that the fetches of this session share. The caller uses it to wait until an answer is due, and
+    /// must then return it with [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
     }
