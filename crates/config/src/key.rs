@@ -65,10 +65,10 @@ pub enum Effect {
     /// The broker uses the value, or the key accepts only one value.
     Honoured,
     /// The key has no effect, for this reason. In the broker's file it causes a warning. A client that sets it gets an
-    /// error.
+    /// error, unless the value is the default or the key is dynamic.
     Nothing(&'static str),
-    /// The broker refuses every value but the default, for this reason. With another value, the user would rely on a
-    /// feature that is missing.
+    /// The broker refuses every value but the default and an empty list, for this reason. With another value, the user
+    /// would rely on a feature that is missing.
     Refused(&'static str),
 }
 

@@ -79,7 +79,8 @@ impl Log {
     ///
     /// # Errors
     /// Fails with [`AppendError::Unverified`] if the batch would open a transaction and `verification` is unknown.
-    /// Other errors mean that the batch was refused or could not be written. After any error, the log is unchanged.
+    /// Other errors mean that the batch was refused or could not be written. After any error, the log has the same
+    /// records as before, at least until the broker's next start.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,

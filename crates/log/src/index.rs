@@ -135,8 +135,8 @@ impl<E: Entry> Index<E> {
         self.tail.extend(entry);
     }
 
-    /// Returns true if the entries in memory should be written before more are added. After a failed write, returns
-    /// false until [`TAIL_MAX`] more entries were added.
+    /// Returns true if the entries in memory should be written before more are added. After a failed write, still
+    /// returns true until an entry is added. From then on, returns false until there are [`TAIL_MAX`] more entries.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }

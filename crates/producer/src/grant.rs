@@ -18,7 +18,8 @@ pub(crate) struct Grants {
     /// Maximum number of out-of-order batches per producer and partition that the broker parks until the missing ones
     /// arrive. 0 if the broker does not park batches.
     pub(crate) reorder: usize,
-    /// True if the broker has acknowledged a batch. Until then the sender has at most one request to it in flight.
+    /// True if the broker has acknowledged a batch. Until then, an idempotent sender has at most one request to it in
+    /// flight.
     pub(crate) proven: bool,
     /// True once a value out of bounds was reported. Further ones are not reported.
     reported: bool,

@@ -1,5 +1,5 @@
 //! Chooses a record's partition. A record with a key gets the same partition as with Kafka's Java client. Records
-//! without a key are spread uniformly, in runs of consecutive records.
+//! without a key are spread in runs of consecutive records. Each partition gets as many as its broker accepts.
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
@@ -104,7 +104,7 @@ impl Sticky {
         prospect: impl Fn(&T) -> &Prospect,
     ) {
         // Two threads may call this at the same time. Then both may begin a run, or the bytes of one may not be
-        // counted. The distribution of records stays uniform in either case.
+        // counted. Either case hardly changes how the records are spread.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;

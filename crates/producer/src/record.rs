@@ -7,7 +7,7 @@ pub use fullbore_wire::batch::Header;
 pub struct ProducerRecord<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The partition. `None` chooses it by the key, or uniformly if there is no key.
+    /// The partition. `None` chooses it by the key, or spreads records without a key over all partitions.
     pub partition: Option<i32>,
     /// The key, or null.
     pub key: Option<&'a [u8]>,

@@ -330,9 +330,9 @@ impl Sender {
         next
     }
 
-    /// Returns true if another request may be sent. Until a broker has acknowledged a batch, it gets one request at a
-    /// time. Otherwise a broker before Kafka 4.5 could refuse the first request and accept the second, because it
-    /// accepts any first sequence of a producer (KAFKA-15591).
+    /// Returns true if another request may be sent. Until a broker has acknowledged a batch, an idempotent producer
+    /// sends it one request at a time. Otherwise a broker before Kafka 4.5 could refuse the first request and accept
+    /// the second, because it accepts any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }

@@ -33,7 +33,7 @@ pub enum SequenceError {
         /// The number that was read.
         actual: u64,
     },
-    /// The checksum matches, but the filler is not the one that belongs to the sequence number.
+    /// The checksum matches, but the filler is not the one of this partition and sequence number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
         /// The partition of the value.

@@ -39,8 +39,8 @@ impl NewFiles {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last poll failed. A poll that found only a brief shortage or a full disk does not count as
-    /// failed.
+    /// Returns true if the last poll failed. A poll that found only a brief shortage or a full disk does not count, so
+    /// the result stays as it was.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }

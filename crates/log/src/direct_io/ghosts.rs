@@ -36,8 +36,8 @@ struct GhostList {
     order: VecDeque<(usize, u64)>,
     /// Total number of bytes that were dropped since the broker's start.
     let_go: u64,
-    /// The largest distance of all ranges that readers needed again. The distance of a range is the number of bytes
-    /// that were dropped from this range on until a reader needed it.
+    /// The largest distance of the ranges that readers needed again, or 0 after [`WANTED_FOR`] without such a range.
+    /// The distance of a range is the number of bytes that were dropped from this range on until a reader needed it.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,

@@ -50,7 +50,7 @@ pub struct CommittedObject {
 }
 
 /// Decides on objects, in the order in which their broker closed them. Changes `state.partitions` to the state after
-/// the commit. If the caller does not know whether the decision was written, it must read the partitions again.
+/// the commit. Unless the decision has certainly been written, the caller must read the partitions again.
 pub fn commit(state: &mut CommitState<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { state, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();

@@ -119,8 +119,8 @@ impl Group {
         }
     }
 
-    /// Gives the parts a new random id. The caller must then write [`Group::records`]. The parts with the former id
-    /// become garbage.
+    /// Gives the parts the new id `parts_id`. The caller must then write [`Group::records`]. The parts with the former
+    /// id become garbage.
     pub fn renew_parts(&mut self, parts_id: Uuid) {
         if let Group::Consumer(consumer) = self {
             consumer.group.renew_parts(parts_id);

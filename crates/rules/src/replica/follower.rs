@@ -42,8 +42,8 @@ impl Replica {
         }
     }
 
-    /// Notes a fetch. If the follower now has all records that the leader had at the follower's previous fetch, it
-    /// counts as caught up at the time of that fetch.
+    /// Notes a fetch. If the follower now has all records, it counts as caught up now. If it has only those that the
+    /// leader had at the follower's previous fetch, it counts as caught up at the time of that fetch.
     ///
     /// # Errors
     ///

@@ -509,7 +509,8 @@ impl World {
         Ok(())
     }
 
-    /// The faults to draw from, with error codes that the model's brokers never return by themselves.
+    /// The faults to draw from. The model's brokers never return their error codes by themselves, except
+    /// NOT_LEADER_OR_FOLLOWER.
     pub const FAULTS: [Fault; 9] = [
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
