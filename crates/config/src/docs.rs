@@ -83,7 +83,15 @@ struct Group {
 const GROUPS: &[Group] = &[
     Group {
         title: "Cluster and metadata",
-        keys: &["node.id", "broker.id", "broker.rack", "control.plane*", "broker.*", "controller.*"],
+        keys: &[
+            "node.id",
+            "broker.id",
+            "broker.rack",
+            "control.plane*",
+            "initial.broker.*",
+            "broker.*",
+            "controller.*",
+        ],
     },
     Group {
         title: "Network",

@@ -117,20 +117,20 @@ impl From<tokio_postgres::Error> for QueryError {
     }
 }
 
-/// Returns true if an error with this code may end by itself. The server is starting, stopping, busy or a standby, or
-/// the statement was too slow.
+/// Returns true if an error with this code may end by itself. The server is starting, stopping, busy, short of disk or
+/// memory, or a standby, or the statement was too slow. A pooler also reports a wrong password as a protocol violation.
 fn is_code_transient(code: &SqlState) -> bool {
     let codes = [
         SqlState::QUERY_CANCELED,
         SqlState::LOCK_NOT_AVAILABLE,
-        SqlState::TOO_MANY_CONNECTIONS,
         SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
         SqlState::READ_ONLY_SQL_TRANSACTION,
         SqlState::T_R_SERIALIZATION_FAILURE,
         SqlState::T_R_DEADLOCK_DETECTED,
     ];
-    let is_of_class = ["57P", "08"].iter().any(|class| code.code().starts_with(class));
-    codes.contains(code) || is_of_class && *code != SqlState::DATABASE_DROPPED
+    let is_of_class = ["57P", "08", "53"].iter().any(|class| code.code().starts_with(class));
+    let is_lasting = [SqlState::DATABASE_DROPPED, SqlState::PROTOCOL_VIOLATION].contains(code);
+    codes.contains(code) || is_of_class && !is_lasting
 }
 
 /// Creates the error for contents that cannot be right.
