@@ -240,6 +240,19 @@ async fn log_lacks_the_records_of_a_consumer_fetch_returns_where_they_diverge() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn consumer_is_in_an_epoch_before_the_first_only_a_position_after_the_log_diverges() {
+    let mut opened = Opened::new().await;
+    opened.lead(Some(OTHER));
+    opened.lead(Some(1));
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    for (fetch_offset, end_offset) in [(0, -1), (1, -1), (2, 0)] {
+        let partition = FetchPartition { fetch_offset, last_fetched_epoch: 1, ..Default::default() };
+        let data = opened.fetch_in(0, 0, partition).1;
+        assert_eq!((data.error_code, data.diverging_epoch.end_offset), (ErrorCode::NONE, end_offset), "{fetch_offset}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn session_reads_ahead_over_a_new_leader_epoch_its_client_must_compare_again() {
     let mut opened = Opened::new().await;
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);

@@ -317,7 +317,9 @@ impl Replica {
 
     /// Compares the log with the position of a consumer, whose last record is of the epoch `last_epoch` (KIP-595).
     /// Returns the newest epoch that both may have, and its end in this log, if the log no longer has the consumer's
-    /// records. A position before the log start does not count, because its records were deleted.
+    /// records. A position before the log start does not count, because its records were deleted. An epoch before the
+    /// log's first one counts only after the log end. The first epoch begins at the log start in the list, even if
+    /// compaction has removed records of earlier epochs.
     ///
     /// # Errors
     /// Fails with UNKNOWN_LEADER_EPOCH if `last_epoch` is later than this broker's, and with another [`ReadError`] if
@@ -333,7 +335,9 @@ impl Replica {
             return Err(ReadError::Role(ErrorCode::UNKNOWN_LEADER_EPOCH));
         }
         let position = Position { offset, last_epoch: Some(last_epoch) };
+        let is_before_first = epochs.first().is_some_and(|(first, _)| last_epoch < *first);
         Ok(match divergence(epochs, log_end, position) {
+            Divergence::At(_) if is_before_first && offset <= log_end => None,
             Divergence::At(end) if offset >= log_start => Some(end),
             _ => None,
         })

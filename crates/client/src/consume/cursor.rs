@@ -195,12 +195,12 @@ impl<S> Cursor<S> {
         self.epochs = ReadEpochs::default();
     }
 
-    /// Returns the offsets that were read and that the leader has lost since, or `None` if it has lost none. The leader
-    /// has returned `leader` as the newest epoch that its log and the records may have in common.
+    /// Returns the offsets that were read and that the leader has lost since, or `None` if no loss is certain. The
+    /// leader has returned `leader` as the newest epoch that its log and the records may have in common. If the epoch
+    /// ends after the records, the leader may only lack an epoch that compaction has removed.
     pub(super) fn lost(&self, leader: &EpochEndOffset) -> Option<Range<i64>> {
-        let offset = self.offset?;
-        let lost = self.epochs.common_end(leader, offset)..offset;
-        (!lost.is_empty()).then_some(lost)
+        let offset = self.offset.filter(|offset| leader.end_offset < *offset)?;
+        Some(self.epochs.common_end(leader, offset)..offset)
     }
 
     /// Returns true if every record before `end` was read.
@@ -230,7 +230,8 @@ impl<S: Sink> Cursor<S> {
     }
 
     /// Continues where the records that were read and the leader's log part. The position is the same if no records are
-    /// lost. An end after the lost records moves there too, since all later records are newer than the read.
+    /// lost. If the loss is certain, an end after the lost records moves there too, since all later records are newer
+    /// than the read.
     pub(super) fn follow_truncation(&mut self, leader: &EpochEndOffset) {
         let Some(offset) = self.offset else { return };
         let end = self.epochs.common_end(leader, offset);
@@ -238,10 +239,13 @@ impl<S: Sink> Cursor<S> {
             // Without an epoch the leader does not compare its log again.
             return self.forget_epochs();
         }
+        let is_lost = self.lost(leader).is_some();
         self.epochs.truncate(leader, end);
         let least = |of: Option<i64>| of.map(|of| of.min(end));
-        (self.offset, self.end) = (Some(end), least(self.end));
-        (self.placed.offset, self.placed.end) = (least(self.placed.offset), least(self.placed.end));
+        (self.offset, self.placed.offset) = (Some(end), least(self.placed.offset));
+        if is_lost {
+            (self.end, self.placed.end) = (least(self.end), least(self.placed.end));
+        }
         self.sink.go_back_to(end);
         self.sink.read_to(end);
     }

@@ -142,6 +142,27 @@ fn log_lost_read_records_the_reader_continues_where_the_logs_part() {
 }
 
 #[test]
+fn leader_lacks_an_epoch_but_not_the_offsets_the_reader_goes_back_without_an_error() {
+    let was_compared = AtomicBool::new(false);
+    let (port, named) = lead(false, move |offset, last_epoch| match (offset, last_epoch) {
+        (0, _) => Answer::Batch(4),
+        (10, _) if !was_compared.load(SeqCst) => Answer::Batch(5),
+        (20, 5) => {
+            was_compared.store(true, SeqCst);
+            Answer::Diverging(4, LOG_END)
+        }
+        (10 | 20, _) => Answer::Batch(6),
+        _ => Answer::Nothing,
+    });
+    let fetch = FetchSettings { reset: None, ..Default::default() };
+    let outcome = read(port, &ConsumePlan { fetch, ..plan(4 * IN_BATCH as u64) }).expect("read");
+    assert_eq!((outcome.progress.records(), outcome.cursors[0].offset), (40, Some(30)));
+    assert!(outcome.progress.take_notices().is_empty());
+    let expected = [(0, -1), (10, 4), (20, 5), (10, 4), (20, 6)];
+    assert_eq!(named.lock().expect("no panic")[..expected.len()], expected);
+}
+
+#[test]
 fn log_lost_read_records_a_reader_without_a_reset_policy_fails() {
     let (port, _) = losing(false);
     let fetch = FetchSettings { reset: None, ..Default::default() };
