@@ -463,22 +463,9 @@ fn read(
     room: &ReadRoom,
     limits: &FetchLimits,
 ) -> Result<(Option<Read>, Option<i32>), Unread> {
-    let was_settled = partition.is_settled();
-    let outcome = read_if(was_settled, partition, fetch, room, limits);
-    // If the log was opened in between, its epochs were not compared.
-    if was_settled || !partition.is_settled() { outcome } else { read_if(true, partition, fetch, room, limits) }
-}
-
-fn read_if(
-    is_settled: bool,
-    partition: &AnyPartition,
-    fetch: &PartitionFetch,
-    room: &ReadRoom,
-    limits: &FetchLimits,
-) -> Result<(Option<Read>, Option<i32>), Unread> {
     let FetchLimits { isolation, began, .. } = *limits;
     let (offset, began, mut in_epoch) = (fetch.fetch_offset, began.into_std(), None);
-    if is_settled {
+    if partition.is_settled() {
         in_epoch = partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
         // As in Kafka, the epochs are compared before the offsets, because a truncated log may be too short for the
         // consumer's offset.
