@@ -224,7 +224,7 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.view.number()).expect("settled");
-    // One partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it.
+    // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it.
     // At the end, no state of either topic may be in memory.
     let refreshing = broker.refresh(0);
     yield_now().await;

@@ -90,7 +90,7 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let topic =
             |index| MetadataRequestTopic { name: Some(format!("unknown-{index}").into()), ..Default::default() };
         let requested = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
-        // One poll estimates the response, and another makes it.
+        // The first poll estimates the response, and another makes it.
         assert_eq!(polls(&mut opened, &requested, 9).0, 2 * expected, "Metadata of {count}");
 
         let partition_indexes = (0..count).collect();

@@ -1,7 +1,7 @@
 //! The groups and offsets that are collected while the log of a shard is replayed, with the pending offsets of open
 //! transactions.
 //!
-//! They may include offsets of deleted topics, which the caller does not install.
+//! The offsets may include some of deleted topics, which the caller does not install.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;

@@ -21,7 +21,7 @@ pub type Effects = Vec<Effect>;
 pub enum Effect {
     /// The caller writes these records before it carries out any later effect. It calls
     /// [`Group::take_snapshot`](super::Group::take_snapshot) just before the write, and writes the result with them.
-    /// One write may contain several changes.
+    /// A single write may contain several changes.
     Keep(Change),
     /// The caller responds to the waiting request.
     Answer(RequestTicket, GroupAnswer),

@@ -41,7 +41,7 @@ impl RawRecord<'_> {
 }
 
 /// An iterator over the records of an uncompressed payload. Checks that offset deltas ascend and stay within the batch.
-/// They may have gaps, because compaction removes records.
+/// The deltas may have gaps, because compaction removes records.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     left: i32,
