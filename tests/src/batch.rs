@@ -58,7 +58,7 @@ pub struct EndMarker {
 }
 
 /// Returns the wall clock in milliseconds since 1970.
-fn now_ms() -> i64 {
+pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970");
     i64::try_from(since.as_millis()).expect("fits for ages")
 }

@@ -1,6 +1,7 @@
 //! Runs `fullbore copy` as a user does. A test starts and kills the process, and compares the copier's target with its
 //! source.
 
+use crate::batch::now_ms;
 use crate::process::binary;
 use crate::{Random, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -122,12 +123,13 @@ impl<'a> Copied<'a> {
     pub fn fill(&self, records: usize, seed: u64) {
         self.expected.set(self.written());
         let mut random = Random::new(seed);
-        let mut lines = String::new();
+        // Old records would be deleted, because a broker applies retention 30 s after its start.
+        let (mut lines, now) = (String::new(), now_ms());
         for number in 0..records {
             let key = random.below(97);
             let value = if number % 50 == 7 { "null".to_owned() } else { format!("\"{seed} {number}\"") };
             let header = if number % 10 == 3 { ",\"headers\":[{\"key\":\"h\",\"value\":\"1\"}]" } else { "" };
-            let (partition, time) = (key % self.partitions, 1_700_000_000_000_usize + number);
+            let (partition, time) = (key % self.partitions, now + number as i64);
             let line =
                 format!("\"partition\":{partition},\"timestamp\":{time},\"key\":\"k{key}\",\"value\":{value}{header}");
             writeln!(lines, "{{{line}}}").expect("a string");

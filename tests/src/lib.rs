@@ -31,7 +31,7 @@ pub use disk::{Disk, Frozen, another_boot};
 pub use fixture::{Fixture, WAITING};
 pub use fullbore_schedules::Random;
 pub use history::{Attempt, History, Outcome, Reported};
-pub use process::{Broker, NO_LISTENER, Refused, binary, complaints, serve_refused};
+pub use process::{Broker, NO_LISTENER, NO_RETENTION, Refused, binary, complaints, serve_refused};
 pub use proxy::Proxy;
 pub use relay::{Link, Links, Relay};
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};

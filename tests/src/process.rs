@@ -464,6 +464,10 @@ fn address_in(text: &str) -> Option<SocketAddr> {
 /// An address on which nothing listens. The system never assigns this port.
 pub const NO_LISTENER: &str = "127.0.0.1:1";
 
+/// A setting of a broker that never deletes records because of their age. A broker applies retention 30 s after its
+/// start, so a slow test whose records have old timestamps needs this setting.
+pub const NO_RETENTION: &str = "log.retention.ms=-1";
+
 /// Removes the lines in which a command reports a wait, because on a busy machine a broker may take a second to
 /// respond.
 pub fn complaints(stderr: &str) -> String {

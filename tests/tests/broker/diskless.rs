@@ -1,7 +1,7 @@
 //! Diskless topics whose store is a directory. Acknowledged records must be readable at their offsets, whatever
 //! happened to the broker before.
 
-use fullbore_tests::{Batch, Broker, wait_until};
+use fullbore_tests::{Batch, Broker, NO_RETENTION, wait_until};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn duplicate_of_a_batch_in_flight_gets_the_same_offset() {
 
 #[test]
 fn records_are_found_by_time_and_deleted_by_offset() {
-    let mut broker = Broker::start(&[]);
+    let mut broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     for at in 0..10 {

@@ -2,7 +2,7 @@
 
 use crate::log_rate_limits::assert_seldom;
 use bytes::BytesMut;
-use fullbore_tests::{Broker, Client, Disk, FetchFrom, fetch_request, produce_request, wait_until};
+use fullbore_tests::{Broker, Client, Disk, FetchFrom, NO_RETENTION, fetch_request, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
@@ -33,7 +33,7 @@ fn produce(client: &mut Client, offset: i64, value: &[u8]) -> ErrorCode {
 /// Fills a log on a disk of its own. Afterwards the page cache contains nothing of the log.
 fn filled(sets: &[&str], configs: &[(&str, &str)]) -> Option<(Disk, Broker)> {
     let disk = Disk::make()?;
-    let mut broker = Broker::start_in(&disk.data(), &[&[ADMIN], sets].concat());
+    let mut broker = Broker::start_in(&disk.data(), &[&[ADMIN, NO_RETENTION], sets].concat());
     let mut client = broker.client();
     let always = ("message.timestamp.before.max.ms", "9223372036854775807");
     client.create_topic(TOPIC, 1, &[&[always], configs].concat());

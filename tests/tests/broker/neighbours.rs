@@ -2,7 +2,7 @@
 //! connections.
 
 use crate::pipe::Pipe;
-use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, topic_data, wait_until};
+use fullbore_tests::{Batch, Broker, FetchFrom, NO_RETENTION, fetch_request, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
@@ -131,7 +131,7 @@ fn topic_is_deleted_during_the_recovery_of_its_log() {
 
 #[test]
 fn lookup_by_time_delays_no_other_request() {
-    let broker = Broker::start(&[ONE_THREAD]);
+    let broker = Broker::start(&[ONE_THREAD, NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("slow", 1, &[("segment.bytes", "1048576")]);
     client.create_topic("other", 1, &[]);

@@ -1,6 +1,6 @@
 //! DescribeLogDirs and DescribeProducers: the sizes of partitions and their producers.
 
-use fullbore_tests::{Batch, Broker, Client, wait_until};
+use fullbore_tests::{Batch, Broker, Client, NO_RETENTION, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
@@ -196,7 +196,7 @@ fn producers(client: &mut Client, topic: &str, partition: i32) -> PartitionRespo
 
 #[test]
 fn producers_are_described_with_their_last_sequence_and_time() {
-    let mut broker = Broker::start(&[]);
+    let mut broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 2, &[("message.timestamp.before.max.ms", "9223372036854775807")]);
     let (one, two) = (client.init_producer_id(), client.init_producer_id());

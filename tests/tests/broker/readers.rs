@@ -4,7 +4,7 @@
 use crate::disk_full::SmallDisk;
 use crate::diskless_lost::files;
 use bytes::{Bytes, BytesMut};
-use fullbore_tests::{Batch, Broker, binary, produce_request, wait_until};
+use fullbore_tests::{Batch, Broker, NO_RETENTION, binary, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp, crc32c};
@@ -104,7 +104,7 @@ impl Drop for Reader {
 
 /// Starts a broker with a topic. Each partition has one record, whose value is the number of the partition.
 fn written(partitions: i32) -> Broker {
-    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0", NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic(TOPIC, partitions, &[]);
     for partition in 0..partitions {
@@ -241,9 +241,9 @@ fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
 /// Starts a broker whose store has lost one object, which had records 1 and 2 with the timestamp 2000. Records 0 and 3
 /// are readable.
 fn with_a_lost_object() -> Broker {
-    let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0", NO_RETENTION]);
     let mut client = broker.client();
-    client.create_topic(TOPIC, 1, &[("diskless.enable", "true"), ("retention.ms", "-1")]);
+    client.create_topic(TOPIC, 1, &[("diskless.enable", "true")]);
     let objects = broker.data_dir().join("diskless");
     client.produced(TOPIC, 0, &Batch::at(1000, &["0"]));
     let before = files(&objects);
@@ -326,7 +326,7 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
 fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
     for protocol in ["classic", "consumer"] {
         let Some(disk) = SmallDisk::mount(8 << 20) else { return };
-        let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
+        let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0", NO_RETENTION]);
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, &[]);
         client.produced(TOPIC, 0, &Batch::of(&["0"]));
@@ -369,7 +369,7 @@ fn largest_batch() -> (Bytes, usize) {
 /// sends the first batch of a fetch whole, even if it exceeds the limits of the fetch (KIP-74).
 #[test]
 fn batch_of_the_largest_size_is_read_by_consume_copy_and_perf_consume() {
-    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0", NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[("max.message.bytes", "300000000"), ("compression.type", "uncompressed")]);
     client.create_topic("copied", 1, &[]);

@@ -5,7 +5,7 @@
 
 use crate::reorder;
 use bytes::{Bytes, BytesMut};
-use fullbore_tests::{Broker, Client, alter_resource, produce_request, wait_until};
+use fullbore_tests::{Broker, Client, NO_RETENTION, alter_resource, produce_request, wait_until};
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest};
 use fullbore_wire::batch::{
     BatchBuilder, BatchView, Compression, HEADER_LEN, Header, Stamp, TimestampType, batches, compress, crc32c,
@@ -101,7 +101,7 @@ fn assert_refused(client: &mut Client, topic: &str, bytes: Bytes, expected: Erro
 
 #[test]
 fn batch_is_stored_with_the_codec_of_its_topic_and_otherwise_unchanged() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     let producer_id = client.init_producer_id();
     for (name, target) in CODECS {
@@ -124,7 +124,7 @@ fn batch_is_stored_with_the_codec_of_its_topic_and_otherwise_unchanged() {
 
 #[test]
 fn batch_with_the_codec_of_its_topic_is_stored_as_received_at_any_level() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     for (name, codec) in CODECS {
         let levels =
@@ -144,7 +144,7 @@ fn batch_with_the_codec_of_its_topic_is_stored_as_received_at_any_level() {
 
 #[test]
 fn new_level_applies_from_the_next_append_on() {
-    let broker = Broker::start(&["compression.type=gzip"]);
+    let broker = Broker::start(&["compression.type=gzip", NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
     let text: String = (0..4000_u32).map(|at| format!("{} and {}, ", at * at % 977, at * 7 % 1013)).collect();
@@ -179,7 +179,7 @@ fn new_level_applies_from_the_next_append_on() {
 
 #[test]
 fn dynamic_codec_of_the_broker_applies_and_a_topics_own_takes_precedence() {
-    let broker = Broker::start(&["compression.type=snappy"]);
+    let broker = Broker::start(&["compression.type=snappy", NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("free", 1, &[]);
     client.create_topic("own", 1, &[("compression.type", "zstd")]);
@@ -198,7 +198,7 @@ fn dynamic_codec_of_the_broker_applies_and_a_topics_own_takes_precedence() {
 
 #[test]
 fn codecs_and_levels_kafka_does_not_have_are_refused() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
     for (key, values) in [
@@ -224,7 +224,7 @@ fn codecs_and_levels_kafka_does_not_have_are_refused() {
 
 #[test]
 fn max_message_bytes_bounds_a_batch_before_and_after() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("smaller", 1, &[("compression.type", "gzip"), ("max.message.bytes", "20000")]);
     client.create_topic("larger", 1, &[("compression.type", "uncompressed"), ("max.message.bytes", "20000")]);
@@ -253,7 +253,7 @@ fn with_payload(like: &[u8], payload: &[u8]) -> Bytes {
 
 #[test]
 fn a_broken_batch_is_refused_and_nothing_appended() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("compression.type", "zstd")]);
     produced(&mut client, "t", batch(Compression::None, Stamp::NONE));
@@ -277,7 +277,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
 
 #[test]
 fn records_are_validated_when_a_batch_is_recompressed() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     let codec = ("compression.type", "lz4");
     client.create_topic("compacted", 1, &[codec, ("cleanup.policy", "compact")]);
@@ -319,7 +319,7 @@ fn records_are_validated_when_a_batch_is_recompressed() {
 
 #[test]
 fn recompressed_batches_survive_a_kill() {
-    let mut broker = Broker::start(&["compression.type=zstd"]);
+    let mut broker = Broker::start(&["compression.type=zstd", NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
     let producer_id = client.init_producer_id();
@@ -342,7 +342,7 @@ fn recompressed_batches_survive_a_kill() {
 
 #[test]
 fn out_of_order_batch_is_stored_with_the_codec_of_its_topic() {
-    let broker = Broker::start(&[reorder::FOREVER]);
+    let broker = Broker::start(&[reorder::FOREVER, NO_RETENTION]);
     let mut client = broker.client();
     let topic = client.create_topic("t", 1, &[("compression.type", "lz4")]);
     let producer_id = client.init_producer_id();
@@ -362,7 +362,7 @@ fn out_of_order_batch_is_stored_with_the_codec_of_its_topic() {
 
 #[test]
 fn refused_batch_with_acks_0_closes_the_connection_without_a_response() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("compression.type", "gzip")]);
     let unacknowledged = |bytes| ProduceRequest { acks: 0, ..produce_request("t", 0, bytes) };

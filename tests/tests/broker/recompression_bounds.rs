@@ -3,7 +3,7 @@
 use crate::assert_serves;
 use crate::recompression::batch;
 use bytes::{Bytes, BytesMut};
-use fullbore_tests::{Broker, produce_request, topic_data, wait_until};
+use fullbore_tests::{Broker, NO_RETENTION, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::ProduceRequest;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
@@ -70,7 +70,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
 
 #[test]
 fn queued_large_batches_leave_permits_for_long_work_of_others() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     let configs = [("compression.type", "gzip"), ("compression.gzip.level", "9")];
     client.create_topic("large", 1, &configs);

@@ -6,7 +6,7 @@
 
 use crate::recompression::{produce, produced};
 use bytes::{BufMut, Bytes, BytesMut};
-use fullbore_tests::{Broker, produce_request, topic_data};
+use fullbore_tests::{Broker, NO_RETENTION, produce_request, topic_data};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::ProduceRequest;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Stamp, compress, crc32c, decompress};
@@ -104,7 +104,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
 
 #[test]
 fn unreadable_batches_are_refused_and_nothing_is_appended() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     for (topic, configs) in [
         ("classic", &[][..]),
@@ -129,7 +129,7 @@ fn unreadable_batches_are_refused_and_nothing_is_appended() {
 
 #[test]
 fn unreadable_batches_beside_good_ones_affect_no_other_partition() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[]);
     let (_, bad) = unreadable().remove(0);
@@ -143,7 +143,7 @@ fn unreadable_batches_beside_good_ones_affect_no_other_partition() {
 
 #[test]
 fn trusted_header_is_appended_unchecked_until_records_are_validated_again() {
-    let broker = Broker::start(&["fullbore.produce.validation=header"]);
+    let broker = Broker::start(&["fullbore.produce.validation=header", NO_RETENTION]);
     let mut client = broker.client();
     let batch = plain(3, 100);
     let bad = with_payload(&batch, Compression::Zstd, &[], 3);
@@ -162,7 +162,7 @@ fn trusted_header_is_appended_unchecked_until_records_are_validated_again() {
 
 #[test]
 fn batches_with_large_decompressed_records_are_appended_in_order() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
     // The broker decompresses some of these batches as a whole and others block by block. It must accept both.

@@ -3,7 +3,7 @@
 
 use super::{DISKLESS, SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::s3::{S3, S3Fault};
-use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional, wait_until};
+use fullbore_tests::{Batch, Broker, Client, NO_RETENTION, Protocol, Transactional, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_producers::ProducerState;
 use std::time::{Duration, Instant};
@@ -147,7 +147,7 @@ fn long_poll_at_read_committed_is_woken_by_the_marker() {
 
 #[test]
 fn offsets_are_listed_up_to_the_stable_one() {
-    let (_broker, mut client) = start(&[], 1);
+    let (_broker, mut client) = start(&[NO_RETENTION], 1);
     client.produced(TOPIC, 0, &Batch::at(1_000_000, &["plain"]));
     let mut producer = Transactional::begin(&mut client, "listed", Protocol::New);
     let batch =

@@ -1,7 +1,7 @@
 //! Reads with read_committed: where they end, which aborted transactions they list, and what wakes a long poll.
 
 use super::{TOPIC, one};
-use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, fetch_request};
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, NO_RETENTION, Protocol, Transactional, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 
@@ -143,7 +143,7 @@ fn long_poll_ends_by_the_marker_and_not_by_the_records() {
 
 #[test]
 fn offsets_are_listed_up_to_the_stable_one() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&[NO_RETENTION]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::at(1_000_000, &["plain"]));
