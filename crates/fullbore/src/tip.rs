@@ -45,14 +45,18 @@ const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
 /// Flags of other programs, each with a tip about the corresponding flag of this program.
-const FLAGS: [(&str, &str); 4] = [
+const FLAGS: [(&str, &str); 7] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
+    ("--config", ALTER),
+    ("--add-config", ALTER),
+    ("--delete-config", ALTER),
 ];
 /// The positional argument for names of topics, as clap's errors write it.
 const NAMES: &str = "[TOPIC]...";
+const ALTER: &str = "to change a configuration, write `fullbore configs alter --topic TOPIC --add-config KEY=VALUE`";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
 /// Adds a tip to an error, and removes clap's own suggestions. `typed` is the command line, in which a flag like

@@ -82,6 +82,11 @@ mod tests {
                 "unexpected argument '--zookeeper' found; tip: there is no ZooKeeper; name a broker with \
                  --bootstrap-server HOST:PORT",
             ),
+            (
+                "fullbore topics alter --topic t --config retention.ms=1",
+                "unexpected argument '--config' found; tip: to change a configuration, write `fullbore configs alter \
+                 --topic TOPIC --add-config KEY=VALUE`",
+            ),
         ] {
             assert_eq!(reported(line), tip);
         }

@@ -109,7 +109,10 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
         }
         let address = broker.file.address().unwrap_or_default();
         TcpListener::bind(&address).map_err(|error| {
-            let next = if has_choice { "; choose another first port with --port" } else { "" };
+            let next = match has_choice {
+                true => "; stop the program that has it, or choose another first port with --port",
+                false => "; stop the program that has it",
+            };
             Failure::new(format!("broker {} cannot listen on {address}: {error}{next}", broker.file.id))
         })?;
         let Some(metrics) = broker.file.admin_address() else { continue };

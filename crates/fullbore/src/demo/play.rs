@@ -91,7 +91,7 @@ impl Play {
         let mut phases = Vec::new();
         for phase in &self.phases {
             let before = store_use();
-            let progress = DemoProgress::new(phase.name, phase.records);
+            let progress = DemoProgress::new(phase.name, phase.records, phase.limit);
             let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, ground.stop);
             progress.finish();
             phases.push((phase.name, figures?, store_use().since(&before)));
@@ -156,7 +156,7 @@ mod tests {
         let producer = Producer::from_properties([("bootstrap.servers", address.as_str())]).expect("started");
         let mut stream = DemoStream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
         let phase = Phase::flat_out("test", 100);
-        let (progress, stop) = (DemoProgress::new(phase.name, phase.records), Stop::new());
+        let (progress, stop) = (DemoProgress::new(phase.name, phase.records, phase.limit), Stop::new());
         stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
         assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
         let stranger = fullbore_producer::ProducerRecord::new(TOPIC, b"x").partition(1);

@@ -20,8 +20,8 @@ pub struct DemoProgress {
 }
 
 impl DemoProgress {
-    /// Creates the progress of a phase of `records` records.
-    pub fn new(name: &'static str, records: u64) -> Self {
+    /// Creates the progress of a phase of `records` records, whose sending ends after `limit`.
+    pub fn new(name: &'static str, records: u64, limit: Option<Duration>) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let both = MultiProgress::new();
             let style = ProgressStyle::with_template("{prefix:>8} {bar:40} {human_pos:>11} of {human_len}  {per_sec}")
@@ -29,7 +29,8 @@ impl DemoProgress {
             let bar = |prefix| both.add(ProgressBar::new(records).with_style(style.clone()).with_prefix(prefix));
             (bar("sent"), bar("verified"))
         });
-        words(&format!("Streaming {} records, {name}", grouped(records)));
+        let end = limit.map_or_else(String::new, |limit| format!(", for at most {} s", limit.as_secs()));
+        words(&format!("Streaming {} records, {name}{end}", grouped(records)));
         DemoProgress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_number_sent_is_never_below_the_number_read() {
-        let progress = DemoProgress::new("test", 1_000);
+        let progress = DemoProgress::new("test", 1_000, None);
         progress.sent(256);
         assert_eq!((progress.sent_at(100), progress.sent_at(300)), (256, 300));
     }
