@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, drawn_ms};
 
 use super::index::RunFinder;
 use super::partition_view::PartitionView;
@@ -40,28 +40,35 @@ pub async fn kept_from(
 
 /// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end if there is none. The
 /// caller keeps this extent and all later ones, as Kafka does with segments. Returns `None` if the index fails.
+///
+/// The search reads the extents one after another. An index by time cannot replace it, because a record may have a
+/// timestamp in the future, or none. All extents before the result are removed, so each is read only once. Usually
+/// nothing is removed, so the first query reads one extent.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
-    let (log_start, log_end) = (log.start, log.end);
-    let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
-    let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // The search compares `since_ms` with the largest timestamp up to the end of each extent. A record dated in the
-    // future raises this timestamp for all later extents, even after its deletion. Check each extent by its own
-    // records, too.
-    while from < log_end {
-        let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
+    let (mut from, mut count) = (log.start, 1);
+    while from < log.end {
+        let runs = finder.runs_from(number, from, count).await.ok()?;
         let Some(last) = runs.last() else { break };
-        if let Some(young) = runs.iter().find(|run| has_since(run, log_start, since_ms)) {
-            return Some(young.base_offset.clamp(log_start, log_end));
+        if let Some(young) = runs.iter().find(|run| has_since(run, log.start, since_ms)) {
+            return Some(young.base_offset.clamp(log.start, log.end));
         }
-        from = last.end_offset();
+        if last.end_offset() <= from && count > 1 {
+            // The index has no later extents.
+            break;
+        }
+        from = from.max(last.end_offset());
+        count = RUNS_LOOKED_AT;
     }
-    Some(from.min(log_end))
+    Some(from.min(log.end))
 }
 
-/// Returns true if the extent has a batch that ends after the log start and has a timestamp of at least `since_ms`.
+/// Returns true if the extent has a batch that ends after the log start and is as new as `since_ms`. A batch without
+/// timestamps is as old as its object. Kafka then uses the modification time of the segment.
 fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
+    let drawn_ms = drawn_ms(run.object);
     run.placed().any(|(_, base_offset, batch)| {
-        batch.max_timestamp >= since_ms && base_offset + i64::from(batch.record_count) > log_start
+        let time_ms = if batch.max_timestamp < 0 { drawn_ms } else { batch.max_timestamp };
+        time_ms >= since_ms && base_offset + i64::from(batch.record_count) > log_start
     })
 }
 
@@ -93,6 +100,7 @@ async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use fullbore_rules::commit::{BatchKind, ObjectBatch};
@@ -145,15 +153,13 @@ mod tests {
         assert_eq!((here.size(), kept_from(&finder, &here, Some(100), None).await), (200, Some(3)));
     }
 
-    #[tokio::test]
-    async fn a_timestamp_in_the_future_keeps_nothing_once_its_record_is_deleted() {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut store = SqliteIndex::open(directory.path()).expect("opened");
+    /// Creates a partition that has an object with one record for each of `times`. The objects are registered at the
+    /// given time.
+    fn partition_of(directory: &Path, times: &[i64], registered_ms: i64) -> (SqliteIndex, PartitionView) {
+        let mut store = SqliteIndex::open(directory).expect("opened");
         let row = store.create("topic", Uuid([1; 16]), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        // The partition gets more extents than one query returns.
-        let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
-        let objects = store.register(times.len(), 0).expect("registered");
+        let objects = store.register(times.len(), registered_ms).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {
             let batch = ObjectBatch {
                 partition: row.id,
@@ -166,16 +172,41 @@ mod tests {
             };
             UploadedObject { id: *id, batches: vec![batch] }
         };
-        let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
-        Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
+        let uploaded: Vec<_> = objects.iter().zip(times).map(uploaded).collect();
+        Index::new(SqliteIndex::open(directory).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let view = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         view.make_ready(&row_of(&store));
+        (store, view)
+    }
+
+    #[tokio::test]
+    async fn a_timestamp_in_the_future_keeps_nothing_once_its_record_is_deleted() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        // The partition gets more extents than one query returns.
+        let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
+        let (mut store, view) = partition_of(directory.path(), &times, 0);
+        let row = row_of(&store);
         let finder = RunFinder::open(directory.path()).expect("opened");
         assert_eq!(kept_from(&finder, &view, None, Some(100)).await, Some(1), "it is the oldest that is left");
         view.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
         for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {
             assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
         }
+    }
+
+    /// Records without timestamps (-1) are kept by the time of their object.
+    #[tokio::test]
+    async fn records_without_timestamps_are_kept_since_their_upload() {
+        const UPLOADED_MS: i64 = 1_700_000_000_000;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let times: Vec<i64> = [10, -1, -5, UPLOADED_MS + 10].into_iter().chain([-1; 100]).collect();
+        let (mut store, view) = partition_of(directory.path(), &times, UPLOADED_MS);
+        let finder = RunFinder::open(directory.path()).expect("opened");
+        for (since_ms, from) in [(5, 0), (11, 1), (UPLOADED_MS, 1), (UPLOADED_MS + 1, 3), (UPLOADED_MS + 11, 104)] {
+            assert_eq!(kept_from(&finder, &view, None, Some(since_ms)).await, Some(from), "since {since_ms}");
+        }
+        view.moved(&store.move_log_start(row_of(&store).id, 4).expect("moved").expect("it is there"), Vec::new());
+        assert_eq!(kept_from(&finder, &view, None, Some(UPLOADED_MS)).await, Some(4));
     }
 }

@@ -85,6 +85,7 @@ impl ObjectError {
         let words = words(&error);
         match error {
             _ if is_full(&error) => ObjectError::Full(words),
+            _ if RETRIABLE_CODES.iter().any(|code| error.to_string().contains(code)) => ObjectError::Unavailable(words),
             NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. } => ObjectError::Denied(words),
             _ if is_refusal(&error.to_string()) => ObjectError::Denied(words),
             _ => ObjectError::Unavailable(words),
@@ -119,6 +120,9 @@ fn is_refusal(text: &str) -> bool {
         |status| status == NOT_IMPLEMENTED || (300..500).contains(&status) && !matches!(status, 408 | 425 | 429);
     is_bare || status(text).is_some_and(is_final)
 }
+
+/// Codes of S3 for temporary failures that have the status 400 or 409. Amazon's clients retry them.
+const RETRIABLE_CODES: [&str; 2] = ["<Code>RequestTimeout</Code>", "<Code>OperationAborted</Code>"];
 
 /// The HTTP status for a request of bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;

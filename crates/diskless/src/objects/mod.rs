@@ -53,8 +53,10 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 /// How long the ownership marker of a bucket counts as present after a check, because each check costs a request. After
-/// this time, the next PUT or DELETE checks again. A GET checks again only if its object is missing.
+/// this time, the next PUT or DELETE checks again. A GET checks if its object is missing, even within this time.
 const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum number of bytes of a response that was cut short, so that the rest is requested.
+const PART_MIN: usize = 64 << 10;
 
 /// The objects of one cluster.
 #[derive(Clone)]
@@ -257,38 +259,63 @@ impl Objects {
     }
 
     /// Reads a range of an object. Reports to `progress` each time that bytes arrive. If the object ends within the
-    /// range, returns the bytes up to the end of the object.
+    /// range, returns the bytes up to the end of the object. If the response is cut short, requests the rest, as long as
+    /// each response brings [`PART_MIN`] bytes or a quarter of the rest.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.verified().await?;
-        self.pace.admit(RequestKind::Read, &progress).await;
+        let mut bytes = BytesMut::with_capacity(range.len());
+        loop {
+            let before = bytes.len();
+            let rest = range.start + before as u32..range.end;
+            let enough = PART_MIN.min(rest.len().div_ceil(4));
+            match self.get_rest(id, rest, &progress, &mut bytes).await {
+                Ok(()) => return Ok(bytes.freeze()),
+                // The response was cut at the end of the object.
+                Err(ObjectError::Short { .. }) if before > 0 => return Ok(bytes.freeze()),
+                Err(error) if error.is_retriable() && bytes.len() - before >= enough => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads a range of an object with one request, and adds the bytes to `bytes`, even if the response is cut short.
+    async fn get_rest(
+        &self,
+        id: ObjectId,
+        range: Range<u32>,
+        progress: &BodyProgress,
+        bytes: &mut BytesMut,
+    ) -> Result<(), ObjectError> {
+        self.pace.admit(RequestKind::Read, progress).await;
         delay(self.delays.1).await;
-        let (len, start) = (range.len(), range.start);
+        let (mut left, start) = (range.len(), range.start);
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // The object may be missing because the directory is not mounted. The ownership marker is missing then
-                // too, and this check returns a retriable error instead of `gone`.
-                self.still_verified().await?;
+                // The whole store may be gone, because the directory is not mounted or the bucket was emptied. Its
+                // ownership marker is then gone too, and this check returns a retriable error instead of `gone`. An
+                // earlier check does not count, because the store may have been there at that time.
+                if self.checks_every.is_some() {
+                    self.ownership.is_there(self.cluster_store(), Duration::ZERO).await?;
+                }
                 return Err(gone);
             }
             Err(error) => return Err(error),
         };
-        let (mut bytes, mut chunks) = (BytesMut::with_capacity(len), found.into_stream());
+        let mut chunks = found.into_stream();
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());
-            if chunk.len() > len - bytes.len() {
-                return Err(ObjectError::Unavailable(format!(
-                    "the store returned more than the requested part of object {id}"
-                )));
-            }
+            left = left.checked_sub(chunk.len()).ok_or_else(|| {
+                ObjectError::Unavailable(format!("the store returned more than the requested part of object {id}"))
+            })?;
             bytes.extend_from_slice(&chunk);
         }
-        Ok(bytes.freeze())
+        Ok(())
     }
 
     /// Deletes an object, and any files that interrupted PUTs of this object have left. Succeeds even if the object is

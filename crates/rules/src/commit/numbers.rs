@@ -12,6 +12,11 @@ use super::batch::ObjectId;
 /// Number of bits of the counter. The second is in the higher bits.
 const BITS: u32 = 31;
 
+/// Returns the time in ms since 1970 at which an id was drawn, to the second. The object is uploaded within an hour.
+pub fn drawn_ms(object: ObjectId) -> i64 {
+    (object >> BITS) * 1000
+}
+
 /// Draws the ids of the objects that a process makes.
 #[derive(Debug)]
 pub struct ObjectNumbers {
@@ -48,6 +53,7 @@ mod tests {
         let later = numbers.draw(1, 1_700_000_001_000);
         assert_eq!(first, [(1_700_000_000 << 31) | 0x7fff_ffff, 1_700_000_000 << 31]);
         assert_eq!(later, [(1_700_000_001 << 31) | 1]);
+        assert_eq!(later.into_iter().chain(first).map(drawn_ms).max(), Some(1_700_000_001_000));
         assert_ne!(ObjectNumbers::new(7).draw(1, 0), ObjectNumbers::new(8).draw(1, 0));
     }
 
