@@ -108,7 +108,7 @@ impl Broker {
     }
 
     /// Starts a broker like [`Broker::start_with`]. After `stop` is requested, failed calls to the cluster's database
-    /// are no longer retried.
+    /// are no longer retried, and a broker that is not registered yet is not registered any more.
     ///
     /// # Errors
     /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.

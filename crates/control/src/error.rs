@@ -55,6 +55,9 @@ pub enum OpenError {
     OnOneMachine { file: PathBuf },
     #[error("{0}")]
     NotRegistered(String),
+    /// A request to stop the start came before the broker with this id was registered.
+    #[error("the start of broker {0} was stopped before the broker was registered")]
+    Stopped(i32),
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }

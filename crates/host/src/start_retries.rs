@@ -56,6 +56,11 @@ impl StartRetries {
         StartRetries { until: Instant::now() + limit, stop, reported: Arc::default() }
     }
 
+    /// Waits for the length of `pause`, or until the stop of the start is requested. Returns true if it was requested.
+    pub fn is_stopped_within(&self, pause: Duration) -> bool {
+        self.stop.is_requested_within(pause)
+    }
+
     /// Calls `attempt` until it succeeds, until its error is not transient, or until the time is over. Blocks the
     /// thread during the pauses between the attempts.
     ///
@@ -87,7 +92,7 @@ impl StartRetries {
                 let left_s = left.as_secs();
                 tracing::warn!(%error, left_s, left_out, "cannot use the cluster's database yet: the start retries until initial.broker.registration.timeout.ms is over; see the error");
             }
-            if self.stop.is_requested_within(backoff.length().min(left)) {
+            if self.is_stopped_within(backoff.length().min(left)) {
                 return Err(error);
             }
         }
