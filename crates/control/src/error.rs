@@ -10,6 +10,7 @@ use super::identity::StoreName;
 use super::image::Inapplicable;
 use fullbore_db::StoreError;
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::start_retries::Retried;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -60,6 +61,15 @@ pub enum OpenError {
     Stopped(i32),
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl Retried for OpenError {
+    fn reason_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Database { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
 }
 
 impl OpenError {

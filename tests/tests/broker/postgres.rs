@@ -106,6 +106,22 @@ fn start_during_a_database_outage_waits_for_the_database_or_a_signal() {
     assert_eq!(create(&mut broker.client(), "t").0, ErrorCode::TOPIC_ALREADY_EXISTS);
 }
 
+/// Regression: the start ended at once, although Kubernetes and compose may create the name later than the broker.
+#[test]
+fn start_with_a_database_host_without_address_retries_and_names_host_remedy_and_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plane = "control.plane=postgres://ann@no-such-host.invalid/x";
+    let refused = serve_refused(directory.path(), &[plane, "initial.broker.registration.timeout.ms=5000"]);
+    assert!(!refused.status.success() && refused.stderr.contains(RETRIES), "{}", refused.stderr);
+    let line = refused.stderr.lines().last().expect("it names the reason");
+    let begin = "fullbore: postgres://no-such-host.invalid:5432/x: as user ann: no address is known for the host \
+                 no-such-host.invalid (";
+    let remedy = "); create the name in the name service (in Kubernetes, its Service), or correct the host in \
+                  control.plane; the start has tried for ";
+    let is_reported = line.starts_with(begin) && line.contains(remedy);
+    assert!(is_reported && line.ends_with(" s (initial.broker.registration.timeout.ms)"), "{}", refused.stderr);
+}
+
 #[test]
 fn start_without_its_database_names_address_user_and_remedy() {
     let server = PostgresServer::shared();
