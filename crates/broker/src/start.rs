@@ -2,7 +2,8 @@
 //!
 //! When it starts, the broker binds its ports, locks the data directory, and opens the control plane, the diskless
 //! store and the partitions. Then it accepts connections. The ports are bound first. If one of them is taken, the start
-//! fails before it has changed anything. Clients that connect early wait in the system's backlog.
+//! fails before it has changed anything. The ports open once the broker is registered. Until then, which takes long
+//! without the cluster's database, clients are refused and move on to other brokers.
 //!
 //! When it stops, the broker accepts no more connections and answers the requests that were admitted. It refuses parked
 //! batches and waiting group members. Then it closes the control plane, so that no more decisions are made. It closes
@@ -20,14 +21,14 @@ use crate::groups::Groups;
 use crate::log_end_reports;
 use crate::loggers::Loggers;
 use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
-use crate::net::{self, Bound, Clients};
+use crate::net::{self, Bound, Clients, Listening};
 use crate::node::{CoordinatorServices, FetchServices, MetadataServices, Node, ObservationServices, ProduceServices};
 use crate::partitions::append::AppendServices;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
-use fullbore_config::BrokerConfig;
+use fullbore_config::{BrokerConfig, Listener};
 use fullbore_control::{
     Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent, identity_of,
 };
@@ -72,7 +73,7 @@ struct Registered {
     config: Arc<BrokerConfig>,
     loggers: Loggers,
     metrics: Metrics,
-    listeners: Vec<Bound>,
+    listeners: Vec<Listening>,
     admin_listener: Option<admin::Bound>,
     lock: DirectoryLock,
     space: Arc<DiskSpace>,
@@ -108,7 +109,7 @@ impl Broker {
     }
 
     /// Starts a broker like [`Broker::start_with`]. After `stop` is requested, failed calls to the cluster's database
-    /// are no longer retried.
+    /// are no longer retried, and a broker that is not registered yet is not registered any more.
     ///
     /// # Errors
     /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
@@ -165,16 +166,7 @@ impl Broker {
         if follow_image::is_copy_new(&control.image(), seen) {
             unsettled.note_older_index();
         }
-        if let Some(join) = join
-            && let Err(error) = control.join_cluster(join)
-        {
-            // Fences the broker, even if no other broker runs. If this start has not written the file `cluster`, the
-            // next start chooses another directory id. That start would be refused while the present registration, with
-            // its different directory id, is not fenced.
-            membership::fence(&control).await;
-            close(control).await;
-            return Err(error.into());
-        }
+        let listeners = enter(&config, &control, listeners, join).await?;
         let registered = Registered {
             config,
             loggers,
@@ -366,11 +358,11 @@ fn node(
     replication: Replication,
     (groups, transactions): (Arc<Groups>, Arc<Transactions>),
     (loggers, space): (Loggers, Arc<DiskSpace>),
-    listeners: &[Bound],
+    listeners: &[Listening],
 ) -> Node {
     let SharedParts { config, control, partitions, metrics, stop } = shared;
     let (wide, long_work) = (Arc::<WideWork>::default(), Arc::<LongWork>::default());
-    let endpoint = |bound: &Bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1));
+    let endpoint = |bound: &Listening| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1));
     let metadata = Arc::new(MetadataServices {
         cluster_id: Text::from(control.cluster_id().to_string()),
         served: api::SERVED,
@@ -470,6 +462,42 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
         listeners.push(bound.map_err(|error| StartError::Bind { host: host.clone(), port, error })?);
     }
     Ok(listeners)
+}
+
+/// Opens the ports of a registered broker, and completes the registration in a cluster. After a failure, the control
+/// plane is closed.
+///
+/// The ports open first. Otherwise another broker that probes them before the first heartbeat would soon consider this
+/// broker failed (`membership/watch.rs`).
+async fn enter(
+    config: &BrokerConfig,
+    control: &Control,
+    bound: Vec<Bound>,
+    join: Option<PendingJoin>,
+) -> Result<Vec<Listening>, StartError> {
+    let is_member = join.is_some();
+    let entered = listen(config, bound).and_then(|listeners| {
+        join.map_or(Ok(()), |join| control.join_cluster(join))?;
+        Ok(listeners)
+    });
+    if entered.is_err() {
+        if is_member {
+            // Fences the broker, even if no other broker runs. If this start has not written the file `cluster`, the
+            // next start chooses another directory id. That start would be refused while the present registration, with
+            // its different directory id, is not fenced.
+            membership::fence(control).await;
+        }
+        close(control.clone()).await;
+    }
+    entered
+}
+
+fn listen(config: &BrokerConfig, bound: Vec<Bound>) -> Result<Vec<Listening>, StartError> {
+    let open = |(of, bound): (&Listener, Bound)| {
+        let (host, port) = (&of.host, bound.addr.port());
+        bound.listen(&config.network).map_err(|error| StartError::Bind { host: host.clone(), port, error })
+    };
+    config.network.listeners.iter().zip(bound).map(open).collect()
 }
 
 /// Raises the limit of open files, as the JVM does for Kafka. Every connection and every open segment needs a

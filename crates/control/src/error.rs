@@ -10,6 +10,7 @@ use super::identity::StoreName;
 use super::image::Inapplicable;
 use fullbore_db::StoreError;
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::start_retries::Retried;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -55,8 +56,20 @@ pub enum OpenError {
     OnOneMachine { file: PathBuf },
     #[error("{0}")]
     NotRegistered(String),
+    /// A request to stop the start came before the broker with this id was registered.
+    #[error("the start of broker {0} was stopped before the broker was registered")]
+    Stopped(i32),
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl Retried for OpenError {
+    fn reason_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Database { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
 }
 
 impl OpenError {

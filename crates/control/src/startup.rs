@@ -14,7 +14,7 @@ use super::identity::{Identity, UsedDirectory};
 use super::image::Image;
 use super::node::Endpoint;
 use super::store::Store;
-use super::takeover;
+use super::takeover::{self, Takeover};
 use super::writer::{Failure, MetadataWriter};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
@@ -82,33 +82,48 @@ pub fn started<S: Store>(
         let unusable = |source| OpenError::DirectoryIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
-    let register = ChangeCommand::RegisterBroker(RegisterBroker {
-        id,
-        joining,
-        rack,
-        serves_diskless,
-        accepts_lost_directory,
-        endpoints,
-    });
+    let command = RegisterBroker { id, joining, rack, serves_diskless, accepts_lost_directory, endpoints };
+    register(&mut owner, &images, command, session, &retries, refused)?;
+    owner.stock_up();
+    Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
+}
+
+/// Registers the broker, in one transaction or more. If a silent process has its id, fences that process first.
+fn register<S: Store>(
+    owner: &mut MetadataWriter<S>,
+    images: &watch::Receiver<Arc<Image>>,
+    command: RegisterBroker,
+    session: Duration,
+    retries: &StartRetries,
+    refused: impl Fn(Failure) -> OpenError,
+) -> Result<(), OpenError> {
+    let id = command.id;
+    let command = ChangeCommand::RegisterBroker(command);
     loop {
+        if retries.is_stopped_within(Duration::ZERO) {
+            return Err(OpenError::Stopped(id));
+        }
         // If the outcome of a commit is unknown, the next attempt finds this process registered, or registers it.
-        let mut attempt = || owner.transact(|draft| draft.change(&register)).map_err(refused);
-        let refusal = match retries.run(OpenError::is_transient, &mut attempt)? {
+        let attempt = || owner.transact(|draft| draft.change(&command)).map_err(&refused);
+        let refusal = match retries.run(OpenError::is_transient, attempt)? {
             Some(Err(refusal)) => refusal,
             // The broker's former process still leads partitions that this command must hand over to other brokers. Its
             // next piece is a new transaction, so other brokers can lock the store in between.
             None => continue,
-            Some(Ok(())) => break,
+            Some(Ok(())) => return Ok(()),
         };
-        let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
         let image = Arc::clone(&images.borrow());
-        let mut fence = || takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused);
-        if !is_taken || !retries.run(OpenError::is_transient, &mut fence)? {
-            return Err(OpenError::NotRegistered(refusal.message.into_owned()));
+        let fence = || takeover::fence_if_silent(owner, &image, id, session, retries).map_err(&refused);
+        let takeover = match refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION {
+            true => retries.run(OpenError::is_transient, fence)?,
+            false => Takeover::Refused,
+        };
+        match takeover {
+            Takeover::Fenced => {}
+            Takeover::Refused => return Err(OpenError::NotRegistered(refusal.message.into_owned())),
+            Takeover::Stopped => return Err(OpenError::Stopped(id)),
         }
     }
-    owner.stock_up();
-    Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
 /// Returns true and logs a warning if the directory is an older copy, because the registered process has used a newer

@@ -4,7 +4,8 @@
 //! Normally the other brokers detect a failed process (see `membership`). But without another broker, the failure would
 //! stay undetected, and a broker on a replaced machine could never start. The starting process therefore watches the
 //! old process's heartbeats for a whole `broker.session.timeout.ms`. Invariant: the old process counts as failed only
-//! if it was silent for a whole session in which the store responded in time.
+//! if it was silent for a whole session in which the store responded in time. A store that always responds late can
+//! delay the outcome for ever, but a request to stop the start ends the wait.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,23 @@ use super::command::{BrokerChange, ChangeBroker, ChangeCommand};
 use super::image::Image;
 use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
+use fullbore_host::start_retries::StartRetries;
 
 /// Number of times that the heartbeats are polled during one session.
 const CHECKS: u32 = 16;
 
+/// The outcome of an attempt to take over a broker's registration.
+pub(super) enum Takeover {
+    /// The registered process was silent for a session, and is fenced now.
+    Fenced,
+    /// The registered process is alive, the broker is not registered, or the store has no heartbeats.
+    Refused,
+    /// The stop of the start was requested before the outcome was known.
+    Stopped,
+}
+
 /// Checks for the duration `session` whether the process that is registered as this broker sends a heartbeat. If it
-/// sends none, fences it and returns true. Returns false if the process is alive, if the broker is not registered, or
-/// if the store has no heartbeats.
+/// sends none, fences it.
 ///
 /// # Errors
 /// Returns the store's error if it cannot be used.
@@ -29,10 +40,11 @@ pub(super) fn fence_if_silent<S: Store>(
     image: &Image,
     id: i32,
     session: Duration,
-) -> Result<bool, Failure> {
-    let Some(node) = image.node(id) else { return Ok(false) };
+    retries: &StartRetries,
+) -> Result<Takeover, Failure> {
+    let Some(node) = image.node(id) else { return Ok(Takeover::Refused) };
     let (process, broker_epoch) = (node.process, node.registration.epoch);
-    let Some(before) = owner.store.heartbeats_of(id, process)? else { return Ok(false) };
+    let Some(before) = owner.store.heartbeats_of(id, process)? else { return Ok(Takeover::Refused) };
     let between = session / CHECKS;
     tracing::warn!(
         broker_id = id,
@@ -42,10 +54,12 @@ pub(super) fn fence_if_silent<S: Store>(
     );
     let mut since = Instant::now();
     while since.elapsed() < session {
-        std::thread::sleep(between);
+        if retries.is_stopped_within(between) {
+            return Ok(Takeover::Stopped);
+        }
         let requested = Instant::now();
         if owner.store.heartbeats_of(id, process)? != Some(before) {
-            return Ok(false);
+            return Ok(Takeover::Refused);
         }
         // A slow store also delays heartbeats, so wait for a whole session again.
         if requested.elapsed() > between {
@@ -56,5 +70,5 @@ pub(super) fn fence_if_silent<S: Store>(
     let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
     let fence = ChangeCommand::ChangeBroker(fence);
     owner.transact(|draft| draft.change(&fence))?;
-    Ok(true)
+    Ok(Takeover::Fenced)
 }

@@ -7,6 +7,8 @@ pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
+use fullbore_host::start_retries::Retried;
+
 /// The reason why a call failed. The call has changed nothing in the store, unless the error was converted from
 /// [`CommitError::Unknown`]: a commit with this outcome may have changed the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +25,15 @@ pub enum StoreError {
     Away(Outage),
     #[error("the database does not know version {0}: it was set back to an older state, or it is another database")]
     WentBack(u64),
+}
+
+impl Retried for StoreError {
+    fn reason_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Away(outage) => Some(&mut outage.words),
+            _ => None,
+        }
+    }
 }
 
 impl StoreError {

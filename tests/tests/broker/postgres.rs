@@ -2,11 +2,13 @@
 //! start.
 
 use fullbore_tests::postgres::PostgresServer;
-use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, wait_until};
+use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, stable_ports, wait_until};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 const HANGS: Duration = Duration::from_secs(120);
@@ -104,6 +106,42 @@ fn start_during_a_database_outage_waits_for_the_database_or_a_signal() {
     server.start_again();
     broker.wait_for_start();
     assert_eq!(create(&mut broker.client(), "t").0, ErrorCode::TOPIC_ALREADY_EXISTS);
+}
+
+/// Regression: clients connected to a broker that waited for its database, and got no answer.
+#[test]
+fn start_during_a_database_outage_refuses_clients_until_it_is_complete() {
+    let server = PostgresServer::start();
+    let plane = format!("control.plane={}", server.url(&server.database()));
+    let port = stable_ports(1)[0];
+    let listener = format!("listeners=PLAINTEXT://127.0.0.1:{port}");
+    let mut broker = Broker::start(&[&plane, &listener, "initial.broker.registration.timeout.ms=600000"]);
+    broker.stop();
+
+    server.stop();
+    broker.begin_restart();
+    broker.wait_for_stderr(RETRIES);
+    let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect_err("it cannot answer yet");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    server.start_again();
+    broker.wait_for_start();
+    assert_eq!(create(&mut broker.client(), "t").0, ErrorCode::NONE);
+}
+
+/// Regression: the start ended at once, although Kubernetes and compose may create the name later than the broker.
+#[test]
+fn start_with_a_database_host_without_address_retries_and_names_host_remedy_and_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plane = "control.plane=postgres://ann@no-such-host.invalid/x";
+    let refused = serve_refused(directory.path(), &[plane, "initial.broker.registration.timeout.ms=5000"]);
+    assert!(!refused.status.success() && refused.stderr.contains(RETRIES), "{}", refused.stderr);
+    let line = refused.stderr.lines().last().expect("it names the reason");
+    let begin = "fullbore: postgres://no-such-host.invalid:5432/x: as user ann: no address is known for the host \
+                 no-such-host.invalid (";
+    let remedy = "); create the name in the name service (in Kubernetes, its Service), or correct the host in \
+                  control.plane; the start has tried for ";
+    let is_reported = line.starts_with(begin) && line.contains(remedy);
+    assert!(is_reported && line.ends_with(" s (initial.broker.registration.timeout.ms)"), "{}", refused.stderr);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Listeners bind their ports and accept connections within the limits. Each connection gets a task. On an SSL
-//! listener, the task begins with the TLS handshake.
+//! Listeners bind their ports, later open them, and accept connections within the limits. Each connection gets a task.
+//! On an SSL listener, the task begins with the TLS handshake.
 //!
 //! A connection counts towards the limits as soon as it is accepted, even during its handshake. If it exceeds a limit,
 //! it is closed before anything is read from it or allocated for it.
@@ -24,16 +24,31 @@ use tokio::sync::{mpsc, watch};
 /// How long the broker pauses after it could not accept a connection, for example because there was no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener that has bound its port but does not accept connections yet.
-pub struct Bound {
+/// A listener that has bound its port. While `S` is `TcpSocket`, the system refuses connections to the port.
+pub struct Bound<S = TcpSocket> {
     /// A socket for each address of the listener's host that belongs to this machine, all with the same port.
-    sockets: Vec<TcpListener>,
+    sockets: Vec<S>,
     /// The first address that was bound.
     pub addr: SocketAddr,
     /// The host and port that clients get from the broker.
     pub advertised: (String, u16),
     /// The certificates of an SSL listener. `None` for any other listener.
     certificates: Option<Arc<Certificates>>,
+}
+
+/// A listener whose port is open. Connections wait in the system's backlog until [`run`] accepts them.
+pub type Listening = Bound<TcpListener>;
+
+impl Bound {
+    /// Opens the port. Must be called within the runtime that accepts the connections.
+    ///
+    /// # Errors
+    /// Returns the system's error, for example if another program has opened the port in the meantime.
+    pub fn listen(self, config: &NetworkConfig) -> io::Result<Listening> {
+        let sockets = self.sockets.into_iter().map(|socket| listen(socket, config)).collect::<io::Result<_>>()?;
+        let Bound { addr, advertised, certificates, .. } = self;
+        Ok(Bound { sockets, addr, advertised, certificates })
+    }
 }
 
 /// The state that all connections of a listener share.
@@ -50,7 +65,7 @@ struct Door {
 /// How many times the broker tries to find a port that is free at every address of the listener's host.
 const FREE_PORT_TRIES: u32 = 20;
 
-/// Binds one listener at every address of its host.
+/// Binds one listener at every address of its host, but does not open its port yet.
 ///
 /// # Errors
 /// Returns the system's error if the host does not resolve, or if the port is taken or not allowed.
@@ -68,7 +83,7 @@ pub async fn bind(
     }
     let mut tries = 1;
     let sockets = loop {
-        match open_each(&addrs, config) {
+        match bind_each(&addrs, config) {
             // The port was free at the first address but is taken at another one, so another port is tried.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
@@ -85,16 +100,16 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all with the same port. If the port is 0, uses a port that is free at the
+/// Binds a socket to each of these addresses, all with the same port. If the port is 0, uses a port that is free at the
 /// first address. Skips addresses that do not belong to this machine, such as `::1` without IPv6. Fails if all of them
 /// are skipped.
-fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
-    let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
+fn bind_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpSocket>> {
+    let (mut sockets, mut absent): (Vec<TcpSocket>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
         if let Some(first) = sockets.first() {
             addr.set_port(first.local_addr()?.port());
         }
-        match open(addr, config) {
+        match bind_one(addr, config) {
             Ok(socket) => sockets.push(socket),
             Err(error) if is_absent(&error) => absent.push((addr, error)),
             Err(error) => return Err(error),
@@ -115,9 +130,8 @@ fn is_absent(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
-fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
+fn bind_one(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
     // Connections inherit these options. Without Nagle's algorithm, a response is sent at once.
     socket.set_nodelay(true)?;
     // Buffer sizes count for the window scale only if they are set before the socket listens. If they are not set, the
@@ -128,7 +142,18 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     if let Some(size) = config.receive_buffer_bytes {
         socket.set_recv_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
-    socket.bind(addr)?;
+    // Until the port is open, only a socket without SO_REUSEADDR keeps other programs from binding the address. If
+    // connections of a previous process have not ended yet, such a socket cannot be bound.
+    if socket.bind(addr).is_err() {
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+    }
+    Ok(socket)
+}
+
+fn listen(socket: TcpSocket, config: &NetworkConfig) -> io::Result<TcpListener> {
+    // Connections inherit this option, so that they do not keep the next process from binding the address.
+    socket.set_reuseaddr(true)?;
     socket.listen(config.listen_backlog)
 }
 
@@ -200,7 +225,7 @@ impl Drop for ConnectionPermit {
 
 /// Accepts connections on every listener until `stop`. Then waits until every connection has answered the requests that
 /// it has admitted.
-pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
+pub async fn run(broker: Arc<Node>, listeners: Vec<Listening>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
     // Each connection has a clone of `open`. The channel closes when the last clone is dropped.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
@@ -325,7 +350,7 @@ mod tests {
         settings.iter().for_each(|&(key, value)| properties.set(key, value));
         let config = BrokerConfig::from_properties(&properties).expect("valid").0;
         let bound = bind(&config.network.listeners[0], None, &config.network).await.expect("a free port");
-        sockopts(&bound.sockets[0]).await
+        sockopts(&bound.listen(&config.network).expect("it is bound").sockets[0]).await
     }
 
     async fn sockopts(listener: &TcpListener) -> (bool, usize, usize) {
@@ -345,17 +370,47 @@ mod tests {
         // The address 192.0.2.1 belongs to no machine (RFC 5737). Here it has the role of ::1 on a machine without
         // IPv6.
         let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
-        let sockets = open_each(&addrs, &config()).expect("a free port");
+        let sockets = bind_each(&addrs, &config()).expect("a free port");
         let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
         let port = bound[0].port();
         assert_eq!(bound, [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 2], port))]);
-        for addr in &bound {
-            TcpStream::connect(addr).await.expect("it listens");
-        }
-        let taken = open_each(&bound[..1], &config()).map(drop).expect_err("somebody listens there");
-        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
-        let none = open_each(&addrs[1..2], &config()).map(drop).expect_err("no such address");
+        let none = bind_each(&addrs[1..2], &config()).map(drop).expect_err("no such address");
         assert_eq!(none.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+
+    /// Regression: clients of a broker that could not answer yet waited instead of moving on to another broker.
+    #[tokio::test]
+    async fn bound_port_is_taken_for_others_and_refuses_connections_until_it_is_open() {
+        let sockets = bind_each(&["127.0.0.1:0".parse().expect("an address")], &config()).expect("a free port");
+        let addr = sockets[0].local_addr().expect("bound");
+        let is_taken = || {
+            let own = bind_each(&[addr], &config()).map(drop).map_err(|error| error.kind());
+            let of_others = std::net::TcpListener::bind(addr).map(drop).map_err(|error| error.kind());
+            assert_eq!((own, of_others), (Err(io::ErrorKind::AddrInUse), Err(io::ErrorKind::AddrInUse)));
+        };
+        is_taken();
+        let refused = TcpStream::connect(addr).await.expect_err("it is not open");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let open: Vec<TcpListener> =
+            sockets.into_iter().map(|socket| listen(socket, &config()).expect("it is bound")).collect();
+        is_taken();
+        TcpStream::connect(open[0].local_addr().expect("bound")).await.expect("it is open");
+    }
+
+    /// The connection's end at the server remains in TIME_WAIT after both ends are closed.
+    #[tokio::test]
+    async fn port_with_connections_of_a_previous_process_is_bound_again() {
+        let open = |addr: SocketAddr| {
+            let bound = bind_each(&[addr], &config()).expect("no other program has it").remove(0);
+            listen(bound, &config()).expect("it is bound")
+        };
+        let first = open("127.0.0.1:0".parse().expect("an address"));
+        let addr = first.local_addr().expect("bound");
+        let client = TcpStream::connect(addr).await.expect("it is open");
+        drop(first.accept().await.expect("accepted"));
+        drop((first, client));
+        let again = open(addr);
+        TcpStream::connect(again.local_addr().expect("bound")).await.expect("it is open");
     }
 
     #[tokio::test]

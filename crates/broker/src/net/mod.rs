@@ -11,5 +11,5 @@ mod stream;
 mod tls;
 
 pub use clients::Clients;
-pub use listener::{Bound, bind, run};
+pub use listener::{Bound, Listening, bind, run};
 pub use tls::Certificates;

@@ -157,6 +157,37 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     assert!(directories[1].path().join(FILE).exists());
 }
 
+/// Opens the control plane of a broker with a new directory in another thread, which returns the broker's epoch.
+fn start_in_thread(text: String, retries: StartRetries) -> JoinHandle<Result<i64, String>> {
+    std::thread::spawn(move || {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let lock = DirectoryLock::take(directory.path()).expect("a new directory");
+        let space = Arc::new(DiskSpace::open(lock.directory(), 0));
+        let arrival = RegistrationInfo { retries, ..RegistrationInfo::nowhere() };
+        let opened = Control::open(broker(&text), &lock, space, arrival);
+        opened.map(|(control, _)| control.broker_epoch()).map_err(|error| error.to_string())
+    })
+}
+
+/// Regression: a start that watched the heartbeats of a former process did not end at SIGTERM.
+#[tokio::test]
+async fn stop_of_a_start_ends_the_takeover_of_a_silent_broker() {
+    let database = Database::create();
+    drop(cluster(&database, 1));
+    let stop = StartStop::default();
+    // The session is so long that the start would watch the heartbeats for hours.
+    let text = format!("node.id=1\ncontrol.plane={}\nbroker.session.timeout.ms=36000000", database.url());
+    let starting = start_in_thread(text, StartRetries::new(HANGS, stop.clone()));
+    let watching = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'fullbore 1'
+        AND query LIKE 'SELECT number FROM fullbore.beats%'";
+    wait_until("the start watches the heartbeats", HANGS, || database.run(watching) == "1");
+    stop.request();
+    wait_until("the start ends", HANGS, || starting.is_finished());
+    let reported = starting.join().expect("no panic").expect_err("it was stopped");
+    assert_eq!(reported, "the start of broker 1 was stopped before the broker was registered");
+}
+
 /// Another broker holds the metadata lock for longer than a call may take. The start must wait for a later attempt.
 #[tokio::test]
 async fn start_after_a_lock_timeout_registers_once_the_lock_is_free() {
@@ -164,17 +195,8 @@ async fn start_after_a_lock_timeout_registers_once_the_lock_is_free() {
     drop(cluster(&database, 1));
     let mut holder = database.server().session(database.name());
     holder.query("BEGIN; SELECT version FROM fullbore.cluster FOR UPDATE");
-    let url = database.url();
-    let starting = std::thread::spawn(move || {
-        let directory = tempfile::tempdir().expect("tempdir");
-        let lock = DirectoryLock::take(directory.path()).expect("a new directory");
-        let space = Arc::new(DiskSpace::open(lock.directory(), 0));
-        let text = format!("node.id=7\ncontrol.plane={url}\ncontrol.plane.timeout.ms=1000");
-        let retries = StartRetries::new(HANGS, StartStop::default());
-        let arrival = RegistrationInfo { retries, ..RegistrationInfo::nowhere() };
-        let opened = Control::open(broker(&text), &lock, space, arrival);
-        opened.map(|(control, _)| control.broker_epoch()).map_err(|error| error.to_string())
-    });
+    let text = format!("node.id=7\ncontrol.plane={}\ncontrol.plane.timeout.ms=1000", database.url());
+    let starting = start_in_thread(text, StartRetries::new(HANGS, StartStop::default()));
     let waiting = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'fullbore 7' AND wait_event_type = 'Lock'";
     wait_until("the start waits for the lock", HANGS, || database.run(waiting) == "1");

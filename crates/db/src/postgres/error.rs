@@ -23,9 +23,11 @@ const TRANSIENT: [io::ErrorKind; 11] = [
     io::ErrorKind::TimedOut,
     io::ErrorKind::UnexpectedEof,
 ];
-/// Texts of errors that may end by themselves but have no kind. The first is the name service's, and the second is the
-/// client's during a failover to another host.
-const TRANSIENT_TEXTS: [&str; 2] = ["Temporary failure in name resolution", "database does not allow writes"];
+/// The beginning of the standard library's text for a host name without an address. The reason follows.
+pub(super) const NO_ADDRESS: &str = "failed to lookup address information: ";
+/// Texts of errors that may end by themselves but have no kind. Kubernetes and compose may create the name of a host
+/// later than the broker. The second text is the client's during a failover to another host.
+const TRANSIENT_TEXTS: [&str; 2] = [NO_ADDRESS, "database does not allow writes"];
 
 /// The reason why a request to the database failed.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 
-use super::error::QueryError;
+use super::error::{NO_ADDRESS, QueryError};
 use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
@@ -18,13 +18,23 @@ pub fn words_at_start(server: &Server, error: &QueryError) -> String {
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
 }
 
-/// Returns the error text. If the system refused the connection, adds the path of the Unix socket, which the system's
-/// own message lacks.
+/// Returns the error text. Adds the path of the Unix socket if the system refused the connection, and the name of the
+/// host if it has no address. The system's own messages lack both.
 fn what(server: &Server, error: &QueryError) -> String {
-    match sockets(server) {
-        Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),
+    match (error.words.strip_prefix(NO_ADDRESS), sockets(server)) {
+        (Some(reason), _) => format!("no address is known for the host {} ({reason})", hosts(server)),
+        (None, Some(sockets)) if is_of_system(error) => format!("{sockets}: {}", error.words),
         _ => error.words.clone(),
     }
+}
+
+/// Returns the names of the hosts in the settings.
+fn hosts(server: &Server) -> String {
+    let name = |host: &Host| match host {
+        Host::Tcp(name) => Some(name.clone()),
+        Host::Unix(_) => None,
+    };
+    server.config.get_hosts().iter().filter_map(name).collect::<Vec<_>>().join(" or ")
 }
 
 /// Returns the paths of the Unix sockets in the settings, or `None` if any of the hosts is not a Unix socket.
@@ -71,7 +81,9 @@ fn to_do(server: &Server, error: &QueryError) -> &'static str {
         None if ["TLS", "certificate"].iter().any(|word| error.words.contains(word)) => {
             "check sslmode and sslrootcert in control.plane"
         }
-        None if error.words.contains("lookup address") => "correct the host in control.plane",
+        None if error.words.starts_with(NO_ADDRESS) => {
+            "create the name in the name service (in Kubernetes, its Service), or correct the host in control.plane"
+        }
         None if is_of_system(error) && sockets(server).is_some() => {
             "start PostgreSQL, or correct the socket's directory (unix_socket_directories of the server) and the port \
              in control.plane"

@@ -1,7 +1,7 @@
 //! Checks that the processes of a cluster respond. It is not enough that they run: a process may be frozen, and a
 //! broker may have lost its database.
 //!
-//! Invariant: this takes at most [`REQUESTS_MAX`] times as long as one answer may take, whatever the processes do.
+//! Invariant: one time limit covers the whole check, whatever the processes do.
 
 use super::broker::{self, BrokerFile};
 use super::postgres::OwnPostgres;
@@ -20,8 +20,6 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Maximum number of answers of one process, including the one that opens the connection.
-const REQUESTS_MAX: u32 = 4;
 /// A name that no topic may have. A request to create it changes nothing.
 const NO_TOPIC: &str = ".";
 /// The newest version of CreateTopics whose fields this module sets.
@@ -36,8 +34,17 @@ pub enum Condition {
     Stopped,
     /// The process runs, but does not respond in time.
     Silent,
-    /// The broker responds, but cannot reach its database.
+    /// The broker responds, but does not reach its database in time.
     WithoutDatabase,
+}
+
+/// A report of a check that runs on its own thread.
+struct Report {
+    /// The position of the broker. `None` for PostgreSQL.
+    whom: Option<usize>,
+    condition: Condition,
+    /// True if no further report follows.
+    is_last: bool,
 }
 
 impl Condition {
@@ -62,11 +69,11 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Looks at all processes at the same time, each on a thread of its own. Each process may take as long as
-    /// `patience` for one answer. A long wait is reported.
+    /// Looks at all processes at the same time, each on a thread of its own. All answers together may take as long as
+    /// `patience`. A long wait is reported.
     pub fn of(directory: &Path, brokers: &[BrokerFile], patience: Patience) -> Conditions {
         let (postgres, within) = (OwnPostgres::of(directory), patience.duration());
-        let (began, limit) = (Instant::now(), within.saturating_mul(REQUESTS_MAX));
+        let began = Instant::now();
         let (sender, receiver) = channel();
         let runs = |daemon: &Daemon| if daemon.pid().is_some() { Condition::Silent } else { Condition::Stopped };
         let mut seen: Vec<Condition> = brokers.iter().map(|file| runs(&broker::daemon(directory, file.id))).collect();
@@ -74,22 +81,27 @@ impl Conditions {
         let mut awaited = BTreeSet::new();
         for (at, file) in brokers.iter().enumerate().filter(|(at, _)| seen[*at] == Condition::Silent) {
             let address = file.address().unwrap_or_default();
-            if look(&sender, Some(at), move || of_broker(&address, within)) {
+            if look(&sender, Some(at), move |report| of_broker(&address, within, report)) {
                 awaited.insert(Some(at));
             }
         }
         if of_postgres == Some(Condition::Silent) {
-            let ask = move || if postgres.answers_within(within) { Condition::Running } else { Condition::Silent };
+            let ask = move |_: &dyn Fn(Condition)| match postgres.answers_within(within) {
+                true => Condition::Running,
+                false => Condition::Silent,
+            };
             if look(&sender, None, ask) {
                 awaited.insert(None);
             }
         }
         let mut wait = Wait::begin();
-        // A process whose thread is late does not answer.
-        while !awaited.is_empty() && began.elapsed() < limit {
+        // If a thread is late, the process has the condition of its last report. Without a report, it is silent.
+        while !awaited.is_empty() && began.elapsed() < within {
             match receiver.recv_timeout(LOOK_EVERY) {
-                Ok((whom, condition)) => {
-                    awaited.remove(&whom);
+                Ok(Report { whom, condition, is_last }) => {
+                    if is_last {
+                        awaited.remove(&whom);
+                    }
                     match whom {
                         Some(at) => seen[at] = condition,
                         None => of_postgres = Some(condition),
@@ -111,23 +123,28 @@ fn names(of: impl Iterator<Item = Option<u32>>) -> String {
     of.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Starts a thread that sends the result of `request` for the broker at position `whom`, or for PostgreSQL. Returns
-/// false if the system refuses the thread.
+/// Starts a thread that sends the result of `request` for the broker at position `whom`, or for PostgreSQL. `request`
+/// may report other conditions before. Returns false if the system refuses the thread.
 fn look(
-    sender: &Sender<(Option<usize>, Condition)>,
+    sender: &Sender<Report>,
     whom: Option<usize>,
-    request: impl FnOnce() -> Condition + Send + 'static,
+    request: impl FnOnce(&dyn Fn(Condition)) -> Condition + Send + 'static,
 ) -> bool {
     let sender = sender.clone();
     let look = move || {
-        // The send fails if `request` took too long and the check has ended without its result.
-        let _ = sender.send((whom, request()));
+        let report = |condition, is_last| {
+            // The send fails if `request` took too long and the check has ended without its result.
+            let _ = sender.send(Report { whom, condition, is_last });
+        };
+        let condition = request(&|condition| report(condition, false));
+        report(condition, true);
     };
     std::thread::Builder::new().name("ask".to_owned()).spawn(look).is_ok()
 }
 
-/// Requests a broker's metadata, and then a change that it can only refuse after it has read its database.
-fn of_broker(address: &str, within: Duration) -> Condition {
+/// Requests a broker's metadata, and then a change that it can only refuse after it has read its database. Between the
+/// two requests, reports that the broker responds.
+fn of_broker(address: &str, within: Duration, report: &dyn Fn(Condition)) -> Condition {
     let connected = || -> Result<Connection, ClientError> {
         let security = Security::default();
         let mut connection = Connection::connect_within(address, client_id::CLUSTER, &security, within)?;
@@ -135,6 +152,7 @@ fn of_broker(address: &str, within: Duration) -> Condition {
         Ok(connection)
     };
     let Ok(mut connection) = connected() else { return Condition::Silent };
+    report(Condition::WithoutDatabase);
     let topic = CreatableTopic {
         name: Text::from_static(NO_TOPIC),
         num_partitions: 1,
@@ -147,5 +165,51 @@ fn of_broker(address: &str, within: Duration) -> Condition {
     match connection.call_up_to(&request, CREATE_TOPICS) {
         Ok(answer) if !answer.topics.iter().any(|topic| away.contains(&topic.error_code)) => Condition::Running,
         _ => Condition::WithoutDatabase,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_config::{BrokerConfig, Properties};
+    use fullbore_tests::{Link, Relay};
+    use std::process::Command;
+
+    const WITHIN_MS: u64 = 1_000;
+
+    /// Regression: each of four answers could take the whole time of `--timeout`.
+    #[test]
+    fn answers_that_are_late_only_together_are_not_awaited() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut properties = Properties::default();
+        properties.set("log.dirs", directory.path().join("data").display().to_string());
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+        properties.set("fullbore.admin.listener", "");
+        let config = BrokerConfig::from_properties(&properties).expect("valid").0;
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let broker = runtime.block_on(fullbore_broker::Broker::start(config)).expect("started");
+        let relay = Relay::to(broker.addr());
+        properties.set("listeners", format!("PLAINTEXT://{}", relay.address));
+        let file = BrokerFile { id: 1, properties };
+        // The process only has the command line of the broker.
+        let daemon = broker::daemon(directory.path(), 1);
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do sleep 0.05; done"]).args(&daemon.words);
+        let mut started = daemon.start(command).expect("there is a shell");
+        std::fs::write(&daemon.pid_file, started.child.id().to_string()).expect("written");
+        while daemon.pid().is_none() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let condition = |within_ms| {
+            let found = Conditions::of(directory.path(), std::slice::from_ref(&file), Patience::of_ms(within_ms));
+            found.brokers[0]
+        };
+        assert_eq!(condition(120_000), Condition::Running);
+        // The first two answers take longer than the whole time.
+        relay.set(None, Link::Slow(Duration::from_millis(WITHIN_MS * 3 / 4)));
+        assert_eq!(condition(WITHIN_MS), Condition::Silent);
+        started.child.kill().expect("ours");
+        started.child.wait().expect("ended");
+        runtime.block_on(broker.shutdown());
     }
 }

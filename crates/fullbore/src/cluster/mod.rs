@@ -66,8 +66,9 @@ enum ClusterCommand {
     Down(down::Down),
     /// Print the brokers of a directory with their states and addresses.
     ///
-    /// Exits with 1 unless every process runs and answers in time. The states are: running, stopped, does not answer,
-    /// has no database. --json prints the same as `cluster up --json`; pid is null for a process that does not run.
+    /// Exits with 1 unless every process runs and gives all its answers within --timeout. The states are: running,
+    /// stopped, does not answer, has no database. --json prints the same as `cluster up --json`; pid is null for a
+    /// process that does not run.
     #[command(after_help = "Examples:
   fullbore cluster status
   fullbore cluster status --data-dir /var/lib/fullbore-cluster --json")]
