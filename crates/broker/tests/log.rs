@@ -9,6 +9,8 @@ mod compaction;
 mod directory;
 #[path = "log/dump.rs"]
 mod dump;
+#[path = "log/epochs.rs"]
+mod epochs;
 #[path = "log/lookup.rs"]
 mod lookup;
 #[path = "log/misled.rs"]

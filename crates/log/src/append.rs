@@ -154,12 +154,6 @@ impl Log {
         }
     }
 
-    /// Returns the offset at which the leader epoch of the next batch begins. The first epoch begins at the log start,
-    /// even if compaction has removed the records there. A restarted broker would compute the same offset.
-    pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
-        if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
-    }
-
     pub(super) fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
         let Writing { batch, mut stamping, stamp, marker, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
@@ -167,7 +161,7 @@ impl Log {
         if rolled {
             self.roll(now_ms)?;
         }
-        self.epochs.assign(leader_epoch, self.epoch_start(base_offset))?;
+        self.epochs.assign(leader_epoch, base_offset, self.log_start..self.log_end)?;
         let window = config.producer_state_batches_to_retain;
         if stamp.is_idempotent() {
             self.granted.raise(&self.dir, window)?;

@@ -70,7 +70,7 @@ impl Log {
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
             self.roll(now_ms)?;
         }
-        self.epochs.assign(first.leader_epoch, self.epoch_start(first.base_offset))?;
+        self.epochs.assign(first.leader_epoch, first.base_offset, self.log_start..self.log_end)?;
         let window = config.producer_state_batches_to_retain;
         if headers.iter().any(|header| header.stamp.is_idempotent()) {
             self.granted.raise(&self.dir, window)?;
@@ -408,9 +408,9 @@ mod tests {
 
     /// The first batch can be after the log start: on a follower that began again in a compacted topic, or on a leader
     /// after a power loss. If a restart moved the log start to that batch, groups with an earlier committed offset
-    /// would be reset.
+    /// would be reset. If the batch's epoch began at the log start, consumers in an earlier epoch would go back there.
     #[test]
-    fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
+    fn first_batch_is_behind_the_log_start_a_kill_moves_neither() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
@@ -427,15 +427,23 @@ mod tests {
         append(&mut log, 20, 4);
         drop(log);
         let found = Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
-        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
+        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (3, 10), (4, 20)][..]));
+        assert_eq!(found.epochs.first_batches(), [(3, 10), (4, 20)]);
         drop(found);
         std::fs::remove_file(directory.path().join("leader-epoch-checkpoint")).expect("removed");
         let mut found = Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
-        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
+        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (3, 10), (4, 20)][..]));
+        assert_eq!(found.epochs.first_batches(), [(3, 10), (4, 20)]);
         found.truncate_to(10, 0, &config).expect("cut off");
         assert_eq!((found.log_end, found.epochs.latest()), (0, None), "no epoch without a record");
         append(&mut found, 5, 2);
-        assert_eq!(found.epochs.starts(), [(2, 0)]);
+        assert_eq!(found.epochs.starts(), [(2, 0), (2, 5)]);
+        // The leader's log begins later now, in the same epoch, and has no batch at its start.
+        found.truncate_fully_and_start_at(30, 0).expect("begun again");
+        append(&mut found, 40, 2);
+        assert_eq!((found.log_start, found.epochs.starts()), (30, &[(2, 30), (2, 40)][..]));
+        found.delete_before(35, 0, &DiskSpace::open(directory.path(), 0)).expect("deleted");
+        assert_eq!((found.log_start, found.epochs.starts()), (35, &[(2, 35), (2, 40)][..]));
     }
 
     /// The follower was killed after it had removed its log to begin again, so the recovery point still belongs to the

@@ -1,5 +1,6 @@
 //! Responses about partitions that another broker leads, or that have no leader.
 
+use crate::partitions::FromLeader;
 use crate::start::Broker;
 use bytes::Bytes;
 use fullbore_config::{BrokerConfig, Properties};
@@ -13,6 +14,9 @@ use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequ
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponsePartition};
+use fullbore_wire::apis::offset_for_leader_epoch::{
+    OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
 use fullbore_wire::apis::produce::{NodeEndpoint, PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::batch::Stamp;
 
@@ -120,6 +124,21 @@ impl Opened {
         let request = FetchRequest { topics, max_bytes: 1000, session_id, session_epoch, ..Default::default() };
         let mut response = self.call(&FetchRequest { read_ahead: true, ..request }, 18);
         (response.session_id, response.responses.remove(0).partitions.remove(0))
+    }
+
+    /// Returns the end offset at which the log diverges from that of a consumer at this position, or -1.
+    fn diverging_end(&mut self, fetch_offset: i64, last_fetched_epoch: i32) -> (ErrorCode, i64) {
+        let data = self.fetch_in(0, 0, FetchPartition { fetch_offset, last_fetched_epoch, ..Default::default() }).1;
+        (data.error_code, data.diverging_epoch.end_offset)
+    }
+
+    /// Returns the end of a leader epoch as the epoch and the end offset.
+    fn epoch_end(&mut self, leader_epoch: i32) -> (ErrorCode, (i32, i64)) {
+        let partitions = vec![OffsetForLeaderPartition { leader_epoch, ..Default::default() }];
+        let topics = vec![OffsetForLeaderTopic { topic: Text::from(TOPIC), partitions, ..Default::default() }];
+        let mut response = self.call(&OffsetForLeaderEpochRequest { topics, ..Default::default() }, 4);
+        let end = response.topics.remove(0).partitions.remove(0);
+        (end.error_code, (end.leader_epoch, end.end_offset))
     }
 
     pub(super) fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
@@ -240,15 +259,35 @@ async fn log_lacks_the_records_of_a_consumer_fetch_returns_where_they_diverge() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consumer_is_in_an_epoch_before_the_first_only_a_position_after_the_log_diverges() {
+async fn consumer_is_in_an_epoch_before_the_first_a_position_after_the_first_batch_diverges() {
     let mut opened = Opened::new().await;
     opened.lead(Some(OTHER));
     opened.lead(Some(1));
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
-    for (fetch_offset, end_offset) in [(0, -1), (1, -1), (2, 0)] {
-        let partition = FetchPartition { fetch_offset, last_fetched_epoch: 1, ..Default::default() };
-        let data = opened.fetch_in(0, 0, partition).1;
-        assert_eq!((data.error_code, data.diverging_epoch.end_offset), (ErrorCode::NONE, end_offset), "{fetch_offset}");
+    for (fetch_offset, end_offset) in [(0, -1), (1, 0), (2, 0)] {
+        assert_eq!(opened.diverging_end(fetch_offset, 1), (ErrorCode::NONE, end_offset), "{fetch_offset}");
+    }
+}
+
+/// The log begins at offset 0, but its leader had compacted the records before offset 500. If the first epoch began at
+/// the log start, consumers in an earlier epoch would go back to offset 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_batch_is_after_the_log_start_earlier_epochs_end_at_the_batch() {
+    let mut opened = Opened::new().await;
+    opened.lead(Some(OTHER));
+    let node = Arc::clone(opened.broker.node());
+    let topic = node.metadata.control.image().topic(TOPIC).expect("there").id;
+    let replica = node.partitions.find(&topic, 0).expect("there");
+    let records = Batch { base_offset: 500, leader_epoch: 1, ..Batch::at(0, &["v"]) }.bytes();
+    let from = FromLeader { leader_epoch: 1, from: 0, records: &records, high_watermark: 501, log_start: 0 };
+    replica.append_from_leader(from).expect("appended");
+    opened.lead(Some(1));
+    assert_eq!(replica.offsets().expect("open").log_start, 0);
+    for (epoch, end) in [(0, (0, 500)), (1, (1, 501)), (2, (2, 501)), (3, (-1, -1))] {
+        assert_eq!(opened.epoch_end(epoch), (ErrorCode::NONE, end), "epoch {epoch}");
+    }
+    for (fetch_offset, end_offset) in [(0, -1), (400, -1), (500, -1), (501, 500), (600, 500)] {
+        assert_eq!(opened.diverging_end(fetch_offset, 0), (ErrorCode::NONE, end_offset), "{fetch_offset}");
     }
 }
 

@@ -57,6 +57,9 @@ impl Replica {
         let (place, log_start, log_end) = match self.log_to_read(&mut state).map_err(code)? {
             Some((log, _)) => {
                 let (start, end) = (log.log_start(), log.log_end());
+                // The first epoch of this list begins at the log start, even if the first batch is later. So a follower
+                // that has only older epochs begins again at the log start. It has none of the leader's records, and
+                // compaction has removed those that could be compared with its own.
                 (divergence(log.epochs().starts(), end, position), start, end)
             }
             None => (divergence(&[], 0, position), 0, 0),

@@ -301,7 +301,7 @@ impl Replica {
     }
 
     /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
-    /// largest earlier epoch and its end.
+    /// largest earlier epoch and its end. An epoch before the log's first one ends at the log's first batch.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened.
@@ -317,9 +317,9 @@ impl Replica {
 
     /// Compares the log with the position of a consumer, whose last record is of the epoch `last_epoch` (KIP-595).
     /// Returns the newest epoch that both may have, and its end in this log, if the log no longer has the consumer's
-    /// records. A position before the log start does not count, because its records were deleted. An epoch before the
-    /// log's first one counts only after the log end. The first epoch begins at the log start in the list, even if
-    /// compaction has removed records of earlier epochs.
+    /// records. A position before the log start does not count, because its records were deleted. A position in an
+    /// epoch before the log's first one counts only after the first batch, because compaction may have removed earlier
+    /// records.
     ///
     /// # Errors
     /// Fails with UNKNOWN_LEADER_EPOCH if `last_epoch` is later than this broker's, and with another [`ReadError`] if
@@ -328,16 +328,14 @@ impl Replica {
         let mut state = self.lock();
         let current = state.role.leader_epoch();
         let (epochs, log_start, log_end) = match self.log_to_read(&mut state)? {
-            Some((log, _)) => (log.epochs().starts(), log.log_start(), log.log_end()),
+            Some((log, _)) => (log.epochs().first_batches(), log.log_start(), log.log_end()),
             None => (&[][..], 0, 0),
         };
         if last_epoch > epochs.last().map_or(current, |(latest, _)| current.max(*latest)) {
             return Err(ReadError::Role(ErrorCode::UNKNOWN_LEADER_EPOCH));
         }
         let position = Position { offset, last_epoch: Some(last_epoch) };
-        let is_before_first = epochs.first().is_some_and(|(first, _)| last_epoch < *first);
         Ok(match divergence(epochs, log_end, position) {
-            Divergence::At(_) if is_before_first && offset <= log_end => None,
             Divergence::At(end) if offset >= log_start => Some(end),
             _ => None,
         })

@@ -20,20 +20,20 @@ use crate::directory::*;
 /// The broker epoch of all brokers. A restart does not change it.
 const EPOCH: i64 = 7;
 
-struct Broker {
+pub struct Broker {
     id: i32,
-    directory: Directory,
+    pub directory: Directory,
     partition: Arc<Replica>,
 }
 
 /// Brokers 1 to `count`, and the metadata that they all follow.
-struct Cluster {
-    brokers: Vec<Broker>,
+pub struct Cluster {
+    pub brokers: Vec<Broker>,
     registered: PartitionRegistration,
 }
 
 impl Cluster {
-    fn new(count: i32, change: impl Fn(&mut fullbore_config::TopicConfig)) -> Cluster {
+    pub fn new(count: i32, change: impl Fn(&mut fullbore_config::TopicConfig)) -> Cluster {
         let ids: Vec<i32> = (1..=count).collect();
         let registered =
             PartitionRegistration { replicas: ids.clone(), isr: ids, leader: Some(1), ..Default::default() };
@@ -46,16 +46,16 @@ impl Cluster {
         Cluster { brokers: registered.replicas.iter().copied().map(broker).collect(), registered }
     }
 
-    fn of(&self, id: i32) -> &Broker {
+    pub fn of(&self, id: i32) -> &Broker {
         &self.brokers[usize::try_from(id - 1).expect("from 1 on")]
     }
 
-    fn partition(&self, id: i32) -> &Arc<Replica> {
+    pub fn partition(&self, id: i32) -> &Arc<Replica> {
         &self.of(id).partition
     }
 
     /// Changes the metadata and passes them to all brokers.
-    fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
+    pub fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
         change(&mut self.registered);
         self.registered.partition_epoch += 1;
         self.brokers.iter().for_each(|broker| self.report(broker.id));
@@ -66,7 +66,7 @@ impl Cluster {
         partition.follow(&Arc::new(self.registered.clone()), &partition.config());
     }
 
-    fn elect(&mut self, leader: i32) {
+    pub fn elect(&mut self, leader: i32) {
         self.change(|registered| {
             registered.leader = Some(leader);
             registered.leader_epoch += 1;
@@ -74,7 +74,7 @@ impl Cluster {
     }
 
     /// Stops a broker cleanly or kills it, and starts it again.
-    fn restart(&mut self, id: i32, cleanly: bool) {
+    pub fn restart(&mut self, id: i32, cleanly: bool) {
         let (count, registered) = (self.brokers.len(), self.registered.clone());
         let broker = &mut self.brokers[usize::try_from(id - 1).expect("from 1 on")];
         if cleanly {
@@ -87,7 +87,7 @@ impl Cluster {
 
     /// Performs one fetch of a follower. Returns how many records it has appended, or a negative number if it has
     /// truncated records.
-    fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
+    pub fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
         let follower = self.partition(id);
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
         let requested = follower.position().expect("open");
@@ -116,13 +116,13 @@ impl Cluster {
     }
 
     /// Fetches until the follower has all records and both brokers know this.
-    fn catch_up(&self, id: i32) {
+    pub fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
         // The leader now knows that the follower has all records. The next fetch returns the new high watermark.
         self.fetch(id).expect("answered");
     }
 
-    fn append(&self, batch: &[u8], acks: Acks) -> Result<WrittenBatch, AppendError> {
+    pub fn append(&self, batch: &[u8], acks: Acks) -> Result<WrittenBatch, AppendError> {
         append_with(self.partition(self.registered.leader.expect("somebody leads")), batch, acks)
     }
 }
@@ -464,7 +464,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
 }
 
 /// Returns all records that a leader would send to an empty follower.
-fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
+pub fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
     bytes_of(leader.read_on(leader.leader_epoch(), 0, 1 << 20, true).expect("read").read.records)
 }
 
@@ -483,7 +483,7 @@ fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
 }
 
 /// Returns the contents of all segments, one after another.
-fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
+pub fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
     files_of(cluster, id).into_iter().flat_map(|(_, bytes)| bytes).collect()
 }
 

@@ -2,7 +2,8 @@
 //! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
 //! The epochs of a log are a list of pairs: a leader epoch, and the offset of its first record. Both ascend from pair
-//! to pair.
+//! to pair. If the log's first batch is after the log start, the first epoch may be in the list twice. Its first pair
+//! then has the log start, and the second one the offset of the batch.
 
 /// A leader epoch, and the offset at which its records end in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -420,6 +420,23 @@ fn follower_truncates_to_the_divergence_of_the_logs() {
     assert_eq!(truncation(&[(1, 0), (6, 10)], 13, at(15, 1), end(1, 10)), None);
 }
 
+/// Compaction has removed the leader's records before offset 10, so the leader cannot compare them with the follower's.
+#[test]
+fn follower_is_in_an_epoch_before_the_leaders_first_it_truncates_to_the_log_start() {
+    let leader = [(3, 0), (3, 10), (6, 20)];
+    for offset in [5, 10, 15] {
+        let position = Position { offset, last_epoch: Some(1) };
+        let end = EpochEnd { epoch: 1, end_offset: 0 };
+        assert_eq!(divergence(&leader, 30, position), Divergence::At(end));
+        assert_eq!(truncation(&[(1, 0)], offset, position, end), Some(0));
+    }
+    let is_part = Position { offset: 15, last_epoch: Some(3) };
+    assert_eq!(divergence(&leader, 30, is_part), Divergence::None);
+    // The leader has lost the follower's records, which begin with the second pair.
+    let end = EpochEnd { epoch: 2, end_offset: 7 };
+    assert_eq!(truncation(&leader, 30, Position { offset: 30, last_epoch: Some(6) }, end), Some(0));
+}
+
 #[test]
 fn elr_not_empty_nothing_is_committed_despite_own_settings() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
