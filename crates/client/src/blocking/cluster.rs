@@ -7,6 +7,7 @@ use super::kept::KeptConnection;
 use super::socket::READ_TIMEOUT;
 use crate::error::ClientError;
 use crate::security::Security;
+use crate::unanswering::Unanswering;
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
@@ -45,11 +46,13 @@ struct Bootstrap {
     /// The number of searches for a broker that answers. It selects the bootstrap address with which the next search
     /// begins.
     turn: AtomicUsize,
-    /// The brokers whose metadata was stale. A search tries these last.
+    /// The brokers whose metadata was stale. A search tries these after the others.
     doubts: Mutex<Doubts>,
 }
 
 /// A broker, as metadata describes it.
+    /// The brokers that did not answer. A search tries these last. Detached clusters share this list.
+    unanswering: Arc<Mutex<Unanswering>>,
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerAddress {
     /// The broker's id.
@@ -110,6 +113,7 @@ impl Cluster {
                 others: HashMap::new(),
             }),
         }
+                    unanswering: Arc::default(),
     }
 
     /// Sets the security of connections. By default they are plain.
@@ -159,7 +163,8 @@ impl Cluster {
     /// Returns a cluster of the same brokers with its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn, doubts } = &self.bootstrap;
+        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn, doubts, unanswering } =
+            &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
             learned: learned.clone(),
@@ -174,6 +179,7 @@ impl Cluster {
     }
 
     /// Returns a cluster of the same brokers and moves the connection of [`Cluster::any`] to it. The original cluster
+            unanswering: unanswering.clone(),
     /// connects again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
@@ -230,9 +236,12 @@ impl Cluster {
     /// Returns [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
-        let whom = connected.unwrap_or_else(|| self.servers());
-        let _wait = self.awaited().begin(whom);
-        self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first())
+        let _wait = self.awaited().begin(connected.clone().unwrap_or_else(|| self.servers()));
+        let answer = self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first());
+        if let (Err(ClientError::Silent { .. } | ClientError::Io { .. }), Some(address)) = (&answer, connected) {
+            self.bootstrap.unanswering.lock().note(&address, Instant::now());
+        }
+        answer
     }
 
     /// Returns a new connection to the broker at `address`. Meant for requests that a broker may answer late, such as a
@@ -385,7 +394,7 @@ impl Bootstrap {
     }
 
     /// Returns all known addresses without duplicates: the bootstrap list, then the brokers of the metadata, then
-    /// addresses in doubt. Each call begins with another address of the bootstrap list.
+    /// addresses in doubt, then those that did not answer. Each call begins with another address of the bootstrap list.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -399,12 +408,17 @@ impl Bootstrap {
         addresses
     }
 
-    /// Connects to the first broker that answers. Tries the next address after [`PATIENCE`], or at once if the previous
-    /// attempt has failed. A broker that hangs therefore costs only [`PATIENCE`]. All attempts together end after
-    /// `patience`.
+    /// Connects to the first broker that answers, among all known ones.
     fn first(&self) -> Result<Connection, ClientError> {
-        let until = Instant::now() + self.patience;
-        let mut addresses = self.candidates().into_iter();
+        self.first_of(self.candidates(), self.patience)
+    }
+
+    /// Connects to the first of these brokers that answers. Tries the next address after [`PATIENCE`], or at once if
+    /// the previous attempt has failed. A broker that hangs therefore costs only [`PATIENCE`], and later searches try
+    /// it last. All attempts together end after `within`.
+    fn first_of(&self, addresses: Vec<String>, within: Duration) -> Result<Connection, ClientError> {
+        let until = Instant::now() + within;
+        let mut addresses = addresses.into_iter();
         let (sender, receiver) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
         loop {
@@ -420,6 +434,7 @@ impl Bootstrap {
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
                 begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
                 waiting += 1;
+        self.unanswering.lock().sort(&mut addresses, Instant::now());
             } else if waiting == 0 {
                 return outcome;
             }
@@ -431,12 +446,14 @@ impl Bootstrap {
                 }
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 Err(_) if Instant::now() >= until => {
-                    return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
+        let mut last = String::new();
+                    return Err(ClientError::Silent { address: self.addresses.join(","), patience: within });
                 }
                 // No attempt has succeeded yet, so the loop also tries the next address.
-                Err(_) => {}
+                Err(_) => self.unanswering.lock().note(&last, Instant::now()),
             }
         }
+                last.clone_from(&address);
     }
 }
 
@@ -451,6 +468,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 }
 
 /// Returns the partitions of each topic in a metadata response, without the topics that do not exist.
+                    self.unanswering.lock().answered(connection.address());
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.
