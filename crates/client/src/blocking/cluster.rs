@@ -33,6 +33,9 @@ pub struct Cluster {
 /// How long an attempt to connect may take before the next broker is tried as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long [`Cluster::partitions_elsewhere`] waits for a connection to another broker.
+const ELSEWHERE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The bootstrap addresses, the learned brokers, and the state of the search for a broker that answers.
 struct Bootstrap {
     addresses: Vec<String>,
@@ -48,11 +51,11 @@ struct Bootstrap {
     turn: AtomicUsize,
     /// The brokers whose metadata was stale. A search tries these after the others.
     doubts: Mutex<Doubts>,
+    /// The brokers that did not answer. A search tries these last. Detached clusters share this list.
+    unanswering: Arc<Mutex<Unanswering>>,
 }
 
 /// A broker, as metadata describes it.
-    /// The brokers that did not answer. A search tries these last. Detached clusters share this list.
-    unanswering: Arc<Mutex<Unanswering>>,
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerAddress {
     /// The broker's id.
@@ -81,6 +84,8 @@ pub struct PartitionPlace {
     pub partition: i32,
     /// The address of the leader as `host:port`, or `None` while the partition has no leader.
     pub leader: Option<String>,
+    /// The leader epoch, or -1 if it is unknown.
+    pub leader_epoch: i32,
 }
 
 /// The partitions of a topic in order, with their leaders, or the topic's error code.
@@ -108,12 +113,12 @@ impl Cluster {
                     awaited: Awaited::default(),
                     turn: AtomicUsize::new(0),
                     doubts: Mutex::default(),
+                    unanswering: Arc::default(),
                 },
                 connection: Mutex::default(),
                 others: HashMap::new(),
             }),
         }
-                    unanswering: Arc::default(),
     }
 
     /// Sets the security of connections. By default they are plain.
@@ -174,12 +179,12 @@ impl Cluster {
             awaited: awaited.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
             doubts: Mutex::new(doubts.lock().clone()),
+            unanswering: unanswering.clone(),
         };
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
     /// Returns a cluster of the same brokers and moves the connection of [`Cluster::any`] to it. The original cluster
-            unanswering: unanswering.clone(),
     /// connects again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
@@ -373,6 +378,25 @@ impl Cluster {
         check_topic(found.error_code, topic)?;
         Ok(places(&response, found))
     }
+
+    /// Returns the partitions of a topic as another broker knows them than the one of [`Cluster::any`]. Later requests
+    /// go to that other broker. Returns `None` if no other broker is known.
+    pub fn partitions_elsewhere(&mut self, topic: &Text) -> Option<Result<Vec<PartitionPlace>, ClientError>> {
+        let before = self.connection.get_mut().take()?;
+        let mut others = self.bootstrap.candidates();
+        others.retain(|address| !before.leads_to(address));
+        let is_alone = others.is_empty();
+        match self.bootstrap.first_of(others, ELSEWHERE_PATIENCE.min(self.bootstrap.patience)) {
+            Ok(other) => {
+                self.connection.get_mut().keep(other);
+                Some(self.partitions(topic))
+            }
+            Err(error) => {
+                self.connection.get_mut().keep(before);
+                (!is_alone).then_some(Err(error))
+            }
+        }
+    }
 }
 
 impl Bootstrap {
@@ -405,6 +429,7 @@ impl Bootstrap {
             }
         }
         self.doubts.lock().sort(&mut addresses);
+        self.unanswering.lock().sort(&mut addresses, Instant::now());
         addresses
     }
 
@@ -421,12 +446,14 @@ impl Bootstrap {
         let mut addresses = addresses.into_iter();
         let (sender, receiver) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
+        let mut last = String::new();
         loop {
             let next = addresses.next();
             let has_next = next.is_some();
             if let Some(address) = next {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let sender = sender.clone();
+                last.clone_from(&address);
                 let attempt = move || {
                     // The send fails if another attempt was faster. The connection is then dropped.
                     let _ = sender.send(Connection::connect_within(&address, &client_id, &security, patience));
@@ -434,7 +461,6 @@ impl Bootstrap {
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
                 begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
                 waiting += 1;
-        self.unanswering.lock().sort(&mut addresses, Instant::now());
             } else if waiting == 0 {
                 return outcome;
             }
@@ -442,18 +468,17 @@ impl Bootstrap {
             match receiver.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
                 Ok(Ok(connection)) => {
                     self.doubts.lock().led_to(connection.address());
+                    self.unanswering.lock().answered(connection.address());
                     return Ok(connection);
                 }
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 Err(_) if Instant::now() >= until => {
-        let mut last = String::new();
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: within });
                 }
                 // No attempt has succeeded yet, so the loop also tries the next address.
                 Err(_) => self.unanswering.lock().note(&last, Instant::now()),
             }
         }
-                last.clone_from(&address);
     }
 }
 
@@ -468,7 +493,6 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 }
 
 /// Returns the partitions of each topic in a metadata response, without the topics that do not exist.
-                    self.unanswering.lock().answered(connection.address());
 ///
 /// # Errors
 /// Returns [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.
@@ -496,6 +520,7 @@ fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<Par
         topic_id: topic.topic_id,
         partition: partition.partition_index,
         leader: address_of(partition.leader_id),
+        leader_epoch: partition.leader_epoch,
     };
     let mut places: Vec<PartitionPlace> = topic.partitions.iter().map(place).collect();
     places.sort_by_key(|place| place.partition);
