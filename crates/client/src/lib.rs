@@ -22,6 +22,7 @@ pub mod key;
 pub mod protocol;
 pub mod security;
 pub mod tokio;
+mod unanswering;
 
 pub use config::ClientConfig;
 pub use consumer_config::ConsumerConfig;

@@ -10,7 +10,9 @@ const RECORDS: usize = 2_000;
 
 #[test]
 fn kill_of_each_broker_under_two_copiers_copies_each_record_once() {
-    let mut cluster = Cluster::start(3, &["group.initial.rebalance.delay.ms=0"]);
+    // The records of this test have timestamps in 2023. Retention would delete them 30 s after the start of a broker,
+    // when it first checks for expired segments.
+    let mut cluster = Cluster::start(3, &["group.initial.rebalance.delay.ms=0", "log.retention.ms=-1"]);
     for topic in ["a", "b"] {
         cluster.create(topic, PARTITIONS as i32, 3, &["min.insync.replicas=2"]);
     }

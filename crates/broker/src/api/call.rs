@@ -71,6 +71,16 @@ pub enum Completion {
 }
 
 impl Completion {
+    /// Returns a completion that ends like this one, but with an empty response.
+    pub fn muted(self) -> Completion {
+        let muted = |answer: Answer| -> Answer { Box::pin(async move { answer.await.map(|_| Frame::default()) }) };
+        match self {
+            Completion::Ready(_) => Completion::Ready(Frame::default()),
+            Completion::Later(answer) => Completion::Later(muted(answer)),
+            Completion::Holding(answer, held) => Completion::Holding(muted(answer), held),
+        }
+    }
+
     /// Returns how many bytes of memory are used until the response is sent. `request_len` is the size of the request.
     pub fn bytes_held(&self, request_len: usize) -> usize {
         match self {

@@ -101,20 +101,45 @@ const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 /// that is in progress already has the same time.
 const HUNG_UP_READ_MAX: Duration = Duration::from_secs(5);
 
-/// Returns how long the admission of a request may go on once its client has disconnected. `None` if the admission of
-/// this API never takes long, or changes something.
-///
-/// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
-/// [`Completion::Later`], because the client must be a member of the group when its next request, such as a Heartbeat,
-/// is admitted.
-pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
-    let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
-    match key {
-        Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => Some(Duration::ZERO),
-        Some(ApiKey::Produce) => Some(HUNG_UP_PRODUCE_MAX),
-        Some(ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch) => Some(HUNG_UP_READ_MAX),
-        Some(api) if response_size::is_estimated(api) => Some(HUNG_UP_READ_MAX),
-        _ => None,
+/// The end of a request's admission if its client has disconnected meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutClient {
+    /// The admission goes on, because it never takes long or changes something.
+    Admitted,
+    /// The connection ends after this time, because no later batch may overtake this one.
+    Ended(Duration),
+    /// The request alone is given up after this time, because it matters only to its client.
+    GivenUp(Duration),
+}
+
+impl WithoutClient {
+    /// Returns the end for a request.
+    ///
+    /// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
+    /// [`Completion::Later`], because the client must be a member of the group when its next request, such as a
+    /// Heartbeat, is admitted.
+    pub fn of(frame: &[u8]) -> WithoutClient {
+        let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
+        match key {
+            Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => WithoutClient::GivenUp(Duration::ZERO),
+            Some(ApiKey::Produce) => WithoutClient::Ended(HUNG_UP_PRODUCE_MAX),
+            Some(ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch) => WithoutClient::GivenUp(HUNG_UP_READ_MAX),
+            Some(api) if response_size::is_estimated(api) => WithoutClient::GivenUp(HUNG_UP_READ_MAX),
+            _ => WithoutClient::Admitted,
+        }
+    }
+
+    /// Returns how long the admission may go on, or `None` if it goes on to its end.
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            WithoutClient::Admitted => None,
+            WithoutClient::Ended(time) | WithoutClient::GivenUp(time) => Some(time),
+        }
+    }
+
+    /// Returns true if only the request is given up, and later requests of the connection are still admitted.
+    pub fn is_given_up(self) -> bool {
+        matches!(self, WithoutClient::GivenUp(_))
     }
 }
 

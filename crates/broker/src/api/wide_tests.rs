@@ -6,6 +6,7 @@ use super::wide::ENTRIES_SHORT_MAX;
 use fullbore_control::{CreateTopic, CreateTopics, Topic};
 use fullbore_host::wide_work::Listing;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_tests::{Batch, produce_request};
 use fullbore_wire::api::{Request, encode_request};
 use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
@@ -421,13 +422,17 @@ async fn short_requests_that_repeat_a_name_need_no_permit() {
 
 /// Sends a request over a new connection.
 fn sent<R: Request>(opened: &Opened, request: &R, version: i16) -> TcpStream {
-    let frame = encode_request(request, version, 1, None).expect("a request");
     let mut client = TcpStream::connect(opened.broker.addr()).expect("connected");
+    send(&mut client, request, version);
+    client
+}
+
+fn send<R: Request>(client: &mut TcpStream, request: &R, version: i16) {
+    let frame = encode_request(request, version, 1, None).expect("a request");
     for part in &frame.parts {
         let Part::Bytes(part) = part else { panic!("requests are in memory") };
         client.write_all(part).expect("the broker reads");
     }
-    client
 }
 
 /// Waits until a response counts as unread, and returns its size.
@@ -495,6 +500,30 @@ async fn client_closes_while_its_request_waits_for_room_and_the_request_is_given
     assert_eq!(client.read(&mut [0]).expect("the broker closes the connection"), 0);
     assert_eq!(unread.no_room_line.due(), Some(0), "the request has waited for all of its time");
     drop(held);
+}
+
+/// A batch with acks=0 gets no response, so its producer may close the connection at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn read_is_given_up_after_its_client_closed_and_the_batch_behind_it_is_written() {
+    const ROOM: usize = 4 << 20;
+    let mut opened = opened().await;
+    let request = request_for_many_settings(&opened).await;
+    opened.broker.node().unread.limit(ROOM);
+    let held = opened.broker.node().unread.room();
+    held.reserve(ROOM).await.expect("nothing else has room");
+    let mut client = sent(&opened, &request, 4);
+    let batch = ProduceRequest { acks: 0, ..produce_request(TOPIC, 0, Batch::of(&["v"]).bytes()) };
+    send(&mut client, &batch, 9);
+    // The request behind the batch needs room, too, and its client has gone.
+    send(&mut client, &request, 4);
+    client.shutdown(Shutdown::Write).expect("connected");
+    client.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
+    assert_eq!(client.read(&mut [0]).expect("the broker closes the connection"), 0, "it gets no response");
+    drop(held);
+    let partitions = vec![ListOffsetsPartition { timestamp: -1, ..Default::default() }];
+    let topics = vec![ListOffsetsTopic { name: TOPIC.into(), partitions, ..Default::default() }];
+    let ends = opened.call(&ListOffsetsRequest { replica_id: -1, topics, ..Default::default() }, 6);
+    assert_eq!(ends.topics[0].partitions[0].offset, 1);
 }
 
 /// Making the response takes many times its encoded size, but only the encoded size counts.

@@ -11,7 +11,7 @@ use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output::{self, Progress};
 use super::stream::ClientStream;
-use crate::api::{self, Admission, Call, Client, Completion, Fault};
+use crate::api::{self, Admission, Call, Client, Completion, Fault, WithoutClient};
 use crate::coordinator::Unwritten;
 use crate::node::Node;
 use bytes::Bytes;
@@ -137,7 +137,8 @@ enum ReadEnd {
     Stopping,
 }
 
-/// Runs the reading half until the client closes its side, the broker stops, or a request cannot be answered.
+/// Runs the reading half until the client closes its side, the broker stops, or a request cannot be answered. After a
+/// request that was given up, later ones get no responses, since the client would take these for the missing one.
 async fn read(
     broker: &Arc<Node>,
     stream: &Arc<ClientStream>,
@@ -150,7 +151,7 @@ async fn read(
     let limits = &broker.metadata.config.network.connection;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
-    let mut worked = Duration::ZERO;
+    let (mut worked, mut is_muted) = (Duration::ZERO, false);
     loop {
         tokio::select! {
             biased;
@@ -165,23 +166,24 @@ async fn read(
         let Some(frame) = frame else { return Ok(ReadEnd::Client) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let without_client = api::admitted_without_client(&frame);
-        let (label, admitted) = {
-            let _working = idleness.admitting();
-            let mut admission = pin!(admit(broker, &mut client, listener, frame));
-            tokio::select! {
-                biased;
-                admitted = &mut admission => admitted?,
-                // The client is gone, so the admission of its request is cancelled. If the request was sent to a group,
-                // the group drops its answer.
-                () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
+        let without_client = WithoutClient::of(&frame);
+        let admitted = match is_muted && without_client.is_given_up() {
+            true => None,
+            false => {
+                admit_unless_gone(broker, stream, &mut client, listener, (frame, without_client), idleness).await?
             }
         };
-        let Some(Admission { api, completion, room }) = admitted else {
+        let is_given_up = admitted.is_none();
+        is_muted |= is_given_up;
+        let Some((label, Some(Admission { api, completion, room }))) = admitted else {
+            if is_given_up && !without_client.is_given_up() {
+                return Ok(ReadEnd::Client);
+            }
             broker.metrics.unanswered();
             queue.leave(1);
             continue;
         };
+        let completion = if is_muted { completion.muted() } else { completion };
         // A response that is ready takes memory, even while it waits behind earlier responses. So it counts as unread
         // from here on.
         let room = match &completion {
@@ -201,6 +203,26 @@ async fn read(
             worked = Duration::ZERO;
             tokio::task::yield_now().await;
         }
+    }
+}
+
+/// Admits a request. Returns `None` if the client is gone and the admission is cancelled.
+async fn admit_unless_gone(
+    broker: &Arc<Node>,
+    stream: &Arc<ClientStream>,
+    client: &mut Client,
+    listener: usize,
+    (frame, without_client): (Bytes, WithoutClient),
+    idleness: &Arc<Idleness>,
+) -> Result<Option<(Label, Option<Admission>)>, Fault> {
+    let _working = idleness.admitting();
+    let idle_max = broker.metadata.config.network.connection.idle_max;
+    let mut admission = pin!(admit(broker, client, listener, frame));
+    tokio::select! {
+        biased;
+        admitted = &mut admission => admitted.map(Some),
+        // If the request was sent to a group, the group drops its answer.
+        () = hung_up(stream, idle_max, without_client.time()) => Ok(None),
     }
 }
 

@@ -7,6 +7,7 @@ use super::kept::KeptConnection;
 use super::socket::READ_TIMEOUT;
 use crate::error::ClientError;
 use crate::security::Security;
+use crate::unanswering::Unanswering;
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
@@ -32,6 +33,9 @@ pub struct Cluster {
 /// How long an attempt to connect may take before the next broker is tried as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long [`Cluster::partitions_elsewhere`] waits for a connection to another broker.
+const ELSEWHERE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The bootstrap addresses, the learned brokers, and the state of the search for a broker that answers.
 struct Bootstrap {
     addresses: Vec<String>,
@@ -45,8 +49,10 @@ struct Bootstrap {
     /// The number of searches for a broker that answers. It selects the bootstrap address with which the next search
     /// begins.
     turn: AtomicUsize,
-    /// The brokers whose metadata was stale. A search tries these last.
+    /// The brokers whose metadata was stale. A search tries these after the others.
     doubts: Mutex<Doubts>,
+    /// The brokers that did not answer. A search tries these last. Detached clusters share this list.
+    unanswering: Arc<Mutex<Unanswering>>,
 }
 
 /// A broker, as metadata describes it.
@@ -78,6 +84,8 @@ pub struct PartitionPlace {
     pub partition: i32,
     /// The address of the leader as `host:port`, or `None` while the partition has no leader.
     pub leader: Option<String>,
+    /// The leader epoch, or -1 if it is unknown.
+    pub leader_epoch: i32,
 }
 
 /// The partitions of a topic in order, with their leaders, or the topic's error code.
@@ -105,6 +113,7 @@ impl Cluster {
                     awaited: Awaited::default(),
                     turn: AtomicUsize::new(0),
                     doubts: Mutex::default(),
+                    unanswering: Arc::default(),
                 },
                 connection: Mutex::default(),
                 others: HashMap::new(),
@@ -159,7 +168,8 @@ impl Cluster {
     /// Returns a cluster of the same brokers with its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn, doubts } = &self.bootstrap;
+        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn, doubts, unanswering } =
+            &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
             learned: learned.clone(),
@@ -169,6 +179,7 @@ impl Cluster {
             awaited: awaited.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
             doubts: Mutex::new(doubts.lock().clone()),
+            unanswering: unanswering.clone(),
         };
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
@@ -230,9 +241,12 @@ impl Cluster {
     /// Returns [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
-        let whom = connected.unwrap_or_else(|| self.servers());
-        let _wait = self.awaited().begin(whom);
-        self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first())
+        let _wait = self.awaited().begin(connected.clone().unwrap_or_else(|| self.servers()));
+        let answer = self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first());
+        if let (Err(ClientError::Silent { .. } | ClientError::Io { .. }), Some(address)) = (&answer, connected) {
+            self.bootstrap.unanswering.lock().note(&address, Instant::now());
+        }
+        answer
     }
 
     /// Returns a new connection to the broker at `address`. Meant for requests that a broker may answer late, such as a
@@ -364,6 +378,25 @@ impl Cluster {
         check_topic(found.error_code, topic)?;
         Ok(places(&response, found))
     }
+
+    /// Returns the partitions of a topic as another broker knows them than the one of [`Cluster::any`]. Later requests
+    /// go to that other broker. Returns `None` if no other broker is known.
+    pub fn partitions_elsewhere(&mut self, topic: &Text) -> Option<Result<Vec<PartitionPlace>, ClientError>> {
+        let before = self.connection.get_mut().take()?;
+        let mut others = self.bootstrap.candidates();
+        others.retain(|address| !before.leads_to(address));
+        let is_alone = others.is_empty();
+        match self.bootstrap.first_of(others, ELSEWHERE_PATIENCE.min(self.bootstrap.patience)) {
+            Ok(other) => {
+                self.connection.get_mut().keep(other);
+                Some(self.partitions(topic))
+            }
+            Err(error) => {
+                self.connection.get_mut().keep(before);
+                (!is_alone).then_some(Err(error))
+            }
+        }
+    }
 }
 
 impl Bootstrap {
@@ -385,7 +418,7 @@ impl Bootstrap {
     }
 
     /// Returns all known addresses without duplicates: the bootstrap list, then the brokers of the metadata, then
-    /// addresses in doubt. Each call begins with another address of the bootstrap list.
+    /// addresses in doubt, then those that did not answer. Each call begins with another address of the bootstrap list.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -396,23 +429,31 @@ impl Bootstrap {
             }
         }
         self.doubts.lock().sort(&mut addresses);
+        self.unanswering.lock().sort(&mut addresses, Instant::now());
         addresses
     }
 
-    /// Connects to the first broker that answers. Tries the next address after [`PATIENCE`], or at once if the previous
-    /// attempt has failed. A broker that hangs therefore costs only [`PATIENCE`]. All attempts together end after
-    /// `patience`.
+    /// Connects to the first broker that answers, among all known ones.
     fn first(&self) -> Result<Connection, ClientError> {
-        let until = Instant::now() + self.patience;
-        let mut addresses = self.candidates().into_iter();
+        self.first_of(self.candidates(), self.patience)
+    }
+
+    /// Connects to the first of these brokers that answers. Tries the next address after [`PATIENCE`], or at once if
+    /// the previous attempt has failed. A broker that hangs therefore costs only [`PATIENCE`], and later searches try
+    /// it last. All attempts together end after `within`.
+    fn first_of(&self, addresses: Vec<String>, within: Duration) -> Result<Connection, ClientError> {
+        let until = Instant::now() + within;
+        let mut addresses = addresses.into_iter();
         let (sender, receiver) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
+        let mut last = String::new();
         loop {
             let next = addresses.next();
             let has_next = next.is_some();
             if let Some(address) = next {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let sender = sender.clone();
+                last.clone_from(&address);
                 let attempt = move || {
                     // The send fails if another attempt was faster. The connection is then dropped.
                     let _ = sender.send(Connection::connect_within(&address, &client_id, &security, patience));
@@ -427,14 +468,15 @@ impl Bootstrap {
             match receiver.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
                 Ok(Ok(connection)) => {
                     self.doubts.lock().led_to(connection.address());
+                    self.unanswering.lock().answered(connection.address());
                     return Ok(connection);
                 }
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 Err(_) if Instant::now() >= until => {
-                    return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
+                    return Err(ClientError::Silent { address: self.addresses.join(","), patience: within });
                 }
                 // No attempt has succeeded yet, so the loop also tries the next address.
-                Err(_) => {}
+                Err(_) => self.unanswering.lock().note(&last, Instant::now()),
             }
         }
     }
@@ -478,6 +520,7 @@ fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<Par
         topic_id: topic.topic_id,
         partition: partition.partition_index,
         leader: address_of(partition.leader_id),
+        leader_epoch: partition.leader_epoch,
     };
     let mut places: Vec<PartitionPlace> = topic.partitions.iter().map(place).collect();
     places.sort_by_key(|place| place.partition);

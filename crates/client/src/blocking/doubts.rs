@@ -2,7 +2,7 @@
 //! brokers.
 //!
 //! A broker that is cut off from the controller may keep answering requests from old metadata. Invariant: a search
-//! tries every known broker, and the brokers in doubt last.
+//! tries every known broker, and the brokers in doubt after the others.
 
 use std::time::{Duration, Instant};
 

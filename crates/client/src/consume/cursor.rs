@@ -9,12 +9,14 @@ use super::epochs::{FetchPosition, ReadEpochs};
 use super::error::ConsumeError;
 use super::start::{Placed, StartOffset};
 use crate::blocking::PartitionPlace;
+use crate::error::ClientError;
 use bytes::Bytes;
 use fullbore_wire::apis::fetch::{AbortedTransaction, EpochEndOffset};
 use fullbore_wire::batch::{BatchError, BatchView, Compression, Record, RecordIter, decompress};
-use fullbore_wire::{Text, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
 
 /// Maximum number of former topics of the same name whose positions a cursor remembers.
 const FORMER_MAX: usize = 4;
@@ -31,11 +33,13 @@ pub trait Sink: Send + 'static {
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
     /// Called when the partition's records in a response were read, and when the read moves past lost records or to a
-    /// recreated topic. `offset` is the next offset to read.
-    fn read_to(&mut self, _offset: i64) {}
+    /// recreated topic. `offset` is the next offset to read, and `leader_epoch` the epoch of the last record before it
+    /// if that is known.
+    fn read_to(&mut self, _offset: i64, _leader_epoch: Option<i32>) {}
 
     /// Called when the read goes back to `offset`, because the log has lost the records from there on after they were
-    /// read. The offsets then get new records. [`Sink::read_to`] follows.
+    /// read. The offsets then get new records. [`Sink::read_to`] follows. The run's own thread may call both, so they
+    /// must not wait for the run.
     fn go_back_to(&mut self, _offset: i64) {}
 
     /// Called with the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
@@ -66,6 +70,8 @@ pub struct Cursor<S> {
     pub offset: Option<i64>,
     /// The first offset that is not read any more, or `None` to read forever.
     pub end: Option<i64>,
+    /// The end of a cursor whose start is not before the end, until a leader has compared the start with its log.
+    suspended_end: Option<i64>,
     /// The bounds with which the read of the present topic began. The start stays while `offset` moves.
     pub placed: Placed,
     /// True once the position was outside of the log, for example because unread records were deleted.
@@ -77,6 +83,8 @@ pub struct Cursor<S> {
     pub(super) start: Option<StartOffset>,
     /// The leader epochs of the records that were read.
     epochs: ReadEpochs,
+    /// The time since which no leader knows the newest of these epochs. `None` while leaders know it.
+    unknown_epoch_since: Option<Instant>,
     /// True if a leader has answered a fetch under the topic's id, so that the topic exists or has existed.
     is_confirmed: bool,
     /// The positions in topics that had this name before, oldest first. Only topics with `is_confirmed` are remembered.
@@ -141,19 +149,24 @@ impl<S> Cursor<S> {
 
     /// Creates a cursor whose start and end are known, at least in part.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
-        let Placed { topic_id, offset, end } = placed;
-        let (is_reset, refused_at, start, epochs, is_confirmed, former) = Default::default();
+        let Placed { topic_id, offset, leader_epoch, end } = placed;
+        let epochs = offset.zip(leader_epoch).map(|(offset, last)| ReadEpochs::before(offset, last));
+        let epochs = epochs.unwrap_or_default();
+        let (suspended_end, is_reset, refused_at, start) = Default::default();
+        let (unknown_epoch_since, is_confirmed, former) = Default::default();
         Cursor {
             topic,
             topic_id,
             partition,
             offset,
             end,
+            suspended_end,
             placed,
             is_reset,
             refused_at,
             start,
             epochs,
+            unknown_epoch_since,
             is_confirmed,
             former,
             sink,
@@ -168,11 +181,16 @@ impl<S> Cursor<S> {
     }
 
     fn begin_at_start(&mut self) {
-        (self.offset, self.placed.offset, self.start) = (Some(0), Some(0), Some(StartOffset::Earliest));
+        (self.offset, self.start) = (Some(0), Some(StartOffset::Earliest));
+        (self.placed.offset, self.placed.leader_epoch) = (Some(0), None);
     }
 
-    /// Sets the start and the end to the bounds that the leader returned.
-    pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds) {
+    /// Sets the start and the end to the bounds that the leader returned for `start`. Until a response is read, an
+    /// offset that the leader refuses is replaced by another one for `start`. The log start may move at any time.
+    pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds, start: StartOffset) {
+        if self.offset.is_none() && !matches!(start, StartOffset::At(_)) {
+            self.start = Some(start);
+        }
         self.offset = self.offset.or(Some(offset));
         self.end = self.end.or(end);
         self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
@@ -180,9 +198,31 @@ impl<S> Cursor<S> {
 
     /// Discards the position, so that the run has to determine a new start.
     pub(super) fn reset(&mut self) {
+        self.resume_end();
         self.refused_at = self.offset.or(self.refused_at);
-        (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
+        (self.offset, self.is_reset) = (None, true);
+        (self.placed.offset, self.placed.leader_epoch) = (None, None);
         self.forget_epochs();
+    }
+
+    /// Removes the end, so that a leader compares a position that has reached the end with its log. Returns false
+    /// without a change if the epoch of the position is unknown, since the leader then compares nothing.
+    pub(super) fn suspend_end(&mut self) -> bool {
+        let is_compared = self.position().leader_epoch().is_some();
+        if is_compared {
+            self.suspended_end = self.end.take();
+        }
+        is_compared
+    }
+
+    /// Returns true between [`Cursor::suspend_end`] and [`Cursor::resume_end`].
+    pub(super) fn is_end_suspended(&self) -> bool {
+        self.suspended_end.is_some()
+    }
+
+    /// Restores the end that [`Cursor::suspend_end`] has removed.
+    pub(super) fn resume_end(&mut self) {
+        self.end = self.suspended_end.take().or(self.end);
     }
 
     /// Returns the position of the next fetch.
@@ -201,6 +241,30 @@ impl<S> Cursor<S> {
     pub(super) fn lost(&self, leader: &EpochEndOffset) -> Option<Range<i64>> {
         let offset = self.offset.filter(|offset| leader.end_offset < *offset)?;
         Some(self.epochs.common_end(leader, offset)..offset)
+    }
+
+    /// Notes that a leader has refused the partition.
+    pub(super) fn note_refusal(&mut self, error: &ClientError, now: Instant) {
+        if matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_LEADER_EPOCH, .. }) {
+            self.unknown_epoch_since.get_or_insert(now);
+        }
+    }
+
+    /// Returns how long leaders have not known the epoch of the last record that was read.
+    pub(super) fn unknown_epoch_for(&self, now: Instant) -> Duration {
+        self.unknown_epoch_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Notes that a broker knows the epoch of the last record that was read.
+    pub(super) fn epoch_is_known(&mut self) {
+        self.unknown_epoch_since = None;
+    }
+
+    /// Returns the offsets that were read in later epochs than `epoch`, or `None` if there are none.
+    pub(super) fn lost_since(&self, epoch: i32) -> Option<Range<i64>> {
+        let offset = self.offset?;
+        let leader = EpochEndOffset { epoch, end_offset: offset, ..Default::default() };
+        Some(self.epochs.common_end(&leader, offset)..offset).filter(|lost| !lost.is_empty())
     }
 
     /// Returns true if every record before `end` was read.
@@ -229,25 +293,49 @@ impl<S: Sink> Cursor<S> {
         self.is_confirmed = true;
     }
 
-    /// Continues where the records that were read and the leader's log part. The position is the same if no records are
-    /// lost. If the loss is certain, an end after the lost records moves there too, since all later records are newer
-    /// than the read.
-    pub(super) fn follow_truncation(&mut self, leader: &EpochEndOffset) {
+    /// Continues where the records that were read and the leader's log part, or at `log_start` if the log now begins
+    /// later. The position is the same if no records are lost. All later records are newer than the lost ones. So with
+    /// `restarts`, the read continues at the log start if the log no longer has the position.
+    ///
+    /// An end after certainly lost records moves to the position if records were read since the end was determined.
+    /// Otherwise the records were lost before.
+    pub(super) fn follow_truncation(&mut self, leader: &EpochEndOffset, log_start: i64, restarts: bool) {
+        self.resume_end();
         let Some(offset) = self.offset else { return };
-        let end = self.epochs.common_end(leader, offset);
-        if end == offset {
+        let common_end = self.epochs.common_end(leader, offset);
+        if common_end == offset {
             // Without an epoch the leader does not compare its log again.
             return self.forget_epochs();
         }
-        let is_lost = self.lost(leader).is_some();
-        self.epochs.truncate(leader, end);
-        let least = |of: Option<i64>| of.map(|of| of.min(end));
-        (self.offset, self.placed.offset) = (Some(end), least(self.placed.offset));
-        if is_lost {
+        let (is_lost, has_read) = (self.lost(leader).is_some(), self.placed.offset != Some(offset));
+        self.epochs.truncate(leader, common_end);
+        let to = common_end.max(log_start.min(offset));
+        let least = |of: Option<i64>| of.map(|of| of.min(to));
+        (self.offset, self.placed.offset, self.placed.leader_epoch) = (Some(to), least(self.placed.offset), None);
+        if is_lost && has_read {
             (self.end, self.placed.end) = (least(self.end), least(self.placed.end));
         }
-        self.sink.go_back_to(end);
-        self.sink.read_to(end);
+        if restarts {
+            self.start = Some(StartOffset::Earliest);
+        }
+        self.sink.go_back_to(to);
+        self.notify_position();
+    }
+
+    /// Goes back to the leader epoch `epoch`, because no leader knows the later epochs of records that were read. Its
+    /// leader then compares the position with its log.
+    pub(super) fn go_back_to_epoch(&mut self, epoch: i32, restarts: bool) {
+        self.unknown_epoch_since = None;
+        if let Some(Range { start, .. }) = self.lost_since(epoch) {
+            let leader = EpochEndOffset { epoch, end_offset: start, ..Default::default() };
+            self.follow_truncation(&leader, 0, restarts);
+        } else {
+            self.forget_epochs();
+        }
+        let FetchPosition { offset, last_epoch } = self.position();
+        if last_epoch < 0 {
+            self.epochs = ReadEpochs::before(offset, epoch);
+        }
     }
 
     /// Moves to the start of a recreated topic. If the cursor has read the topic `topic_id` before, continues there
@@ -285,7 +373,7 @@ impl<S: Sink> Cursor<S> {
             return Ok(());
         }
         let was_recreated = !self.topic_id.is_zero() && !topic_id.is_zero();
-        if was_recreated && (self.end.is_some() || !restarts) {
+        if was_recreated && (self.end.or(self.suspended_end).is_some() || !restarts) {
             return Err(ConsumeError::Recreated { topic: self.topic.clone() });
         }
         if was_recreated {
@@ -293,7 +381,9 @@ impl<S: Sink> Cursor<S> {
         }
         (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
         self.sink.follow(topic_id);
-        self.offset.into_iter().for_each(|offset| self.sink.read_to(offset));
+        if self.offset.is_some() {
+            self.notify_position();
+        }
         Ok(())
     }
 
@@ -310,7 +400,7 @@ impl<S: Sink> Cursor<S> {
     /// Continues at this offset, because the records before it are lost.
     pub(super) fn skip_to(&mut self, offset: i64) {
         (self.offset, self.start) = (Some(offset), None);
-        self.sink.read_to(offset);
+        self.notify_position();
     }
 
     /// Reads the whole batches in `bytes` from `offset` on and adds their records to `count`. Returns the bad batches
@@ -323,8 +413,14 @@ impl<S: Sink> Cursor<S> {
     ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
         // The sink gets the position even after an error, since the records before an unreadable batch were read.
-        self.sink.read_to(self.offset.unwrap_or(0));
+        self.notify_position();
         outcome
+    }
+
+    /// Passes the position to the sink.
+    fn notify_position(&mut self) {
+        let position = self.position();
+        self.sink.read_to(position.offset, position.leader_epoch());
     }
 
     fn read_batches(
@@ -475,124 +571,4 @@ impl<'a> Iterator for Batches<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use fullbore_wire::batch::{BatchBuilder, EndTransactionMarker, Header, Stamp};
-
-    #[test]
-    fn a_wrong_checksum_ends_the_partition_only_if_checksums_are_checked() {
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"value"), &[]);
-        let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // Changes a byte of the value. The record is still readable.
-        let at = bytes.len() - 3;
-        bytes[at] ^= 1;
-        let read = |check_crcs| {
-            let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
-            let mut count = Count::default();
-            let reading = Reading { check_crcs, skips_bad_batches: false, aborted: None };
-            Cursor::new(place, ()).read(&bytes, reading, &mut count).map(|_| count)
-        };
-        assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
-        assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });
-    }
-
-    #[test]
-    fn a_header_whose_key_is_no_text_does_not_break_its_batch() {
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"value"), &[Header { key: b"\xff", value: Some(b"1") }]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
-        let mut count = Count::default();
-        let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: None };
-        Cursor::new(place, ()).read(&bytes, reading, &mut count).expect("good");
-        assert_eq!(count, Count { records: 1, bytes: 5 });
-    }
-
-    #[test]
-    fn marker_before_the_offset_ends_its_transaction_the_next_one_is_read() {
-        let (producer_id, producer_epoch) = (7, 0);
-        let marker = EndTransactionMarker { producer_id, producer_epoch, is_commit: false, coordinator_epoch: 0 };
-        let mut marker = marker.batch(0);
-        marker[..8].copy_from_slice(&4_i64.to_be_bytes());
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
-        builder.append(0, None, Some(b"value"), &[]);
-        let (mut next, _) = builder.seal(Stamp { producer_id, producer_epoch, base_sequence: 9 }).expect("sealed");
-        next[..8].copy_from_slice(&5_i64.to_be_bytes());
-        let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
-        let (mut cursor, mut count) = (Cursor::new(place, ()), Count::default());
-        cursor.offset = Some(5);
-        let aborted = [AbortedTransaction { producer_id, first_offset: 0, ..Default::default() }];
-        let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: Some(&aborted) };
-        cursor.read(&[&marker[..], &next].concat(), reading, &mut count).expect("good");
-        assert_eq!((count.records, cursor.offset), (1, Some(6)));
-    }
-
-    /// Returns `count` batches of one record each. The batches in `bad` claim to have more records.
-    fn batches(count: usize, bad: &[usize]) -> Vec<u8> {
-        let batch = |at: usize| {
-            let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-            builder.append(0, None, Some(b"value"), &[]);
-            let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-            if bad.contains(&at) {
-                bytes[57..61].copy_from_slice(&2_i32.to_be_bytes());
-                let crc = fullbore_wire::batch::crc32c(&bytes[21..]);
-                bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-            }
-            bytes[..8].copy_from_slice(&(at as i64).to_be_bytes());
-            bytes.to_vec()
-        };
-        (0..count).flat_map(batch).collect()
-    }
-
-    #[test]
-    fn topic_ids_of_a_broker_behind_do_not_rewind_the_cursor() {
-        let id = |byte| Uuid([byte; 16]);
-        let place = PartitionPlace { topic: Text::from("t"), topic_id: id(1), partition: 3, leader: None };
-        let mut cursor = Cursor::new(place, ());
-        (cursor.offset, cursor.placed.offset) = (Some(70), Some(5));
-        cursor.confirm();
-        // A broker that is behind names an older topic, which no leader knows.
-        // Look-ups alternate between this broker and another one.
-        for _ in 0..3 {
-            cursor.follow(id(9), true).expect("it restarts");
-            assert_eq!(cursor.offset, Some(0));
-            cursor.follow(id(1), true).expect("it goes on");
-            assert_eq!((cursor.offset, cursor.placed.offset, cursor.placed.topic_id), (Some(70), Some(5), id(1)));
-        }
-        // The topic is recreated, and records of the new one are read.
-        cursor.follow(id(2), true).expect("it restarts");
-        assert_eq!(cursor.offset, Some(0));
-        cursor.offset = Some(8);
-        cursor.confirm();
-        cursor.follow(id(3), true).expect("it restarts");
-        assert_eq!(cursor.offset, Some(0));
-    }
-
-    #[test]
-    fn a_producers_bad_batch_is_reported_or_skipped() {
-        let read = |skips_bad_batches| {
-            let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
-            let mut count = Count::default();
-            let reading = Reading { check_crcs: true, skips_bad_batches, aborted: None };
-            let mut cursor = Cursor::new(place, ());
-            let outcome = cursor.read(&batches(6, &[2, 4]), reading, &mut count);
-            (outcome, cursor.offset)
-        };
-        let (outcome, offset) = read(false);
-        let reported = outcome.expect_err("a bad batch").to_string();
-        assert!(
-            reported.starts_with("the producer's batch at offset 2 of partition 3 of topic 't' cannot be read: "),
-            "{reported}"
-        );
-        assert_eq!(offset, Some(2));
-        let (outcome, offset) = read(true);
-        let reported = outcome.expect("skipped").notice().expect("a line");
-        assert!(
-            reported
-                .starts_with("skipped the producer's batch at offsets 2 to 2 of partition 3 of topic 't', and 1 more"),
-            "{reported}"
-        );
-        assert_eq!(offset, Some(6));
-    }
-}
+mod tests;

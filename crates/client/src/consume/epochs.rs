@@ -28,6 +28,11 @@ impl FetchPosition {
         FetchPosition { offset, last_epoch: UNKNOWN }
     }
 
+    /// Returns the epoch of the last record before the offset, or `None` if it is unknown.
+    pub(super) fn leader_epoch(self) -> Option<i32> {
+        (self.last_epoch > UNKNOWN).then_some(self.last_epoch)
+    }
+
     /// Returns the position after a batch of the epoch `last_epoch`, which ends before `offset`. Returns this position
     /// instead if it is not earlier.
     #[must_use]
@@ -52,6 +57,11 @@ pub(super) struct ReadEpochs {
 }
 
 impl ReadEpochs {
+    /// Returns the epochs of a read that continues at `offset`, after a record of the epoch `last`.
+    pub(super) fn before(offset: i64, last: i32) -> Self {
+        ReadEpochs { starts: vec![(last, offset)], end: offset }
+    }
+
     /// Notes a batch that was read.
     pub(super) fn note(&mut self, epoch: i32, base_offset: i64, end: i64) {
         self.end = end;

@@ -12,11 +12,11 @@ use super::inbox::{AwaitedSince, Inbox};
 use super::pace::{AheadPace, AnswerTimes, FetchShare, SizePace};
 use super::progress::ConsumeProgress;
 use super::session::{FetchSession, Named, PartitionKey, UnderWay};
-use super::start::StartOffset;
+use super::settings::FetchSettings;
 use crate::blocking::Connection;
 use crate::error::ClientError;
 use fullbore_wire::apis::fetch::{
-    EpochEndOffset, FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData,
+    FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData,
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{HashMap, HashSet};
@@ -27,46 +27,6 @@ use std::time::Instant;
 const NAMED_VERSION_MAX: i16 = 12;
 /// The first version of Fetch with the field that requests reading ahead.
 const AHEAD_VERSION_MIN: i16 = 18;
-
-/// The settings of a consumer's fetches, with Kafka's names and defaults.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FetchSettings {
-    /// fetch.max.wait.ms.
-    pub max_wait_ms: i32,
-    /// fetch.min.bytes.
-    pub min_bytes: i32,
-    /// fetch.max.bytes.
-    pub max_bytes: i32,
-    /// max.partition.fetch.bytes. This is the limit for the first fetches, and later ones may be larger.
-    pub partition_max_bytes: i32,
-    /// fetch.buffer.memory, which limits the requested and unread bytes of all leaders together.
-    pub buffer_memory: i32,
-    /// check.crcs.
-    pub check_crcs: bool,
-    /// If true, batches that a producer has sent broken are skipped, and so are records whose object is lost.
-    pub skip_bad_batches: bool,
-    /// If true, records of aborted and open transactions are left out (isolation.level=read_committed).
-    pub read_committed: bool,
-    /// auto.offset.reset, which decides where a partition continues if its unread records were deleted. `None` ends the
-    /// run.
-    pub reset: Option<StartOffset>,
-}
-
-impl Default for FetchSettings {
-    fn default() -> Self {
-        FetchSettings {
-            max_wait_ms: 500,
-            min_bytes: 1,
-            max_bytes: 50 << 20,
-            partition_max_bytes: 1 << 20,
-            buffer_memory: 64 << 20,
-            check_crcs: true,
-            skip_bad_batches: false,
-            read_committed: false,
-            reset: Some(StartOffset::Earliest),
-        }
-    }
-}
 
 /// The reason why a fetcher ended.
 pub(super) enum FetcherEnd {
@@ -113,7 +73,7 @@ pub(super) struct Fetcher<S> {
     returns: Box<dyn Fn(Returned<S>) + Send>,
     /// The next position to request for each cursor, which is ahead of what was read.
     requested: HashMap<PartitionKey, FetchPosition>,
-    /// Partitions for which the leader has not answered yet under the id of their topic.
+    /// Partitions for which the leader has not answered without an error yet.
     unconfirmed: HashSet<PartitionKey>,
     /// Partitions that are in `ConsumeProgress::waiting` until the leader answers for them, with their names in that
     /// list.
@@ -245,9 +205,7 @@ impl<S: Sink> Fetcher<S> {
                 self.waited.insert(key.clone(), place);
             }
             self.requested.insert(key.clone(), cursor.position());
-            if !key.0.is_zero() {
-                self.unconfirmed.insert(key.clone());
-            }
+            self.unconfirmed.insert(key.clone());
             self.session.name(key);
             self.cursors.push(cursor);
         }
@@ -327,8 +285,10 @@ impl<S: Sink> Fetcher<S> {
                 (topics, forgotten.into_iter().map(forgotten_topic).collect())
             }
         };
+        // A leader that only compares a position with its log has nothing to wait for.
+        let is_compared = !self.unconfirmed.is_empty() && self.cursors.iter().any(Cursor::is_end_suspended);
         FetchRequest {
-            max_wait_ms: self.settings.max_wait_ms,
+            max_wait_ms: if is_compared { 0 } else { self.settings.max_wait_ms },
             min_bytes: self.settings.min_bytes,
             max_bytes: i32::try_from(max_bytes).unwrap_or(i32::MAX),
             isolation_level: i8::from(self.settings.read_committed),
@@ -371,13 +331,12 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
-                if self.unconfirmed.remove(&key)
-                    && let Some(at) = self.position(&key)
-                {
-                    self.cursors[at].confirm();
+                let is_diverging = data.diverging_epoch.epoch >= 0 && data.diverging_epoch.end_offset >= 0;
+                if self.unconfirmed.contains(&key) {
+                    self.confirmed(&key, is_diverging, data.high_watermark);
                 }
-                if data.diverging_epoch.epoch >= 0 && data.diverging_epoch.end_offset >= 0 {
-                    self.truncated(&data.diverging_epoch, &key)?;
+                if is_diverging {
+                    self.truncated(data, &key)?;
                     continue;
                 }
                 // A response with records proves that the partition can be read, and so does an empty one at the end of
@@ -397,6 +356,23 @@ impl<S: Sink> Fetcher<S> {
             }
         }
         Ok(true)
+    }
+
+    /// Notes the leader's first response for a partition without an error. A response without a high watermark may come
+    /// from a leader whose log is being opened, which has compared nothing.
+    fn confirmed(&mut self, key: &PartitionKey, is_diverging: bool, high_watermark: i64) {
+        let Some(at) = self.position(key) else { return };
+        let cursor = &mut self.cursors[at];
+        if !key.0.is_zero() {
+            cursor.confirm();
+        }
+        if is_diverging || high_watermark >= 0 {
+            cursor.epoch_is_known();
+            self.unconfirmed.remove(key);
+        }
+        if !is_diverging && high_watermark >= 0 {
+            cursor.resume_end();
+        }
     }
 
     /// Skips records that the object store has lost for good, if the settings allow it. Returns false if no records
@@ -420,20 +396,22 @@ impl<S: Sink> Fetcher<S> {
 
     /// Moves a partition back to where its log was truncated, and requests it from there. Without auto.offset.reset,
     /// lost records are an error.
-    fn truncated(&mut self, leader: &EpochEndOffset, key: &PartitionKey) -> Result<(), FetcherEnd> {
+    fn truncated(&mut self, data: &PartitionData, key: &PartitionKey) -> Result<(), FetcherEnd> {
         let Some(at) = self.position(key) else { return Ok(()) };
-        let cursor = &mut self.cursors[at];
-        if let Some(lost) = cursor.lost(leader) {
-            let (topic, partition, first, last) = (cursor.topic.clone(), cursor.partition, lost.start, lost.end - 1);
-            if self.settings.reset.is_none() {
-                return Err(FetcherEnd::Failed(ConsumeError::Truncated { topic, partition, first, last }));
-            }
+        let (cursor, leader, restarts) = (&mut self.cursors[at], &data.diverging_epoch, self.settings.reset.is_some());
+        let (topic, partition, lost) = (cursor.topic.clone(), cursor.partition, cursor.lost(leader));
+        if let Some(lost) = lost.as_ref().filter(|_| !restarts) {
+            let (first, last) = (lost.start, lost.end - 1);
+            return Err(FetcherEnd::Failed(ConsumeError::Truncated { topic, partition, first, last }));
+        }
+        cursor.follow_truncation(leader, data.log_start_offset, restarts);
+        if let (Some(lost), Some(next)) = (lost, cursor.offset) {
+            let (first, last) = (lost.start, lost.end - 1);
             self.progress.notice(format!(
                 "partition {partition} of topic '{topic}' lost offsets {first} to {last} after they were read: the read \
-                 continues at offset {first}"
+                 continues at offset {next}"
             ));
         }
-        cursor.follow_truncation(leader);
         self.request_again(at, key);
         Ok(())
     }

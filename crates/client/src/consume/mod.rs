@@ -19,17 +19,18 @@ mod progress;
 mod run;
 mod scout;
 mod session;
+mod settings;
 mod start;
 mod waiting;
 
 pub use cursor::{Cursor, Sink};
 pub use deleted::DeletedOffsets;
 pub use error::ConsumeError;
-pub use fetcher::FetchSettings;
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use growth::{Growth, TopicFilter};
 pub use plan::{ConsumeOutcome, ConsumePlan};
 pub use progress::ConsumeProgress;
+pub use settings::FetchSettings;
 pub use start::{Placed, StartOffset};
 
 use crate::blocking::Cluster;

@@ -1,8 +1,8 @@
 //! The plan and the outcome of a run.
 
 use super::cursor::Cursor;
-use super::fetcher::FetchSettings;
 use super::progress::ConsumeProgress;
+use super::settings::FetchSettings;
 use super::start::StartOffset;
 use crate::blocking::PartitionPlace;
 use fullbore_wire::Text;

@@ -15,18 +15,19 @@ use super::inbox::{AwaitedSince, Inbox};
 use super::pace::FetchMemory;
 use super::plan::{ConsumeOutcome, ConsumePlan};
 use super::progress::ConsumeProgress;
-use super::scout::{Connected, Scout, ScoutAnswer, ScoutReport};
+use super::scout::{Connected, LookUp, Scout, ScoutAnswer, ScoutReport};
 use super::start::Unplaced;
 use super::waiting::sentence;
 use crate::blocking::{Cluster, Connection, PartitionPlace, Stopper};
 use crate::error::ClientError;
 use fullbore_wire::{ErrorCode, Text};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod older;
 mod trouble;
 
 /// How long a partition must be refused before the run shows the reason to the user.
@@ -45,7 +46,8 @@ const CLOSING_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
-    /// How long a run with `to_end` retries a partition that has no leader or that its leader refuses.
+    /// How long a run with `to_end` retries a partition that has no leader or that its leader refuses. Also the maximum
+    /// of [`Run::older_epoch_after`].
     refused_max: Duration,
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
@@ -211,15 +213,19 @@ impl<'a, S: Sink> Run<'a, S> {
         if self.scout.looks_since().is_some() || now < self.look_at {
             return Ok(());
         }
-        let due = self.idle.iter().filter(|idle| idle.due <= now);
-        let mut topics: BTreeSet<Text> = due.map(|idle| idle.cursor.topic.clone()).collect();
+        let (mut topics, deleted) = (LookUp::new(), self.progress.deleted());
+        for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.due <= now) {
+            let expected = topics.entry(cursor.topic.clone()).or_default();
+            expected.topic_id = (!deleted.contains(&cursor.topic)).then_some(cursor.topic_id);
+            expected.confirms_epochs |= cursor.unknown_epoch_for(now) >= self.older_epoch_after();
+        }
         let (more, matches) = self.growth.as_mut().and_then(Growth::due).unwrap_or_default();
-        topics.extend(more.iter().cloned());
+        more.iter().for_each(|topic| _ = topics.entry(topic.clone()).or_default());
         if topics.is_empty() && matches.is_none() {
             return Ok(());
         }
         self.look_at = now + RETRY_BACKOFF;
-        self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
+        self.scout.look(topics, matches).map_err(ConsumeError::Thread)
     }
 
     /// Handles a report of the scout: connects to leaders and starts fetchers.
@@ -307,6 +313,9 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.give_up(cursor, error);
                 continue;
             }
+            if let Some(place) = place {
+                self.follow_epoch(&mut cursor, place.leader_epoch)?;
+            }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
                 // The partition stays idle while a connection to its leader is being opened for other partitions.
@@ -363,9 +372,12 @@ impl<'a, S: Sink> Run<'a, S> {
             match self.is_unplaced(&cursor).then(|| placed.next()).flatten() {
                 None => ready.push(cursor),
                 Some(Ok(place)) => {
-                    cursor.place(place);
+                    let start = self.unplaced(&cursor).start;
+                    cursor.place(place, start);
                     cursor.take_deleted().into_iter().for_each(|deleted| self.progress.skipped(deleted));
-                    match self.past_its_end(&cursor).filter(|_| !cursor.is_reset) {
+                    // A start that the leader has found may be past the end, because it was found a moment later.
+                    match self.past_its_end(&cursor).filter(|_| !cursor.is_reset && cursor.start.is_none()) {
+                        _ if cursor.is_done() && cursor.suspend_end() => ready.push(cursor),
                         None => ready.push(cursor),
                         Some(_) if self.plan.fetch.reset.is_some() => self.reset(cursor),
                         Some(error) => return Err(error),
@@ -449,7 +461,8 @@ impl<'a, S: Sink> Run<'a, S> {
     fn handle(&mut self, event: Event<S>) -> Result<(), ConsumeError> {
         match event {
             Event::Ended(ended) => self.take_back(ended),
-            Event::Returned(Returned { cursor, why: Why::Refused(error) }) => {
+            Event::Returned(Returned { mut cursor, why: Why::Refused(error) }) => {
+                cursor.note_refusal(&error, Instant::now());
                 self.refuse(cursor, Arc::new(error));
                 Ok(())
             }
@@ -513,7 +526,10 @@ impl<'a, S: Sink> Run<'a, S> {
         self.scout.doubt_after(for_long);
         let is_answer = matches!(*error, ClientError::Kafka { .. });
         let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. } | ClientError::Handshake { .. });
-        if self.plan.to_end && is_refusal && for_long >= self.refused_max {
+        // A cursor whose epoch is unknown first goes back to an older one (`follow_epoch`).
+        let unknown_for = cursor.unknown_epoch_for(Instant::now());
+        let may_go_back = !unknown_for.is_zero() && unknown_for < 2 * self.older_epoch_after();
+        if self.plan.to_end && is_refusal && !may_go_back && for_long >= self.refused_max {
             self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition));
             return self.give_up(cursor, ConsumeError::Refusing(error));
         }

@@ -9,7 +9,7 @@ use super::start::{self, OffsetBounds, Unplaced};
 use crate::admin::list_topics;
 use crate::blocking::{Cluster, Connection, PartitionPlace};
 use crate::error::ClientError;
-use fullbore_wire::Text;
+use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +17,19 @@ use std::time::{Duration, Instant};
 
 /// How long a partition may stay unread before the scout looks up leaders at another broker.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
+
+/// The topics of a look-up.
+pub(super) type LookUp = BTreeMap<Text, ExpectedTopic>;
+
+/// A topic as its cursors know it. If a broker contradicts them, the look-up also queries another broker, because the
+/// first one may be behind.
+#[derive(Debug, Default)]
+pub(super) struct ExpectedTopic {
+    /// The id of the topic, which is zero if it is unknown. `None` if the topic may be missing.
+    pub(super) topic_id: Option<Uuid>,
+    /// True if another broker must confirm the leader epochs.
+    pub(super) confirms_epochs: bool,
+}
 
 /// Starts look-ups and connections.
 pub(super) struct Scout {
@@ -80,7 +93,7 @@ impl Scout {
     }
 
     /// Starts to look up `topics` and all topics that `matches` accepts. Does nothing if a look-up is running.
-    pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
+    pub(super) fn look(&mut self, mut topics: LookUp, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.requested.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
         let report = self.report.clone();
@@ -96,15 +109,14 @@ impl Scout {
             match matches.map(|matches| (list_topics(&mut cluster), matches)) {
                 Some((Ok(all), matches)) => {
                     let matching = all.into_iter().filter(|(name, is_internal)| matches(name, *is_internal));
-                    topics.extend(matching.map(|(name, _)| name));
-                    topics.sort();
-                    topics.dedup();
+                    matching.for_each(|(name, _)| _ = topics.entry(name).or_default());
                 }
                 Some((Err(error), _)) => found.push((Text::default(), Err(error))),
                 None => {}
             }
-            found.extend(topics.into_iter().map(|topic| {
+            found.extend(topics.into_iter().map(|(topic, expected)| {
                 let places = known.remove(&topic).map_or_else(|| cluster.partitions(&topic), Ok);
+                let places = confirmed(&mut cluster, &topic, &expected, places);
                 (topic, places)
             }));
             report((ScoutReport::Topics(found), Some(cluster)));
@@ -146,6 +158,36 @@ impl Scout {
             (self.requested, self.looks_since) = (Some(cluster), None);
         }
         found
+    }
+}
+
+/// Returns the partitions that a broker knows. If they differ from the expected topic, returns those that another
+/// broker knows. If no other broker answers, the leader epochs count as unknown.
+fn confirmed(
+    cluster: &mut Cluster,
+    topic: &Text,
+    expected: &ExpectedTopic,
+    found: Result<Vec<PartitionPlace>, ClientError>,
+) -> Result<Vec<PartitionPlace>, ClientError> {
+    let is_other = expected.topic_id.is_some_and(|id| is_other_topic(&found, id));
+    if !is_other && !expected.confirms_epochs {
+        return found;
+    }
+    match cluster.partitions_elsewhere(topic) {
+        Some(elsewhere @ (Ok(_) | Err(ClientError::NoTopic(_)))) => elsewhere,
+        Some(Err(_)) => found.map(|places| {
+            let unconfirmed = |place| PartitionPlace { leader_epoch: -1, ..place };
+            places.into_iter().map(unconfirmed).collect()
+        }),
+        None => found,
+    }
+}
+
+/// Returns true if the topic that was found has another id than `id`, or if none was found.
+fn is_other_topic(found: &Result<Vec<PartitionPlace>, ClientError>, id: Uuid) -> bool {
+    match found {
+        Ok(places) => places.first().is_some_and(|of| ![of.topic_id, id].contains(&Uuid::ZERO) && of.topic_id != id),
+        Err(error) => matches!(error, ClientError::NoTopic(_)),
     }
 }
 

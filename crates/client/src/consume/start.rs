@@ -29,6 +29,8 @@ pub struct Placed {
     pub topic_id: Uuid,
     /// The first offset to read, or `None` until the leader has returned it.
     pub offset: Option<i64>,
+    /// The leader epoch of the last record before `offset`. `None` if it is unknown.
+    pub leader_epoch: Option<i32>,
     /// The first offset that is not read any more. `None` to read forever, or until the leader has returned the end.
     pub end: Option<i64>,
 }

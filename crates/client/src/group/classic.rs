@@ -318,7 +318,7 @@ impl<'a> Classic<'a> {
         if let (Some(question), Some(offsets)) = (question, offsets)
             && let (ErrorCode::NONE, found) = question.answered(&offsets)
         {
-            let committed = |of: &(TopicPartition, Uuid)| (of.clone(), found.get(&of.0).copied().unwrap_or(-1));
+            let committed = |of: &(TopicPartition, Uuid)| (of.clone(), found.get(&of.0).copied());
             self.shared.set_committed(self.generation, self.own.iter().map(committed).collect());
         }
         Ok((answer.error_code, answer.assignment))

@@ -9,8 +9,7 @@ use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::offsets::{OffsetsQuestion, STABLE_VERSION, version_max};
 use super::round_trips::RoundTrips;
-use super::shared::SharedMembership;
-use super::shared::Target;
+use super::shared::{CommittedOffset, SharedMembership, Target};
 use super::verdict;
 use super::verdict::Next;
 use super::{classic, consumer};
@@ -31,6 +30,8 @@ pub struct Position {
     pub topic_id: Uuid,
     /// The offset of the next record to read.
     pub offset: i64,
+    /// The leader epoch of the last record before that offset. `None` if it is unknown.
+    pub leader_epoch: Option<i32>,
 }
 
 /// The outcome of a commit of offsets.
@@ -219,10 +220,11 @@ impl Member {
         is_unanswered: &mut bool,
     ) -> Result<Next, ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
-        for ((topic, partition_index), Position { topic_id, offset }) in offsets {
+        for ((topic, partition_index), Position { topic_id, offset, leader_epoch }) in offsets {
             topics.entry((topic, *topic_id)).or_default().push(OffsetCommitRequestPartition {
                 partition_index: *partition_index,
                 committed_offset: *offset,
+                committed_leader_epoch: leader_epoch.unwrap_or(-1),
                 committed_metadata: Some(Text::default()),
                 ..Default::default()
             });
@@ -265,7 +267,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
         patience: Duration,
-    ) -> Result<Option<Vec<Option<i64>>>, ClientError> {
+    ) -> Result<Option<Vec<Option<CommittedOffset>>>, ClientError> {
         if let Some(known) = self.shared.take_committed(of) {
             return Ok(Some(known));
         }
@@ -281,7 +283,7 @@ impl Member {
                 Next::Go => {
                     let (_, found) = found?;
                     let committed = |(partition, _): &(TopicPartition, Uuid)| found.get(partition).copied();
-                    return Ok(Some(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect()));
+                    return Ok(Some(of.iter().map(committed).collect()));
                 }
                 Next::RejoinLost | Next::RejoinNew => return Ok(None),
                 Next::Fatal => return Err(self.refused(code)),
@@ -300,7 +302,7 @@ impl Member {
     fn try_committed(
         &mut self,
         of: &[(TopicPartition, Uuid)],
-    ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
+    ) -> Result<(ErrorCode, HashMap<TopicPartition, CommittedOffset>), ClientError> {
         // OffsetFetch names the member only under the consumer protocol, where the coordinator checks the member's
         // epoch.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());

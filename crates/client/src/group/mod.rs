@@ -23,4 +23,4 @@ mod verdict;
 pub use assign::{Assignor, TopicPartition};
 pub use config::{GroupConfig, Protocol};
 pub use member::{CommitOutcome, Member, MembershipView, Position};
-pub use shared::Target;
+pub use shared::{CommittedOffset, Target};

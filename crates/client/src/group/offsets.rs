@@ -4,7 +4,7 @@
 
 use super::assign::TopicPartition;
 use super::config::GroupConfig;
-use super::shared::MemberIdentity;
+use super::shared::{CommittedOffset, MemberIdentity};
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics, OffsetFetchResponse,
 };
@@ -70,22 +70,29 @@ impl OffsetsQuestion {
     }
 
     /// Returns the error code of the response and its offsets. The error of the group takes precedence over those of
-    /// partitions, and a deleted topic does not count as an error. The offset is -1 if none is committed.
-    pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
+    /// partitions, and a deleted topic does not count as an error. Partitions without a committed offset are left out.
+    pub(super) fn answered(
+        &self,
+        answer: &OffsetFetchResponse,
+    ) -> (ErrorCode, HashMap<TopicPartition, CommittedOffset>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();
-        let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {
+        let mut take = |topic: &Text, partition: i32, offset: i64, leader_epoch: i32, of_partition: ErrorCode| {
             let is_gone = of_partition == ErrorCode::UNKNOWN_TOPIC_ID;
             code = if of_partition.is_err() && !is_gone { of_partition } else { code };
-            found.insert((topic.clone(), partition), offset);
+            let committed = CommittedOffset::of_response(offset, leader_epoch);
+            found.extend(committed.map(|committed| ((topic.clone(), partition), committed)));
         };
         for topic in &answer.topics {
-            let partitions = topic.partitions.iter();
-            partitions.for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
+            for of in &topic.partitions {
+                take(&topic.name, of.partition_index, of.committed_offset, of.committed_leader_epoch, of.error_code);
+            }
         }
         for topic in answer.groups.iter().flat_map(|group| &group.topics) {
             let name = self.names.get(&topic.topic_id).filter(|_| topic.name.is_empty()).unwrap_or(&topic.name);
-            topic.partitions.iter().for_each(|of| take(name, of.partition_index, of.committed_offset, of.error_code));
+            for of in &topic.partitions {
+                take(name, of.partition_index, of.committed_offset, of.committed_leader_epoch, of.error_code);
+            }
         }
         let of_group = answer.groups.first().map_or(ErrorCode::NONE, |group| group.error_code);
         (if of_group.is_err() { of_group } else { code }, found)

@@ -33,11 +33,31 @@ pub(super) struct MemberIdentity {
     pub(super) generation: i32,
 }
 
-/// Committed offsets that arrived together with an assignment. An offset is -1 if none is committed.
+/// A committed offset of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommittedOffset {
+    /// The offset of the next record to read.
+    pub offset: i64,
+    /// The leader epoch of the last record before that offset. `None` if it is unknown.
+    pub leader_epoch: Option<i32>,
+}
+
+impl CommittedOffset {
+    /// Returns the offset and the epoch of a response. Returns `None` for an offset of -1, which means that none is
+    /// committed.
+    pub(super) fn of_response(offset: i64, leader_epoch: i32) -> Option<Self> {
+        (offset >= 0).then_some(CommittedOffset { offset, leader_epoch: (leader_epoch >= 0).then_some(leader_epoch) })
+    }
+}
+
+/// Committed offsets that arrived together with an assignment.
 struct CommittedWith {
     generation: i32,
-    offsets: HashMap<(TopicPartition, Uuid), i64>,
+    offsets: PartitionOffsets,
 }
+
+/// The committed offset of each partition, or `None` if none is committed.
+type PartitionOffsets = HashMap<(TopicPartition, Uuid), Option<CommittedOffset>>;
 
 #[derive(Default)]
 struct Membership {
@@ -135,10 +155,10 @@ impl SharedMembership {
     /// Removes and returns the committed offsets of these partitions, if all of them arrived with the assignment of the
     /// present generation. A single offset is `None` if none is committed. A second call returns `None`, because the
     /// reader may have committed newer offsets by then.
-    pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
+    pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<CommittedOffset>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;
-        let known = |of| offsets.get(of).map(|offset| Some(*offset).filter(|offset| *offset >= 0));
+        let known = |of| offsets.get(of).copied();
         of.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| generation == state.identity.generation)
     }
 
@@ -219,7 +239,7 @@ impl SharedMembership {
     }
 
     /// Stores the committed offsets that arrived with the assignment of this generation, for the reader to take.
-    pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
+    pub(super) fn set_committed(&self, generation: i32, offsets: PartitionOffsets) {
         self.lock().committed = Some(CommittedWith { generation, offsets });
     }
 
@@ -253,12 +273,13 @@ mod tests {
     fn offsets_of_an_assignment_are_taken_once_and_in_its_generation_only() {
         let shared = SharedMembership::default();
         let of = |partition: i32| ((Text::from("t"), partition), Uuid([7; 16]));
+        let five = Some(CommittedOffset { offset: 5, leader_epoch: Some(2) });
         let came = |generation| {
             shared.set_identity(&"me".into(), generation);
-            shared.set_committed(generation, HashMap::from([(of(0), 5), (of(1), -1)]));
+            shared.set_committed(generation, HashMap::from([(of(0), five), (of(1), None)]));
         };
         came(1);
-        assert_eq!(shared.take_committed(&[of(0), of(1)]), Some(vec![Some(5), None]));
+        assert_eq!(shared.take_committed(&[of(0), of(1)]), Some(vec![five, None]));
         assert_eq!(shared.take_committed(&[of(0)]), None, "the member may have committed since");
         came(1);
         assert_eq!(shared.take_committed(&[of(0), of(2)]), None, "not all of them came");

@@ -2,13 +2,14 @@
 //! brokers.
 //!
 //! The caller decides when to refresh metadata. A request that any broker can answer is sent to another broker after
-//! [`PATIENCE`], so that a hung broker does not delay it for the whole request timeout. A connection to a bootstrap
-//! address also serves the broker behind it, even if that broker is advertised under another name. Invariant: all
-//! callers share one connection per broker.
+//! [`PATIENCE`], so that a hung broker does not delay it for the whole request timeout. Later requests try the hung
+//! broker last for a while. A connection to a bootstrap address also serves the broker behind it, even if that broker is
+//! advertised under another name. Invariant: all callers share one connection per broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
 use crate::error::{ConnectionError, MetadataError};
+use crate::unanswering::Unanswering;
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// How long a broker may take to answer before the request is sent to the next one as well.
@@ -64,6 +65,8 @@ struct ClusterState {
     /// The addresses as host:port, by broker id.
     brokers: Mutex<HashMap<i32, String>>,
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
+    /// The brokers that did not answer. A request that any broker can answer goes to these last.
+    unanswering: Mutex<Unanswering>,
 }
 
 /// The connection to a broker. A caller holds the lock while it connects, so that other callers wait for its
@@ -80,6 +83,7 @@ impl Cluster {
                 config,
                 brokers: Mutex::default(),
                 connections: Mutex::default(),
+                unanswering: Mutex::default(),
             }),
         }
     }
@@ -167,30 +171,37 @@ impl Cluster {
         let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
         let mut requested: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
+        let mut newest = String::new();
         loop {
             // The addresses are read again each time, because another task may have found a broker that answers.
             let next = self.candidates(turn).into_iter().find(|address| !requested.contains(address));
             let patience = match next {
                 Some(address) => {
                     requested.insert(address.clone());
-                    attempts.spawn(attempt(self.clone(), address));
+                    newest.clone_from(&address);
+                    let attempted = attempt(self.clone(), address.clone());
+                    attempts.spawn(async move { (address, attempted.await) });
                     PATIENCE
                 }
                 None => Duration::MAX,
             };
             match tokio::time::timeout(patience, attempts.join_next()).await {
-                Ok(Some(Ok(Ok(found)))) => return Ok(found),
-                Ok(Some(Ok(Err(error)))) => last = error,
+                Ok(Some(Ok((address, Ok(found))))) => {
+                    self.inner.unanswering.lock().answered(&address);
+                    return Ok(found);
+                }
+                Ok(Some(Ok((_, Err(error))))) => last = error,
                 Ok(None) => return Err(last),
+                Err(_) => self.inner.unanswering.lock().note(&newest, Instant::now()),
                 // An attempt that panicked has no result. The loop continues with the next address.
-                Err(_) | Ok(Some(Err(_))) => {}
+                Ok(Some(Err(_))) => {}
             }
         }
     }
 
     /// Returns all known addresses without duplicates: first those with a connection, then the other brokers of the
-    /// metadata, then the bootstrap list. `turn` rotates the brokers and the bootstrap list. In each [`ELSEWHERE`]th
-    /// turn, the addresses with a connection come last.
+    /// metadata, then the bootstrap list, and last those that did not answer. `turn` rotates the brokers and the
+    /// bootstrap list. In each [`ELSEWHERE`]th turn, the addresses with a connection come after the others.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -206,6 +217,7 @@ impl Cluster {
         }
         known.append(&mut bootstrap);
         known.sort_by_cached_key(|address| self.is_connected(address) == connected_last);
+        self.inner.unanswering.lock().sort(&mut known, Instant::now());
         known
     }
 

@@ -3,7 +3,7 @@
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
-use fullbore_client::group::{Assignor, GroupConfig, Member, Protocol};
+use fullbore_client::group::{Assignor, CommitOutcome, CommittedOffset, GroupConfig, Member, Position, Protocol};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
@@ -14,12 +14,14 @@ use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponse};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitResponse};
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 };
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -39,6 +41,34 @@ pub fn coordinator(script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + 
         key => script(key, requested),
     });
     port
+}
+
+#[test]
+fn commit_contains_the_leader_epoch_of_the_last_record() {
+    let committed: Arc<Mutex<Vec<i32>>> = Arc::default();
+    let notes = committed.clone();
+    let port = coordinator(move |key, requested| match key {
+        ApiKey::OffsetCommit => Some(requested.answer::<OffsetCommitRequest>(|request| {
+            let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
+            notes.lock().expect("no panic").extend(partitions.map(|of| of.committed_leader_epoch));
+            OffsetCommitResponse::default()
+        })),
+        _ => Some(requested.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
+            member_epoch: 1,
+            heartbeat_interval_ms: 1000,
+            ..Default::default()
+        })),
+    });
+    let config = GroupConfig { protocol: Protocol::Consumer, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
+    for leader_epoch in [Some(4), None] {
+        let position = Position { topic_id: Uuid([1; 16]), offset: 7, leader_epoch };
+        let offsets = HashMap::from([(("t".into(), 0), position)]);
+        let outcome = member.commit(&offsets, Duration::from_secs(60)).expect("answered");
+        assert_eq!(outcome, CommitOutcome::Done);
+    }
+    assert_eq!(*committed.lock().expect("no panic"), [4, -1]);
+    member.leave(Duration::ZERO);
 }
 
 /// Returns a member of a group whose coordinator answers OffsetFetch with this error.
@@ -273,10 +303,22 @@ fn only_listed_broker_goes_down_a_member_finds_its_coordinator_through_another()
     member.leave(Duration::ZERO);
 }
 
+/// The leader epoch with which the coordinator of [`committed`] answers.
+const COMMITTED_EPOCH: i32 = 3;
+
+/// Returns what a member gets from [`committed`].
+fn at(offset: i64) -> CommittedOffset {
+    CommittedOffset { offset, leader_epoch: Some(COMMITTED_EPOCH) }
+}
+
 /// Answers that the group has committed `offset` of partition 0 of "t".
 fn committed(requested: &ReceivedRequest, offset: i64) -> Frame {
     requested.answer::<OffsetFetchRequest>(|_| {
-        let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
+        let partition = OffsetFetchResponsePartitions {
+            committed_offset: offset,
+            committed_leader_epoch: COMMITTED_EPOCH,
+            ..Default::default()
+        };
         let topic = OffsetFetchResponseTopics { name: "t".into(), partitions: vec![partition], ..Default::default() };
         let groups = vec![OffsetFetchResponseGroup { topics: vec![topic], ..Default::default() }];
         OffsetFetchResponse { groups, ..Default::default() }
@@ -319,7 +361,7 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
     let of = [(("t".into(), 0), Uuid::default())];
     let patience = Duration::from_secs(60);
     let target = member.target(patience).expect("a member").expect("a partition");
-    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(5)]));
+    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(at(5))]));
     member.confirm(&target);
     let (generation, heartbeat_generation, offset) = &*group;
     generation.store(2, SeqCst);
@@ -329,6 +371,6 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
     }
     assert_eq!(member.newest(), target.serial, "it keeps what it has");
     offset.store(20, SeqCst);
-    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(20)]));
+    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(at(20))]));
     member.leave(Duration::ZERO);
 }

@@ -15,7 +15,7 @@ use fullbore_wire::apis::fetch::{
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse,
 };
-use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponse};
 use fullbore_wire::{ErrorCode, Frame, Records, Uuid};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -143,6 +143,52 @@ fn listed_broker_is_behind_a_reader_finds_the_leader_through_another() {
     let plan = ConsumePlan { timeout: DEADLINE, ..plan(IN_BATCH as u64) };
     let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
     assert_eq!(outcome.progress.records(), 10);
+}
+
+/// Starts a broker that is behind after its first response, and the leader. Returns the port of the broker behind.
+fn one_behind(changed: impl Fn(&mut MetadataResponse) + Send + Sync + 'static) -> u16 {
+    let ([behind, leading], ports) = listeners();
+    let (port, known, looks) = (ports[0], ports.clone(), AtomicUsize::new(0));
+    serve(behind, move |_, requested| {
+        Some(requested.answer::<MetadataRequest>(|_| {
+            let mut known = metadata(&known, 2);
+            known.topics[0].topic_id = TOPIC_ID;
+            if looks.fetch_add(1, SeqCst) > 0 {
+                changed(&mut known);
+            }
+            known
+        }))
+    });
+    serve(leading, move |key, requested| match key {
+        ApiKey::Metadata => Some(led_by(requested, &ports, 2)),
+        ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    port
+}
+
+#[test]
+fn broker_behind_does_not_know_the_topic_a_read_to_the_end_queries_another() {
+    let port = one_behind(|known| {
+        known.topics[0].partitions.clear();
+        known.topics[0].error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &ConsumePlan { to_end: true, ..plan(u64::MAX) }, |_| true).expect("read");
+    assert!(outcome.finished.is_some() && outcome.progress.deleted().is_empty());
+    assert!(outcome.progress.take_notices().is_empty());
+}
+
+#[test]
+fn broker_behind_names_a_former_topic_a_read_to_the_end_queries_another() {
+    let port = one_behind(|known| known.topics[0].topic_id = Uuid([9; 16]));
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let fetch = FetchSettings { reset: None, ..Default::default() };
+    let plan = ConsumePlan { fetch, to_end: true, ..plan(u64::MAX) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert!(outcome.finished.is_some());
 }
 
 /// The reader has read no record yet, since it starts at the end of the log.

@@ -264,6 +264,25 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
 }
 
 #[test]
+fn broker_that_did_not_answer_is_tried_last() {
+    // The system accepts connections to this listener, but no broker responds.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let ([answering], ports) = listeners();
+    let known = ports.clone();
+    serve(answering, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))));
+    let listed = format!("{},127.0.0.1:{}", silent.local_addr().expect("bound"), ports[0]);
+    let mut cluster = Cluster::new(&listed, "test").expect("valid");
+    // Each search begins with another address of the list.
+    for _ in 0..6 {
+        cluster.brokers().expect("one answers");
+        cluster = cluster.detached();
+    }
+    silent.set_nonblocking(true).expect("set");
+    // Without the memory of the first search, each second one would begin with it.
+    assert!(std::iter::from_fn(|| silent.accept().ok()).count() < 3);
+}
+
+#[test]
 fn a_dead_leader_is_described_as_none() {
     let ([first], ports) = listeners();
     let known = ports.clone();

@@ -15,7 +15,7 @@ use crate::troubles::Troubles;
 use crate::waiting::Idle;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
-use fullbore_client::group::{CommitOutcome, Member, Position, Target, TopicPartition};
+use fullbore_client::group::{CommitOutcome, CommittedOffset, Member, Position, Target, TopicPartition};
 use fullbore_client::{ClientError, ConsumerConfig};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -228,7 +228,7 @@ impl<'a> Grouped<'a> {
         for (place, written) in self.shared.outlet.written() {
             // A position in a deleted topic does not apply to a recreated topic of the same name.
             if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
-                placed.offset = Some(written.offset);
+                (placed.offset, placed.leader_epoch) = (Some(written.offset), written.leader_epoch);
             }
         }
         self.let_go_of_deleted(target)?;
@@ -292,10 +292,12 @@ impl<'a> Grouped<'a> {
         let id_of = |(topic, _): &TopicPartition| ids.get(topic).copied().unwrap_or_default();
         let of: Vec<(TopicPartition, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
         let Some(found) = self.member.committed(&of, PATIENCE)? else { return Ok(false) };
-        for ((place, topic_id), offset) in of.into_iter().zip(found) {
+        for ((place, topic_id), committed) in of.into_iter().zip(found) {
             let is_there = ids.contains_key(&place.0);
-            match offset {
-                Some(offset) => drop(self.committed.insert(place.clone(), Position { topic_id, offset })),
+            match committed {
+                Some(CommittedOffset { offset, leader_epoch }) => {
+                    self.committed.insert(place.clone(), Position { topic_id, offset, leader_epoch });
+                }
                 None if is_there && self.settings.fetch.reset.is_none() => {
                     let (topic, partition) = place;
                     return Err(Failure::new(format!(
@@ -306,8 +308,10 @@ impl<'a> Grouped<'a> {
                 None => {}
             }
             // If a topic is missing now and created again later, all its records are new, so the start is offset 0.
-            let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
-            self.places.insert(place, Placed { topic_id, offset, end: None });
+            let offset = committed.map(|committed| committed.offset).or((!is_there).then_some(0));
+            let offset = offset.or_else(|| self.ahead.start(&place, topic_id));
+            let leader_epoch = committed.and_then(|committed| committed.leader_epoch);
+            self.places.insert(place, Placed { topic_id, offset, leader_epoch, end: None });
         }
         Ok(true)
     }

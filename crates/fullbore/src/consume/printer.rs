@@ -57,13 +57,14 @@ impl Printer {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Pushes the present chunk, after which reading continues at `next`. Returns false if the outlet is closed.
-    fn push(&mut self, next: i64) -> bool {
+    /// Pushes the present chunk, after which reading continues at `next`. The record before `next` has this leader
+    /// epoch, if it is known. Returns false if the outlet is closed.
+    fn push(&mut self, next: i64, leader_epoch: Option<i32>) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),
             bytes: std::mem::take(&mut self.bytes),
             records: std::mem::take(&mut self.records),
-            next: Position { topic_id: self.topic_id, offset: next },
+            next: Position { topic_id: self.topic_id, offset: next, leader_epoch },
         };
         self.shared.outlet.push(chunk)
     }
@@ -83,7 +84,8 @@ impl Sink for Printer {
         self.shared.style.print(&seen, &mut self.bytes);
         self.records += 1;
         self.next = Some(offset + 1);
-        if self.bytes.len() >= CHUNK_BYTES && !self.push(offset + 1) {
+        let leader_epoch = || Some(batch.partition_leader_epoch()).filter(|epoch| *epoch >= 0);
+        if self.bytes.len() >= CHUNK_BYTES && !self.push(offset + 1, leader_epoch()) {
             return Ok(ControlFlow::Break(()));
         }
         Ok(ControlFlow::Continue(()))
@@ -93,11 +95,11 @@ impl Sink for Printer {
         (self.topic_id, self.next) = (topic_id, None);
     }
 
-    fn read_to(&mut self, offset: i64) {
+    fn read_to(&mut self, offset: i64, leader_epoch: Option<i32>) {
         // The position is pushed even if no records were printed, so that these offsets are not read again.
         if self.next != Some(offset) || self.records > 0 {
             self.next = Some(offset);
-            self.push(offset);
+            self.push(offset, leader_epoch);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::troubles::Troubles;
 use crate::waiting::Idle;
 use fullbore_client::blocking::{Cluster, LATEST, PartitionPlace};
 use fullbore_client::consume::{ConsumeError, ConsumePlan, ConsumeProgress, Cursor, Placed, StartOffset, consume};
-use fullbore_client::group::{Member, Target, TopicPartition};
+use fullbore_client::group::{CommittedOffset, Member, Target, TopicPartition};
 use fullbore_client::{ClientError, ConsumerConfig};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
@@ -108,18 +108,24 @@ impl Progress {
     /// Returns the position from which to read a partition of the topic with this id: the group's `committed` offset.
     /// If the group has none, uses the start of an earlier read again. A new start at the log end
     /// (auto.offset.reset=latest) would skip records whose transaction was aborted.
-    fn position(&self, partition: i32, topic_id: Uuid, committed: Option<i64>) -> Placed {
+    fn position(&self, partition: i32, topic_id: Uuid, committed: Option<CommittedOffset>) -> Placed {
         let before = self.places.get(&partition);
-        let start = before.filter(|before| before.topic_id == topic_id).and_then(|before| before.offset);
-        Placed { topic_id, offset: committed.or(start), end: before.and_then(|before| before.end) }
+        let end = before.and_then(|before| before.end);
+        match (committed, before.filter(|before| before.topic_id == topic_id)) {
+            (Some(CommittedOffset { offset, leader_epoch }), _) => {
+                Placed { topic_id, offset: Some(offset), leader_epoch, end }
+            }
+            (None, Some(before)) => *before,
+            (None, None) => Placed { topic_id, end, ..Placed::default() },
+        }
     }
 
     /// Stores the end of a partition that the last read has found. Does not change the position, because only a commit
     /// does. If the partition has no position in this topic yet, stores the offset at which the read has started.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
-        let offset = before.and_then(|before| before.offset).or(placed.offset);
-        self.places.insert(partition, Placed { offset, ..placed });
+        let start = before.filter(|before| before.offset.is_some()).copied().unwrap_or(placed);
+        self.places.insert(partition, Placed { end: placed.end, ..start });
     }
 }
 
@@ -231,7 +237,9 @@ impl Follow<'_> {
         let of: Vec<(TopicPartition, Uuid)> = others.iter().map(|(of, _)| ((topic.clone(), *of), id)).collect();
         match self.member.committed(&of, LOOK) {
             Ok(Some(found)) => {
-                let is_left = |((_, end), offset): &(&(i32, i64), Option<i64>)| offset.unwrap_or(0) < *end;
+                let is_left = |((_, end), committed): &(&(i32, i64), Option<CommittedOffset>)| {
+                    committed.map_or(0, |committed| committed.offset) < *end
+                };
                 Ok(others.iter().zip(found).filter(is_left).count())
             }
             Ok(None) => Ok(others.len()),
@@ -265,10 +273,10 @@ impl Follow<'_> {
     }
 
     /// Sets the positions of partitions to the offsets that were committed.
-    fn take_in(&mut self, committed: &HashMap<i32, i64>) {
-        for (partition, offset) in committed {
+    fn take_in(&mut self, committed: &HashMap<i32, CommittedOffset>) {
+        for (partition, CommittedOffset { offset, leader_epoch }) in committed {
             if let Some(placed) = self.progress.places.get_mut(partition) {
-                placed.offset = Some(*offset);
+                (placed.offset, placed.leader_epoch) = (Some(*offset), *leader_epoch);
             }
         }
     }
@@ -367,16 +375,16 @@ impl Follow<'_> {
                 Err(error) => return Err(error.into()),
             }
         };
-        for ((_, partition), offset) in partitions.iter().zip(found) {
+        for ((_, partition), committed) in partitions.iter().zip(found) {
             let is_there = usize::try_from(*partition).is_ok_and(|number| number < count);
-            if offset.is_none() && is_there && self.settings.fetch.reset.is_none() {
+            if committed.is_none() && is_there && self.settings.fetch.reset.is_none() {
                 return Err(Failure::new(format!(
                     "cannot begin to copy partition {partition} of topic '{}': the group has no offset of the \
                      partition; choose the start with -X auto.offset.reset=earliest or latest",
                     self.args.from
                 )));
             }
-            let placed = self.progress.position(*partition, topic_id, offset);
+            let placed = self.progress.position(*partition, topic_id, committed);
             self.progress.places.insert(*partition, placed);
         }
         Ok(true)
@@ -387,7 +395,9 @@ impl Follow<'_> {
         let (topic, since) = (Text::from(self.args.from.as_str()), Instant::now());
         loop {
             match self.cluster.partitions_of(std::slice::from_ref(&topic)) {
-                Ok(mut found) => match found.remove(&topic) {
+                // A broker that is behind may not know the topic.
+                Ok(mut found) => match found.remove(&topic).or_else(|| self.cluster.partitions_elsewhere(&topic)?.ok())
+                {
                     Some(places) => return Ok(Some(places)),
                     None => return Err(ConsumeError::Deleted { topic }.into()),
                 },
@@ -493,12 +503,13 @@ mod tests {
     #[test]
     fn first_transaction_is_aborted_the_copier_goes_back_to_its_start() {
         let (id, mut progress) = (Uuid([1; 16]), Progress::default());
-        let placed = |offset| Placed { topic_id: id, offset, end: Some(90) };
+        let placed = |offset| Placed { topic_id: id, offset, leader_epoch: None, end: Some(90) };
         assert_eq!(progress.position(0, id, None).offset, None);
         // With auto.offset.reset=latest, the first read has started at the end of the log.
         progress.place(0, placed(Some(70)));
         assert_eq!(progress.position(0, id, None), placed(Some(70)));
-        assert_eq!(progress.position(0, id, Some(80)), placed(Some(80)));
+        let committed = CommittedOffset { offset: 80, leader_epoch: Some(4) };
+        assert_eq!(progress.position(0, id, Some(committed)), Placed { leader_epoch: Some(4), ..placed(Some(80)) });
         let recreated = Uuid([2; 16]);
         assert_eq!(progress.position(0, recreated, None).offset, None);
     }

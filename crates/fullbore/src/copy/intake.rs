@@ -40,7 +40,7 @@ pub(super) struct Chunk {
     /// The next offset to read. It may be later than the offset after the last record, because offsets without records
     /// may follow.
     pub(super) next: i64,
-    /// The leader epoch of the last record, or -1 if it is unknown.
+    /// The leader epoch of the last record before `next`, or -1 if it is unknown.
     pub(super) leader_epoch: i32,
     /// True if the position goes back, because the log has lost records after they were copied.
     pub(super) goes_back: bool,
@@ -71,6 +71,14 @@ impl Chunk {
         let (offset, timestamp) = (record.offset(batch), record.timestamp(batch));
         self.records.push(ReadRecord { offset, timestamp, key, value, headers: first..self.headers.len() });
         (self.next, self.leader_epoch) = (offset + 1, batch.partition_leader_epoch());
+    }
+
+    /// Moves the position to `offset`, unless it is there or later. `leader_epoch` is the epoch of the last record before
+    /// `offset`, if it is known.
+    fn advance(&mut self, offset: i64, leader_epoch: Option<i32>) {
+        if offset > self.next {
+            (self.next, self.leader_epoch) = (offset, leader_epoch.unwrap_or(-1));
+        }
     }
 
     fn size(&self) -> usize {
@@ -240,13 +248,13 @@ impl Sink for IntakeSink {
 
     fn follow(&mut self, _: Uuid) {
         // The topic was recreated, so all its records are new, and the position starts at 0 again.
-        (self.chunk.next, self.least) = (0, 0);
+        (self.chunk.next, self.chunk.leader_epoch, self.least) = (0, -1, 0);
     }
 
     fn go_back_to(&mut self, offset: i64) {
         // The records that were taken are copied, although the log has lost them. From `offset` on, each is new. The
         // position is committed at once, because a restarted copier would take the new records for copied ones.
-        (self.chunk.next, self.chunk.goes_back) = (offset, true);
+        (self.chunk.next, self.chunk.leader_epoch, self.chunk.goes_back) = (offset, -1, true);
         let position = self.take();
         self.intake.push_position(position);
     }
@@ -254,14 +262,14 @@ impl Sink for IntakeSink {
     fn skip_to(&mut self, offset: i64) {
         // The new position is committed even if no record follows. Otherwise a restarted copier would report the same
         // deletion again.
-        self.chunk.next = self.chunk.next.max(offset);
+        self.chunk.advance(offset, None);
         let position = self.take();
         self.intake.push_position(position);
     }
 
-    fn read_to(&mut self, offset: i64) {
+    fn read_to(&mut self, offset: i64, leader_epoch: Option<i32>) {
         // Transaction markers and records that compaction has removed also advance the position.
-        self.chunk.next = self.chunk.next.max(offset);
+        self.chunk.advance(offset, leader_epoch);
         if self.chunk.next > self.least {
             self.push();
         }
@@ -293,7 +301,7 @@ mod tests {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        sink.read_to(view.last_offset() + 1);
+        sink.read_to(view.last_offset() + 1, None);
         Ok(ControlFlow::Continue(()))
     }
 
@@ -346,7 +354,7 @@ mod tests {
         let mut sink = IntakeSink::new(intake.clone(), 0, 5);
         assert!(feed(&mut sink, &batch(5, &[Some(b"v"), Some(b"v"), Some(b"v")])).expect("taken").is_continue());
         sink.go_back_to(6);
-        sink.read_to(6);
+        sink.read_to(6, None);
         assert!(feed(&mut sink, &batch(6, &[Some(b"w")])).expect("new").is_continue());
         let chunk = || intake.try_take().map(|chunk| (chunk.next, chunk.len(), chunk.goes_back));
         assert_eq!([chunk(), chunk(), chunk()], [Some((8, 3, false)), Some((6, 0, true)), Some((7, 1, false))]);
@@ -372,9 +380,9 @@ mod tests {
         let intake = Arc::new(Intake::default());
         let mut sink = IntakeSink::new(intake.clone(), 0, 5);
         for offset in [5, 7, 7] {
-            sink.read_to(offset);
+            sink.read_to(offset, Some(4));
         }
-        assert_eq!(intake.try_take().map(|chunk| (chunk.next, chunk.len())), Some((7, 0)));
+        assert_eq!(intake.try_take().map(|chunk| (chunk.next, chunk.leader_epoch, chunk.len())), Some((7, 4, 0)));
         assert!(intake.try_take().is_none());
     }
 }

@@ -8,7 +8,7 @@
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
 use crate::output;
-use fullbore_client::group::MembershipView;
+use fullbore_client::group::{CommittedOffset, MembershipView};
 use fullbore_producer::{
     Delivery, Ending, GroupMetadata, Producer, ProducerConfig, ProducerRecord, SendError, Transaction,
     TransactionError, TransactionOffset,
@@ -68,7 +68,7 @@ pub(super) struct Settled {
     /// The first failure since the last call.
     pub(super) failure: Option<CopyError>,
     /// The next offset of each partition whose offset was committed since the last call.
-    pub(super) committed: HashMap<i32, i64>,
+    pub(super) committed: HashMap<i32, CommittedOffset>,
 }
 
 struct Order {
@@ -180,7 +180,7 @@ struct Writer<'a> {
     producer: &'a Producer,
     open: Option<Open<'a>>,
     endings: VecDeque<Ended<'a>>,
-    committed: HashMap<i32, i64>,
+    committed: HashMap<i32, CommittedOffset>,
     failure: Option<CopyError>,
     is_initialised: bool,
 }
@@ -341,7 +341,11 @@ impl<'a> Writer<'a> {
         let Some(ended) = self.endings.pop_front() else { return };
         match outcome {
             Ok(()) => {
-                self.committed.extend(ended.positions.iter().map(|(partition, (offset, _))| (*partition, *offset)));
+                let committed = |(partition, (offset, epoch)): (i32, (i64, i32))| {
+                    let leader_epoch = (epoch >= 0).then_some(epoch);
+                    (partition, CommittedOffset { offset, leader_epoch })
+                };
+                self.committed.extend(ended.positions.into_iter().map(committed));
                 self.shared.counts.records.fetch_add(ended.records, Ordering::Relaxed);
                 self.shared.counts.transactions.fetch_add(1, Ordering::Relaxed);
             }

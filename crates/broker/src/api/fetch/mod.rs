@@ -445,8 +445,9 @@ fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
 enum Unread {
     /// The partition cannot be read.
     Failed(ReadError),
-    /// The log no longer has the records that the consumer has read. Contains the newest epoch that both may have.
-    Diverging(EpochEnd),
+    /// The log no longer has the records that the consumer has read. Contains the newest epoch that both may have, and
+    /// the log start.
+    Diverging(EpochEnd, i64),
 }
 
 impl From<ReadError> for Unread {
@@ -455,14 +456,31 @@ impl From<ReadError> for Unread {
     }
 }
 
-/// Reads one partition. The records are `None` while its log is being opened, or while they are being read from the
-/// object store. Also returns the leader epoch of a classic partition whose log is open.
+/// The records of a partition, and the leader epoch of a classic partition whose log is open. The records are `None`
+/// while the log is being opened, or while they are being read from the object store.
+type ReadInEpoch = (Option<Read>, Option<i32>);
+
+/// Reads one partition.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
     room: &ReadRoom,
     limits: &FetchLimits,
-) -> Result<(Option<Read>, Option<i32>), Unread> {
+) -> Result<ReadInEpoch, Unread> {
+    let read = read_log(partition, fetch, room, limits);
+    if let Err(Unread::Diverging(..) | Unread::Failed(ReadError::OffsetOutOfRange)) = read {
+        // The broker may have lost its leadership during the read. Its log may then be shorter than the leader's.
+        partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
+    }
+    read
+}
+
+fn read_log(
+    partition: &AnyPartition,
+    fetch: &PartitionFetch,
+    room: &ReadRoom,
+    limits: &FetchLimits,
+) -> Result<ReadInEpoch, Unread> {
     let FetchLimits { isolation, began, .. } = *limits;
     let (offset, began, mut in_epoch) = (fetch.fetch_offset, began.into_std(), None);
     if partition.is_settled() {
@@ -472,7 +490,7 @@ fn read(
         if let Some(last_epoch) = fetch.last_fetched_epoch()
             && let Some(end) = partition.divergence(offset, last_epoch)?
         {
-            return Err(Unread::Diverging(end));
+            return Err(Unread::Diverging(end, partition.offsets()?.log_start));
         }
     }
     let max_bytes = room_for(fetch, room);
@@ -515,10 +533,11 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
 fn unread(fetch: &PartitionFetch, why: Unread, reads_ahead: bool) -> PartitionOutcome {
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
     let error = match why {
-        Unread::Diverging(EpochEnd { epoch, end_offset }) => {
+        Unread::Diverging(EpochEnd { epoch, end_offset }, log_start_offset) => {
             let diverging_epoch = EpochEndOffset { epoch, end_offset, ..Default::default() };
             let nothing = answer::nothing(fetch.index);
-            return PartitionOutcome::Read(Box::new(PartitionData { diverging_epoch, from_offset, ..nothing }));
+            let data = PartitionData { diverging_epoch, from_offset, log_start_offset, ..nothing };
+            return PartitionOutcome::Read(Box::new(data));
         }
         Unread::Failed(error) => error,
     };
