@@ -90,7 +90,7 @@ struct Running<S> {
 /// An event that a thread sends to the run.
 enum Event<S> {
     Found(Box<ScoutAnswer>),
-    Returned(Returned<S>),
+    Returned(Box<Returned<S>>),
     Ended(Ended<S>),
 }
 
@@ -425,7 +425,7 @@ impl<'a, S: Sink> Run<'a, S> {
         self.next_fetcher += 1;
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
         // This cannot fail, because the run waits for every fetcher.
-        let returns = move |returned| drop(returns.send(Event::Returned(returned)));
+        let returns = move |returned| drop(returns.send(Event::Returned(Box::new(returned))));
         let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
         let fetcher = Fetcher::new(connection, cursors, settings, share, self.progress.clone(), returns);
         let (awaited, inbox) = (fetcher.awaited(), fetcher.inbox());
@@ -461,17 +461,8 @@ impl<'a, S: Sink> Run<'a, S> {
     fn handle(&mut self, event: Event<S>) -> Result<(), ConsumeError> {
         match event {
             Event::Ended(ended) => self.take_back(ended),
-            Event::Returned(Returned { mut cursor, why: Why::Refused(error) }) => {
-                cursor.note_refusal(&error, Instant::now());
-                self.refuse(cursor, Arc::new(error));
-                Ok(())
-            }
-            Event::Returned(Returned { cursor, why: Why::Reset }) => {
-                self.reset(cursor);
-                Ok(())
-            }
-            Event::Returned(Returned { cursor, why: Why::Broken(error) }) => {
-                self.give_up(cursor, error);
+            Event::Returned(returned) => {
+                self.take_in(*returned);
                 Ok(())
             }
             // A run that stops does not start fetchers.
@@ -480,6 +471,18 @@ impl<'a, S: Sink> Run<'a, S> {
                 let found = self.scout.back(*answer);
                 self.go_on(found)
             }
+        }
+    }
+
+    /// Takes over a partition that a fetcher does not read any more.
+    fn take_in(&mut self, Returned { mut cursor, why }: Returned<S>) {
+        match why {
+            Why::Refused(error) => {
+                cursor.note_refusal(&error, Instant::now());
+                self.refuse(cursor, Arc::new(error));
+            }
+            Why::Reset => self.reset(cursor),
+            Why::Broken(error) => self.give_up(cursor, error),
         }
     }
 
