@@ -3,8 +3,8 @@
 //!
 //! The caller decides when to refresh metadata. A request that any broker can answer is sent to another broker after
 //! [`PATIENCE`], so that a hung broker does not delay it for the whole request timeout. Later requests try the hung
-//! broker last for a while. A connection to a bootstrap address also serves the broker behind it, even if that broker is
-//! advertised under another name. Invariant: all callers share one connection per broker.
+//! broker last for a while. A connection to a bootstrap address also serves the broker behind it, even if that broker
+//! is advertised under another name. Invariant: all callers share one connection per broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;

@@ -175,7 +175,7 @@ async fn stop_of_a_start_ends_the_takeover_of_a_silent_broker() {
     let database = Database::create();
     drop(cluster(&database, 1));
     let stop = StartStop::default();
-    // The session is so long that the start would watch the heartbeats for hours.
+    // The start would watch the heartbeats for this session of ten hours.
     let text = format!("node.id=1\ncontrol.plane={}\nbroker.session.timeout.ms=36000000", database.url());
     let starting = start_in_thread(text, StartRetries::new(HANGS, stop.clone()));
     let watching = "SELECT count(*) FROM pg_stat_activity

@@ -259,8 +259,8 @@ impl Objects {
     }
 
     /// Reads a range of an object. Reports to `progress` each time that bytes arrive. If the object ends within the
-    /// range, returns the bytes up to the end of the object. If the response is cut short, requests the rest, as long as
-    /// each response brings [`PART_MIN`] bytes or a quarter of the rest.
+    /// range, returns the bytes up to the end of the object. If a response is cut short after [`PART_MIN`] bytes, or
+    /// after a quarter of the rest, requests what is missing.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.

@@ -73,8 +73,8 @@ impl Chunk {
         (self.next, self.leader_epoch) = (offset + 1, batch.partition_leader_epoch());
     }
 
-    /// Moves the position to `offset`, unless it is there or later. `leader_epoch` is the epoch of the last record before
-    /// `offset`, if it is known.
+    /// Moves the position to `offset`, unless it is there or later. `leader_epoch` is the epoch of the last record
+    /// before `offset`, if it is known.
     fn advance(&mut self, offset: i64, leader_epoch: Option<i32>) {
         if offset > self.next {
             (self.next, self.leader_epoch) = (offset, leader_epoch.unwrap_or(-1));
