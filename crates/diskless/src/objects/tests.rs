@@ -9,6 +9,8 @@ use super::double::s3_storage as storage;
 use super::*;
 use fullbore_config::S3Storage;
 
+mod reads;
+
 async fn directory(directory: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
     let opened = Objects::open(&DisklessStorage::Directory(directory.into()), cluster_id, index.owner()).await;
     opened.map_err(|error| error.to_string())
@@ -228,38 +230,6 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
         assert_eq!(seldom.put(id, parts(), BodyProgress::default()).await, Ok(()));
     }
     assert_eq!(s3.requests("GET") - before, 1, "one look serves all puts of some seconds");
-}
-
-/// A reader could otherwise skip records that are not lost, because a check a moment ago has seen the marker.
-#[tokio::test]
-async fn bucket_was_checked_and_is_then_emptied_its_objects_are_not_lost() {
-    let (s3, index) = (S3::start(), TempIndex::empty());
-    let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    objects.put(1, parts(), BodyProgress::default()).await.expect("put");
-    let (place, aside) = (s3.directory().join("some"), s3.directory().join("aside"));
-    fs::rename(&place, &aside).expect("moved");
-    let failed = objects.get(1, 0..9, BodyProgress::default()).await.expect_err("it was emptied");
-    assert!(failed.is_retriable(), "{failed}");
-    fs::rename(&aside, &place).expect("moved back");
-    assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
-    assert_eq!(objects.get(2, 0..9, BodyProgress::default()).await, Err(ObjectError::NotFound(2)));
-}
-
-#[tokio::test]
-async fn responses_are_cut_short_only_the_rest_is_requested() {
-    let (s3, index) = (S3::start(), TempIndex::empty());
-    let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    let content = Bytes::from_iter((0..1 << 20_u32).map(|at| (at % 251) as u8));
-    objects.put(1, vec![content.clone()], BodyProgress::default()).await.expect("put");
-    let before = s3.requests("GET");
-    (0..3).for_each(|_| s3.next("GET", S3Fault::Reset));
-    let range = 1000..content.len() as u32;
-    assert_eq!(objects.get(1, range.clone(), BodyProgress::default()).await, Ok(content.slice(1000..)));
-    assert_eq!(s3.requests("GET") - before, 4);
-    s3.every("GET", S3Fault::Status(503, "SlowDown"));
-    let before = s3.requests("GET");
-    assert!(objects.get(1, range, BodyProgress::default()).await.expect_err("refused").is_retriable());
-    assert_eq!(s3.requests("GET") - before, 1, "a response without bytes is not continued");
 }
 
 #[tokio::test(start_paused = true)]
