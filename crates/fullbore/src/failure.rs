@@ -31,6 +31,11 @@ impl Failure {
     pub fn interrupted(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: INTERRUPTED }
     }
+
+    /// Puts a clause about the probable cause in front of the sentence.
+    pub fn due_to(self, cause: &str) -> Self {
+        Failure { sentence: format!("{cause}: {}", self.sentence), ..self }
+    }
 }
 
 impl<E: std::error::Error> From<E> for Failure {

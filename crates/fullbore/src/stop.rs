@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// How long a command may continue after Ctrl-C, unless it calls [`Stop::allow`]. The time is counted in polls (see
 /// [`LOOK_EVERY`]).
-const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
+pub const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 
 /// How long a command may take to notice SIGTERM or SIGHUP.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
@@ -181,6 +181,18 @@ impl Stop {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
+    /// Limits the command to `time` from now on. Before Ctrl-C, limits it to `time` from Ctrl-C on. This replaces the
+    /// limit of [`Stop::allow`], for a command whose work is complete.
+    pub fn limit(&self, time: Duration) {
+        let since = self.since_ctrl_c().unwrap_or_default();
+        self.allowed.store(to_ms(since.saturating_add(time)), Ordering::Relaxed);
+    }
+
+    /// Returns true after Ctrl-C.
+    pub fn is_interrupted(&self) -> bool {
+        self.since_ctrl_c().is_some()
+    }
+
     /// Returns how long a command that is stopping may still wait for brokers and for the reader of its output. Without
     /// Ctrl-C this is `full`. After Ctrl-C this is `share` minus the time since Ctrl-C, but at most `full`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
@@ -293,6 +305,21 @@ mod tests {
         hide_panics_of_a_stopped_runtime();
         polled_after_a_stop();
         assert_eq!(REPORTS.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn completed_work_ends_the_time_that_was_allowed_for_it() {
+        let (work, rest) = (Duration::from_secs(10), Duration::from_millis(400));
+        let stop = Stop::new();
+        let allowed = || Duration::from_millis(stop.allowed.load(Ordering::Relaxed));
+        stop.allow(work);
+        assert_eq!((allowed(), stop.is_interrupted()), (work, false));
+        stop.limit(rest);
+        assert_eq!(allowed(), rest);
+        stop.allow(work);
+        (0..101).for_each(|_| stop.look());
+        stop.limit(rest);
+        assert_eq!((allowed(), stop.is_interrupted()), (100 * LOOK_EVERY + rest, true));
     }
 
     #[test]

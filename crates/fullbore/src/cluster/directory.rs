@@ -5,6 +5,7 @@ use super::postgres::OwnPostgres;
 use crate::failure::Failure;
 use crate::patience::Patience;
 use clap::Args;
+use rustix::fs::statvfs;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +14,10 @@ use std::time::Duration;
 
 /// The default directory of a cluster.
 pub const DIRECTORY_DEFAULT: &str = "./fullbore-cluster";
+
+/// The free space in MiB below which a failed start may be due to the disk. `initdb` needs about 40 MiB, and frees them
+/// when it fails.
+const ROOM_MIN_MIB: u64 = 64;
 
 /// Flag that names the cluster.
 #[derive(Args, Debug)]
@@ -109,6 +114,14 @@ impl ClusterDirectory {
         }
     }
 
+    /// Returns a clause about the disk of the directory if the disk is full or almost full.
+    pub fn lack_of_room(&self) -> Option<String> {
+        let disk = statvfs(&self.path).ok().filter(|disk| disk.f_blocks > 0)?;
+        // Some file systems do not count inodes. They have zero of them.
+        let has_inode = disk.f_files == 0 || disk.f_favail > 0;
+        lack(&self.path, if has_inode { disk.f_bavail.saturating_mul(disk.f_frsize) } else { 0 })
+    }
+
     /// Removes the directory again if this command created it and it is empty.
     pub fn leave(&self) {
         if self.is_new {
@@ -118,9 +131,26 @@ impl ClusterDirectory {
     }
 }
 
+fn lack(directory: &Path, free_bytes: u64) -> Option<String> {
+    let shown = directory.display();
+    match free_bytes >> 20 {
+        0 => Some(format!("the disk of {shown} is full")),
+        mib if mib < ROOM_MIN_MIB => Some(format!("the disk of {shown} has only {mib} MiB left")),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let of = |free_bytes| lack(Path::new("/c"), free_bytes);
+        assert_eq!(of(4096).as_deref(), Some("the disk of /c is full"));
+        assert_eq!(of((8 << 20) - 1).as_deref(), Some("the disk of /c has only 7 MiB left"));
+        assert_eq!(of(64 << 20), None);
+    }
 
     #[test]
     fn a_second_command_in_one_directory_is_refused() {

@@ -55,7 +55,7 @@ fn end(daemons: &[&Daemon], within: Duration) -> Result<(), Failure> {
     match left.is_empty() {
         true => Ok(()),
         false => {
-            let each: Vec<String> = left.into_iter().map(|daemon| still_runs(daemon, within)).collect();
+            let each: Vec<String> = left.into_iter().map(|daemon| still_runs(daemon, daemon.pid(), within)).collect();
             Err(Failure::new(each.join("\n")))
         }
     }

@@ -76,7 +76,7 @@ impl Daemon {
 
     /// Returns true if a signal has stopped the process (SIGSTOP), so that it handles no other signal but SIGKILL.
     pub fn is_stopped(&self) -> bool {
-        self.pid().and_then(state).is_some_and(|state| state == "T")
+        self.pid().is_some_and(is_stopped)
     }
 
     /// Sends a signal to the process. Returns true if the process was running.
@@ -84,6 +84,11 @@ impl Daemon {
         // `kill_process` fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
+}
+
+/// Returns true if a signal has stopped this process (see [`Daemon::is_stopped`]).
+pub fn is_stopped(pid: Pid) -> bool {
+    state(pid).is_some_and(|state| state == "T")
 }
 
 /// Returns the letter of a process's state, as in Linux's `stat`.
@@ -108,16 +113,29 @@ fn is_ending(pid: Pid) -> bool {
 
 /// Waits until all these processes have ended, and reports a long wait. Returns those that still run after `patience`.
 pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: Duration) -> Vec<&'a Daemon> {
+    wait_while(of.into_iter().collect(), patience, |daemon| daemon.pid().is_some(), |daemon| daemon.name.clone())
+}
+
+/// Waits like [`wait_until_gone`] for processes that this command has started. Needs no pid files.
+pub fn wait_until_ended(of: &mut [StartedProcess], patience: Duration) -> Vec<&mut StartedProcess> {
+    wait_while(of.iter_mut().collect(), patience, |of| of.pid().is_some(), |of| of.daemon.name.clone())
+}
+
+fn wait_while<T>(
+    mut left: Vec<T>,
+    patience: Duration,
+    mut runs: impl FnMut(&mut T) -> bool,
+    name: impl Fn(&T) -> String,
+) -> Vec<T> {
     let until = Instant::now() + patience;
     let mut wait = Wait::begin();
-    let mut left: Vec<&Daemon> = of.into_iter().collect();
     loop {
-        left.retain(|daemon| daemon.pid().is_some());
+        left.retain_mut(&mut runs);
         if left.is_empty() || Instant::now() > until {
             return left;
         }
         wait.observe(|| {
-            let names: Vec<&str> = left.iter().map(|daemon| daemon.name.as_str()).collect();
+            let names: Vec<String> = left.iter().map(&name).collect();
             format!("{} to end", names.join(", "))
         });
         std::thread::sleep(LOOK_EVERY);
@@ -133,6 +151,20 @@ pub struct StartedProcess {
 }
 
 impl StartedProcess {
+    /// Returns the pid of the process, or `None` if it has ended. Does not read the pid file, which may not be written
+    /// yet.
+    pub fn pid(&mut self) -> Option<Pid> {
+        let is_over = !matches!(self.child.try_wait(), Ok(None));
+        // The system does not reuse the pid before `try_wait` reports the end.
+        if is_over { None } else { Pid::from_raw(self.child.id().cast_signed()) }
+    }
+
+    /// Sends a signal to the process, unless it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        // `kill_process` fails if the process has just ended.
+        let _ = self.pid().map(|pid| kill_process(pid, signal));
+    }
+
     /// Returns `None` while the process runs, and then a sentence about its end, with the last lines of its log.
     ///
     /// # Errors
@@ -142,8 +174,11 @@ impl StartedProcess {
         let Daemon { name, log, .. } = &self.daemon;
         let lines = self.last_lines(10);
         let how = status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"));
-        let rest = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
-        Ok(Some(format!("{name} ended with {how}; {}:{rest}", log.display())))
+        let log = log.display();
+        Ok(Some(match lines.is_empty() {
+            true => format!("{name} ended with {how}; its log {log} is empty"),
+            false => format!("{name} ended with {how}; {log}:\n{}", lines.join("\n")),
+        }))
     }
 
     /// Returns the last lines that the process has logged, at most `count`.

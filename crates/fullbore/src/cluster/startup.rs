@@ -5,8 +5,8 @@
 
 use super::broker::{self, BrokerFile};
 use super::plan::PlannedBroker;
-use super::postgres::OwnPostgres;
-use super::process::{Daemon, LOOK_EVERY, StartedProcess, wait_until_gone};
+use super::postgres::{FAST_SHUTDOWN, OwnPostgres};
+use super::process::{Daemon, LOOK_EVERY, StartedProcess, is_stopped, wait_until_ended};
 use crate::client_id;
 use crate::failure::Failure;
 use crate::output;
@@ -14,7 +14,7 @@ use crate::stop::Stop;
 use crate::waiting::Wait;
 use fullbore_client::ClientError;
 use fullbore_client::blocking::Cluster;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,22 +149,17 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends the processes that were started, removes created files, and restores changed ones.
-    pub fn undo(self) {
-        let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
-        for daemon in &brokers {
-            daemon.signal(Signal::TERM);
-        }
-        let left = wait_until_gone(brokers, END_WITHIN);
-        left.iter().for_each(|daemon| output::remark(still_runs(daemon, END_WITHIN)));
-        for started in &self.started {
-            if started.daemon.pid().is_none() {
+    /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files:
+    /// PostgreSQL may not have written its own yet, and on a full disk that of a broker cannot be written.
+    pub fn undo(mut self) {
+        let are_gone = end(&mut self.started, Signal::TERM);
+        for started in &mut self.started {
+            if started.pid().is_none() {
                 forget(&started.daemon);
             }
         }
-        if self.started_postgres.is_some() && left.is_empty() {
-            self.postgres.end();
-            wait_until_gone([&self.postgres.daemon], END_WITHIN);
+        if are_gone {
+            end(self.started_postgres.as_mut_slice(), FAST_SHUTDOWN);
         }
         for (id, text) in &self.changed {
             if let Err(failure) = broker::write(self.directory, *id, text) {
@@ -176,17 +171,31 @@ impl<'a> Startup<'a> {
     }
 }
 
+/// Ends processes that this command has started. Reports those that do not end in time, and returns true if there are
+/// none.
+fn end(started: &mut [StartedProcess], signal: Signal) -> bool {
+    started.iter_mut().for_each(|of| of.signal(signal));
+    let left = wait_until_ended(started, END_WITHIN);
+    let are_gone = left.is_empty();
+    for of in left {
+        let pid = of.pid();
+        output::remark(still_runs(&of.daemon, pid, END_WITHIN));
+    }
+    are_gone
+}
+
 /// Returns the broker to name in the error message, or `None` if all are ready. This is the first broker that does not
 /// respond, or else the first one that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
     missing.iter().min_by_key(|readiness| (readiness.answers, readiness.id))
 }
 
-/// Returns a sentence about a process that has not ended within the time `within`.
-pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
-    let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
+/// Returns a sentence about a process with this pid that has not ended within the time `within`.
+pub fn still_runs(daemon: &Daemon, pid: Option<Pid>, within: Duration) -> String {
+    let is_stopped = pid.is_some_and(is_stopped);
+    let pid = pid.map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
     let (name, log) = (&daemon.name, daemon.log.display());
-    if daemon.is_stopped() {
+    if is_stopped {
         return format!(
             "{name} (pid {pid}) has not ended within {within:?}, because a signal has stopped it; `kill -CONT {pid}` \
              lets it end, and `kill -9 {pid}` ends it at once"
@@ -313,6 +322,42 @@ mod tests {
         let reported = running.wait(&brokers, &stop).expect_err("asked to stop");
         assert_eq!(reported.status, crate::failure::INTERRUPTED);
         running.undo();
+    }
+
+    #[test]
+    fn broker_whose_pid_file_cannot_be_written_is_ended() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
+        // A directory with the name of the pid file fails the write, as a full disk does.
+        let pid_file = broker::daemon(directory.path(), 1).pid_file;
+        fs::create_dir(&pid_file).expect("made");
+        let reported = running.start_broker(&planned(1, NO_LISTENER)).expect_err("a directory").to_string();
+        assert!(reported.starts_with(&format!("cannot write {}: ", pid_file.display())), "{reported}");
+        let pid = running.started[0].pid().expect("it runs");
+        running.undo();
+        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    #[test]
+    fn postgres_without_a_pid_file_is_ended() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut running = Startup::new(directory.path(), PathBuf::new(), PATIENCE);
+        // The handler is set because the test may run in the background, where programs ignore SIGINT.
+        let script = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nprint('up', flush=True)\n\
+                      while True: signal.pause()";
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script]);
+        let started = running.postgres.daemon.start(command).expect("Python is there, as for the clients' tests");
+        let started = running.started_postgres.insert(started);
+        while started.last_lines(1).is_empty() {
+            assert_eq!(started.ended().expect("ours"), None);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let pid = started.pid().expect("it runs");
+        assert_eq!(running.postgres.daemon.pid(), None);
+        running.undo();
+        assert!(rustix::process::test_kill_process(pid).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::plan::{Plan, PlannedBroker, Present, WantedCluster};
 use super::postgres::OwnPostgres;
 use super::startup::{END_WITHIN, Startup};
 use super::status;
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use crate::output::{self, Format, line, shell_word};
 use crate::stop::Stop;
 use clap::Args;
@@ -72,8 +72,13 @@ fn start(up: &Up, directory: &ClusterDirectory, mut running: Startup<'_>, stop: 
     match start() {
         Ok(()) => Ok(plan),
         Err(failure) => {
+            // This precedes the undo, which may free space.
+            let lack = directory.lack_of_room().filter(|_| failure.status != INTERRUPTED);
             running.undo();
-            Err(failure)
+            Err(match lack {
+                Some(lack) => failure.due_to(&lack),
+                None => failure,
+            })
         }
     }
 }

@@ -39,6 +39,11 @@ pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the request to leave the group may take after Ctrl-C. If earlier answers of the coordinator were slow, it
+/// gets more time.
+const LEAVE_AFTER_CTRL_C: Duration = Duration::from_millis(300);
+/// How much longer the command may run after that, to print its result.
+const VERDICT: Duration = Duration::from_millis(100);
 
 /// The outcome of a copy.
 pub(super) struct CopyEnd {
@@ -136,7 +141,9 @@ impl Follow<'_> {
         let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
         let settled = self.settle(how);
         let trouble = self.member.trouble();
-        self.member.leave(LEAVE_PATIENCE);
+        let leave = (2 * self.member.slowest_answer()).clamp(LEAVE_AFTER_CTRL_C, LEAVE_PATIENCE);
+        self.stop.limit(leave + VERDICT);
+        self.member.leave(if self.stop.is_interrupted() { leave } else { LEAVE_PATIENCE });
         let finished = outcome?;
         let Progress { unread, deleted, .. } = self.progress;
         let deleted = deleted.count();

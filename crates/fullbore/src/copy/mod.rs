@@ -21,7 +21,7 @@ use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
 use crate::transactional::{TRANSACTIONAL_ID, check_ids};
 use crate::waiting;
-use follow::{CopyEnd, Follow, LAST_PATIENCE};
+use follow::{CopyEnd, Follow};
 use fullbore_bench::report::json::object;
 use fullbore_client::ConsumerConfig;
 use fullbore_client::consume::StartOffset;
@@ -48,7 +48,6 @@ pub fn run(args: CopyArgs) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
     args.check()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
-    stop.allow(LAST_PATIENCE);
     let own = |key: &str| ConsumerConfig::settings().any(|setting| setting.name == key);
     let notice = |key: &str| if own(key) { None } else { config::notice(key) };
     let properties = client_properties(args.command_config.as_deref(), &args.property, &notice)?;
@@ -77,6 +76,7 @@ pub fn run(args: CopyArgs) -> Result<(), Failure> {
         keeps_partition,
         records_max: args.transaction_records.unwrap_or(u64::MAX),
         duration: Duration::from_millis(args.transaction_duration_ms),
+        stop: stop.clone(),
     };
     let (intake, started) = (Arc::<Intake>::default(), Instant::now());
     let transfer = Transfer::start(plan, producer, intake.clone())?;

@@ -5,9 +5,11 @@
 //! are exactly those after its records. After a failure, no record is written until the member has read its positions
 //! from the group again.
 
+use super::follow::LAST_PATIENCE;
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
 use crate::output;
+use crate::stop::{INTERRUPTED_WITHIN, Stop};
 use fullbore_client::group::{CommittedOffset, MembershipView};
 use fullbore_producer::{
     Delivery, Ending, GroupMetadata, Producer, ProducerConfig, ProducerRecord, SendError, Transaction,
@@ -39,6 +41,8 @@ pub(super) struct TransferPlan {
     pub(super) keeps_partition: bool,
     pub(super) records_max: u64,
     pub(super) duration: Duration,
+    /// The stop whose time limit is long while a transaction is open.
+    pub(super) stop: Stop,
 }
 
 /// The counts of a copy.
@@ -183,6 +187,8 @@ struct Writer<'a> {
     committed: HashMap<i32, CommittedOffset>,
     failure: Option<CopyError>,
     is_initialised: bool,
+    /// True while the command has time for the last commit after Ctrl-C.
+    has_time: bool,
 }
 
 impl<'a> Writer<'a> {
@@ -195,6 +201,7 @@ impl<'a> Writer<'a> {
             committed: HashMap::new(),
             failure: None,
             is_initialised: false,
+            has_time: false,
         }
     }
 
@@ -213,6 +220,19 @@ impl<'a> Writer<'a> {
                 Event::Due => self.commit(),
                 Event::Chunk(chunk) => self.write(&chunk).await,
             }
+            self.set_limit();
+        }
+    }
+
+    /// Gives the command time for the last commit after Ctrl-C while a transaction is open or is being committed. At
+    /// other times nothing would be lost, so the command ends at once.
+    fn set_limit(&mut self) {
+        let needs_time = self.open.is_some() || !self.endings.is_empty();
+        let (has_time, stop) = (std::mem::replace(&mut self.has_time, needs_time), &self.shared.plan.stop);
+        match (has_time, needs_time) {
+            (false, true) => stop.allow(LAST_PATIENCE),
+            (true, false) => stop.limit(INTERRUPTED_WITHIN),
+            _ => {}
         }
     }
 
@@ -295,6 +315,7 @@ impl<'a> Writer<'a> {
                     let begun = Instant::now();
                     let (positions, due) = (HashMap::new(), begun + duration);
                     self.open = Some(Open { transaction, positions, records: 0, begun, due });
+                    self.set_limit();
                 }
                 Err(error) if error.is_retriable() => {}
                 Err(error) => self.fail_with(&error, None),
@@ -418,6 +439,8 @@ impl<'a> Writer<'a> {
             let outcome = outcome_of(self.endings.front()).await;
             self.note(outcome);
         }
+        // The command limits its own end after the answer, so this limit is set before.
+        self.set_limit();
         let failure = self.failure.take();
         let is_spent = matches!(failure, Some(CopyError::Renew(_)));
         self.shared.has_failed.store(false, Ordering::Release);

@@ -64,6 +64,7 @@ fn a_command_at_a_hung_broker_ends_at_a_signal() {
         &["produce", "-t", "t"][..],
         &["consume", "-t", "t"],
         &["consume", "-t", "t", "-G", "g"],
+        &["copy", "--from", "t", "--to", "u", "-G", "g"],
         &[&["perf", "produce", "--record-size", "1", "--throughput", "-1"][..], &perf].concat(),
         &[&["perf", "consume"][..], &perf].concat(),
     ] {

@@ -39,6 +39,8 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
 /// PostgreSQL's request for TLS. A server answers it with one byte, before any authentication.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+/// The signal for a fast shutdown, in which the server disconnects its clients.
+pub const FAST_SHUTDOWN: Signal = Signal::INT;
 /// The settings of a small server, so that most of the machine's memory remains free for the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
@@ -135,10 +137,9 @@ impl OwnPostgres {
         self.wait_until_ready(started.insert(begun), stop)
     }
 
-    /// Sends the signal for a fast shutdown, in which the server disconnects its clients. Returns true if the server
-    /// was running.
+    /// Sends the signal for a fast shutdown. Returns true if the server was running.
     pub fn end(&self) -> bool {
-        self.daemon.signal(Signal::INT)
+        self.daemon.signal(FAST_SHUTDOWN)
     }
 
     /// Returns true if the server answers a request, and no read or write takes longer than `patience`. Also returns

@@ -1,9 +1,10 @@
 //! Finds PostgreSQL's programs, on the PATH and in directories of packages that are not on the PATH.
 
 use crate::failure::Failure;
+use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +13,9 @@ use std::process::Command;
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
 /// The directory into which PostgreSQL's Makefile installs.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
+
+/// How often a server is started to print its version, if Ctrl-C ends it.
+const TRIES: usize = 3;
 
 /// The programs of one version of PostgreSQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,9 +91,12 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
 }
 
 /// Returns the version that the server prints, or `None` if it does not start. The server runs in its own process
-/// group, so that Ctrl-C at the terminal does not end it. Otherwise this would report a missing server.
+/// group, so that Ctrl-C at the terminal does not end it. Otherwise this would report a missing server. Ctrl-C can
+/// still end a server that has not entered its group yet. The server is then started again.
 fn version(directory: &Path) -> Option<u32> {
-    let output = Command::new(directory.join("postgres")).arg("--version").process_group(0).output().ok()?;
+    let run = || Command::new(directory.join("postgres")).arg("--version").process_group(0).output().ok();
+    let mut outputs = (0..TRIES).map_while(|_| run());
+    let output = outputs.find(|output| output.status.signal() != Some(Signal::INT.as_raw()))?;
     let text = String::from_utf8(output.stdout).ok()?;
     // An example is "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)". The number may also have the form 18beta1.
     let number = text.split_whitespace().nth(2)?;
@@ -119,6 +126,20 @@ mod tests {
         fs::write(directory.path().join("postgres"), script).expect("written");
         let ours = rustix::process::getpgrp().as_raw_nonzero().get();
         assert!(version(directory.path()).is_some_and(|group| group as i32 != ours));
+    }
+
+    #[test]
+    fn server_that_ctrl_c_ends_is_started_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        install(directory.path(), "15");
+        let marker = directory.path().join("marker");
+        let script = format!(
+            "#!/bin/sh\n[ -e '{0}' ] || {{ : >'{0}'; kill -INT $$; }}\necho 'postgres (PostgreSQL) 15'\n",
+            marker.display()
+        );
+        fs::write(directory.path().join("postgres"), script).expect("written");
+        assert_eq!(version(directory.path()), Some(15));
+        assert!(marker.exists());
     }
 
     #[test]
