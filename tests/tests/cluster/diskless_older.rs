@@ -165,8 +165,7 @@ fn older_copy_is_accepted_while_a_broker_is_frozen_it_commits_nothing_and_ends()
     }
     cluster.broker(3).thaw();
     wait_until("the broker ends", BACK_MAX, || cluster.broker(3).has_ended());
-    let log = cluster.broker(3).stderr();
-    assert!(log.contains("another process has replaced this process"), "{log}");
+    cluster.broker(3).wait_for_stderr("another process has replaced this process");
     for (topic, client) in &mut clients {
         let answer = client.try_receive::<ProduceRequest>(9);
         let code = answer.map(|(_, answer)| answer.responses[0].partition_responses[0].error_code);

@@ -464,7 +464,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
 }
 
 /// Returns all records that a leader would send to an empty follower.
-pub fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
+fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
     bytes_of(leader.read_on(leader.leader_epoch(), 0, 1 << 20, true).expect("read").read.records)
 }
 

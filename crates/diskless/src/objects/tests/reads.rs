@@ -21,13 +21,15 @@ async fn bucket_was_checked_and_is_then_emptied_its_objects_are_not_lost() {
 async fn responses_are_cut_short_only_the_rest_is_requested() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    let content = Bytes::from_iter((0..1 << 20_u32).map(|at| (at % 251) as u8));
+    // The server sends at least a part of each half, because its buffer for a response is smaller.
+    let content = Bytes::from_iter((0..4 << 20_u32).map(|at| (at % 251) as u8));
     objects.put(1, vec![content.clone()], BodyProgress::default()).await.expect("put");
     let before = s3.requests("GET");
-    (0..3).for_each(|_| s3.next("GET", S3Fault::Reset));
+    (0..2).for_each(|_| s3.next("GET", S3Fault::Reset));
     let range = 1000..content.len() as u32;
-    assert_eq!(objects.get(1, range.clone(), BodyProgress::default()).await, Ok(content.slice(1000..)));
-    assert_eq!(s3.requests("GET") - before, 4);
+    let got = objects.get(1, range.clone(), BodyProgress::default()).await.expect("the rest is requested");
+    assert!(got == content.slice(1000..), "got {} bytes, which differ", got.len());
+    assert_eq!(s3.requests("GET") - before, 3);
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let before = s3.requests("GET");
     assert!(objects.get(1, range, BodyProgress::default()).await.expect_err("refused").is_retriable());
