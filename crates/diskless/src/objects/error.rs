@@ -82,12 +82,12 @@ impl ObjectError {
     /// [`ObjectError::Denied`].
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
-        let words = words(&error);
+        let (words, text) = (words(&error), error.to_string());
         match error {
             _ if is_full(&error) => ObjectError::Full(words),
-            _ if RETRIABLE_CODES.iter().any(|code| error.to_string().contains(code)) => ObjectError::Unavailable(words),
+            _ if RETRIABLE_CODES.iter().any(|code| text.contains(code)) => ObjectError::Unavailable(words),
             NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. } => ObjectError::Denied(words),
-            _ if is_refusal(&error.to_string()) => ObjectError::Denied(words),
+            _ if is_refusal(&text) => ObjectError::Denied(words),
             _ => ObjectError::Unavailable(words),
         }
     }

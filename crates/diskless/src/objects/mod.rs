@@ -270,18 +270,23 @@ impl Objects {
         loop {
             let before = bytes.len();
             let rest = range.start + before as u32..range.end;
-            let enough = PART_MIN.min(rest.len().div_ceil(4));
+            let enough = PART_MIN.min(rest.len().div_ceil(4)).max(1);
             match self.get_rest(id, rest, &progress, &mut bytes).await {
                 Ok(()) => return Ok(bytes.freeze()),
                 // The response was cut at the end of the object.
                 Err(ObjectError::Short { .. }) if before > 0 => return Ok(bytes.freeze()),
-                Err(error) if error.is_retriable() && bytes.len() - before >= enough => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let is_cut = error.is_retriable() && bytes.len() < range.len();
+                    if !is_cut || bytes.len() - before < enough {
+                        return Err(error);
+                    }
+                }
             }
         }
     }
 
-    /// Reads a range of an object with one request, and adds the bytes to `bytes`, even if the response is cut short.
+    /// Reads a range of an object with one request, and adds the bytes to `bytes`, even if the response is cut short. If
+    /// the store returns more than the range, its bytes may be those of another range, so none of them is added.
     async fn get_rest(
         &self,
         id: ObjectId,
@@ -291,7 +296,7 @@ impl Objects {
     ) -> Result<(), ObjectError> {
         self.pace.admit(RequestKind::Read, progress).await;
         delay(self.delays.1).await;
-        let (mut left, start) = (range.len(), range.start);
+        let (mut left, start, before) = (range.len(), range.start, bytes.len());
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
@@ -310,9 +315,12 @@ impl Objects {
         let mut chunks = found.into_stream();
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());
-            left = left.checked_sub(chunk.len()).ok_or_else(|| {
-                ObjectError::Unavailable(format!("the store returned more than the requested part of object {id}"))
-            })?;
+            let Some(still) = left.checked_sub(chunk.len()) else {
+                bytes.truncate(before);
+                let why = format!("the store returned more than the requested part of object {id}");
+                return Err(ObjectError::Unavailable(why));
+            };
+            left = still;
             bytes.extend_from_slice(&chunk);
         }
         Ok(())

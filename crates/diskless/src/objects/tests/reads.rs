@@ -35,3 +35,17 @@ async fn responses_are_cut_short_only_the_rest_is_requested() {
     assert!(objects.get(1, range, BodyProgress::default()).await.expect_err("refused").is_retriable());
     assert_eq!(s3.requests("GET") - before, 1, "a response without bytes is not continued");
 }
+
+/// The bytes of the beginning must not be taken for those of the range.
+#[tokio::test]
+async fn store_returns_more_than_the_range_nothing_is_read() {
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    let content = Bytes::from_iter((0..4 << 20_u32).map(|at| (at % 251) as u8));
+    objects.put(1, vec![content.clone()], BodyProgress::default()).await.expect("put");
+    s3.every("GET", S3Fault::NoRanges);
+    let before = s3.requests("GET");
+    let range = 1 << 20..content.len() as u32;
+    assert!(objects.get(1, range, BodyProgress::default()).await.expect_err("too much").is_retriable());
+    assert_eq!(s3.requests("GET") - before, 1);
+}
