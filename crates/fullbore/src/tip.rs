@@ -45,17 +45,17 @@ const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
 /// Flags of other programs, each with a tip about the corresponding flag of this program.
-const FLAGS: [(&str, &str); 7] = [
+const FLAGS: [(&str, &str); 4] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
-    ("--config", ALTER),
-    ("--add-config", ALTER),
-    ("--delete-config", ALTER),
 ];
 /// The positional argument for names of topics, as clap's errors write it.
 const NAMES: &str = "[TOPIC]...";
+/// Flags that change the configuration of a topic in Kafka's tools. Other commands have a `--config` with another
+/// meaning.
+const CONFIG_FLAGS: [&str; 3] = ["--config", "--add-config", "--delete-config"];
 const ALTER: &str = "to change a configuration, write `fullbore configs alter --topic TOPIC --add-config KEY=VALUE`";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
@@ -94,6 +94,10 @@ fn of_command(word: &str) -> Option<String> {
 fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<String> {
     if let Some((_, here)) = FLAGS.iter().find(|(flag, _)| *flag == argument) {
         return Some((*here).to_owned());
+    }
+    let is_of_topics = typed.get(1).is_some_and(|word| word == "topics");
+    if is_of_topics && CONFIG_FLAGS.contains(&argument) {
+        return Some(ALTER.to_owned());
     }
     let (mut command, mut is_of_groups) = (program, false);
     for word in typed.iter().skip(1).take_while(|word| word.to_str() != Some(argument)) {
