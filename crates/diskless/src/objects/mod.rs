@@ -285,8 +285,8 @@ impl Objects {
         }
     }
 
-    /// Reads a range of an object with one request, and adds the bytes to `bytes`, even if the response is cut short. If
-    /// the store returns more than the range, its bytes may be those of another range, so none of them is added.
+    /// Reads a range of an object with one request, and adds the bytes to `bytes`, even if the response is cut short.
+    /// If the store returns more than the range, its bytes may be those of another range, so none of them is added.
     async fn get_rest(
         &self,
         id: ObjectId,
