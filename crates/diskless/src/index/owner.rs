@@ -397,7 +397,10 @@ pub(super) fn carry_out<S: IndexStore>(
         // Skip a read whose caller has given up. It would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _slot) => drop(answer.send(index.refresh(&partitions))),
-        IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
+        // An id has the time of its registration, which dates records without a timestamp.
+        IndexRequest::Register(count, answer) => {
+            drop(answer.send(index.store.register(count, progress.clock.at(now_ms))));
+        }
         IndexRequest::MoveLogStarts(moves, answer, _slot) => drop(answer.send(index.store.move_log_starts(&moves))),
         IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
         IndexRequest::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
@@ -464,6 +467,7 @@ mod tests {
 
     use super::super::SqliteIndex;
     use super::*;
+    use fullbore_rules::commit::drawn_ms;
 
     #[test]
     fn requests_follow_each_other_without_a_pause_the_gc_still_runs() {
@@ -506,5 +510,20 @@ mod tests {
             drop(requests.send(IndexRequest::Nothing));
         });
         assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
+    }
+
+    #[test]
+    fn machine_clock_is_behind_the_database_ids_have_the_database_time() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut index = Index::new(SqliteIndex::open(directory.path()).expect("made"), 5);
+        let (stopping, changes, clock) = (AtomicBool::new(false), watch::Sender::new(0), AppendClock::default());
+        let (own_ms, ahead_ms) = (now_ms(), 8 * 86_400_000);
+        clock.saw(own_ms + ahead_ms, Duration::ZERO);
+        let (answer, answered) = oneshot::channel();
+        let progress = Progress { stopping: &stopping, changes: &changes, clock: &clock };
+        carry_out(&mut index, IndexRequest::Register(1, answer), own_ms, &progress);
+        let id = answered.blocking_recv().expect("answered").expect("registered")[0];
+        // An id has whole seconds.
+        assert!(drawn_ms(id) > own_ms + ahead_ms - 1000, "{}", drawn_ms(id));
     }
 }
