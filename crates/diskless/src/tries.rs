@@ -103,9 +103,10 @@ impl TriedRequest {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up if it makes no progress until then.
-    fn ends(&self) -> Instant {
-        moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
+    /// Returns the time at which the request is given up if it makes no progress until then. `buffered_max` is how many
+    /// bytes of a body the system's send buffer may have.
+    fn ends(&self, buffered_max: u64) -> Instant {
+        moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER + sends_buffer(&self.first, buffered_max)
     }
 
     /// Removes and returns a try that has ended. Returns `None` if the try was given up before it ended.
@@ -201,8 +202,8 @@ impl Tries {
                         _ => {}
                     }
                 }
-                () = sleep_until(due.min(request.ends())) => {
-                    if request.ends() <= Instant::now() {
+                () = sleep_until(due.min(request.ends(self.buffered_max))) => {
+                    if request.ends(self.buffered_max) <= Instant::now() {
                         let (name, seconds) = (self.name, GIVEN_UP_AFTER.as_secs());
                         return Err(ObjectError::Unavailable(format!("no progress of a {name} for {seconds} s")));
                     }
@@ -259,9 +260,8 @@ impl Tries {
     /// system's send buffer, and may take about as long as the bytes before them.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
-        let (began, (last, bytes)) = (progress.began(), progress.last());
-        let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
-        let silent = last + SILENT_MAX + buffered;
+        let (began, (last, _)) = (progress.began(), progress.last());
+        let silent = last + SILENT_MAX + sends_buffer(progress, self.buffered_max);
         // If the usual wait is `SILENT_MAX` or more, the whole store is slow. A second try before `SILENT_MAX` would
         // only increase its load.
         let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
@@ -283,6 +283,18 @@ impl Tries {
             );
         }
     }
+}
+
+/// Returns how long the system may take to send its send buffer, which has at most `buffered_max` bytes. The broker sees
+/// no progress in this time. The bytes before the buffer show the rate of the link, if there were any.
+fn sends_buffer(progress: &BodyProgress, buffered_max: u64) -> Duration {
+    let (last, bytes) = progress.last();
+    let buffered = bytes.min(buffered_max);
+    let seen = match bytes - buffered {
+        0 => Duration::ZERO,
+        sent => (last - progress.began()).mul_f64(buffered as f64 / sent as f64),
+    };
+    seen.min(GIVEN_UP_AFTER).max(Duration::from_millis(buffered * 1000 / BUFFER_LEAVES))
 }
 
 /// Returns the time of the last progress. Progress of a second try does not count within [`SILENT_MAX`] of its start,
@@ -357,6 +369,28 @@ mod tests {
         };
         tries.run(1 << 20, request, second).await.expect_err("given up");
         second_at.into_inner().expect("there was one")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn link_is_narrow_its_send_buffer_is_no_silence() {
+        const SIZE: u64 = 8 << 20;
+        for bytes_per_second in [125_000, 250_000, 1_000_000] {
+            let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(1));
+            let request = |progress: BodyProgress| async move {
+                progress.moved(BUFFERED_MAX as usize);
+                for _ in 0..(SIZE - BUFFERED_MAX) >> 16 {
+                    tokio::time::sleep(Duration::from_millis((1000 << 16) / bytes_per_second)).await;
+                    progress.moved(1 << 16);
+                }
+                tokio::time::sleep(Duration::from_millis(BUFFERED_MAX * 1000 / bytes_per_second)).await;
+                Ok(())
+            };
+            let second = || {
+                count.fetch_add(1, Ordering::Relaxed);
+            };
+            assert_eq!(tries.run(SIZE, request, second).await, Ok(()), "{bytes_per_second}");
+            assert_eq!(count.into_inner(), 1, "{bytes_per_second}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

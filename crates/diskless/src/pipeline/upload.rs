@@ -48,8 +48,8 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// The permits for concurrent uploads, as many as the upload window allows. After the window has shrunk, each
-/// successful upload removes one permit, until the numbers are equal.
+/// The permits for concurrent uploads, as many as the upload window allows. After the window has shrunk, each attempt
+/// that ends removes its permit, until the numbers are equal. An upload waits for a new permit before each attempt.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -75,18 +75,43 @@ impl Slots {
         }
     }
 
-    /// Records a successful upload, and adjusts the number of permits to the window. If the window has grown, adds all
-    /// missing permits. If the window has shrunk, removes one permit.
+    /// Waits for the permit of an upload of `bytes`.
+    async fn begin(&self, bytes: u64) -> SemaphorePermit<'_> {
+        self.adjust(None, |window, _| window.begins(bytes));
+        let Ok(permit) = self.permits.acquire().await else { unreachable!("the semaphore is never closed") };
+        permit
+    }
+
+    /// Records a successful upload.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
+        let now = self.began.elapsed();
+        self.adjust(Some(permit), |window, under_way| window.note(now, took, bytes, under_way));
+    }
+
+    /// Records an attempt that has failed after `took`. The upload needs another permit for its next attempt.
+    fn failed(&self, permit: SemaphorePermit<'_>, took: Duration) {
+        let now = self.began.elapsed();
+        self.adjust(Some(permit), |window, _| window.failed(now, took));
+    }
+
+    /// Calls `change` with the window and the number of permits in use. Then adjusts the number of permits to the
+    /// window: adds the missing ones, or removes idle ones and that of the upload that has ended, `ended`.
+    fn adjust(&self, ended: Option<SemaphorePermit<'_>>, change: impl FnOnce(&mut UploadWindow, usize)) {
         let mut state = self.window.lock();
-        state.window.note(self.began.elapsed(), took, bytes);
+        let under_way = state.permits.saturating_sub(self.permits.available_permits());
+        change(&mut state.window, under_way);
         let size = state.window.size();
-        if state.permits > size {
-            state.permits -= 1;
-            permit.forget();
-        } else {
+        if size >= state.permits {
             self.permits.add_permits(size - state.permits);
             state.permits = size;
+            return;
+        }
+        state.permits -= self.permits.forget_permits(state.permits - size);
+        if let Some(permit) = ended
+            && state.permits > size
+        {
+            state.permits -= 1;
+            permit.forget();
         }
     }
 }
@@ -113,8 +138,8 @@ impl Uploader {
     /// # Errors
     /// Returns the [`ObjectError`] of the last attempt.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
-        let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let mut slot = self.slots.begin(bytes).await;
         let mut backoff = self.settings.backoff;
         for attempt in 1.. {
             let began = Instant::now();
@@ -136,7 +161,9 @@ impl Uploader {
                     }
                 }
             }
+            self.slots.failed(slot, began.elapsed());
             sleep(backoff).await;
+            slot = self.slots.begin(bytes).await;
             backoff = (backoff * 2).min(BACKOFF_MAX.max(self.settings.backoff));
         }
         unreachable!("it is tried until there is an outcome")

@@ -8,6 +8,10 @@
 //! window also tries a step up, and keeps it if the rate clearly rises. The step after a kept step up is twice as
 //! large.
 //!
+//! Quick uploads prove only as many concurrent uploads as there were, and only for objects of about their size. So the
+//! window grows only while it is full, and opens anew for much larger objects. An upload that has failed after a long
+//! time halves the window, since a link that is too narrow for all uploads may let none of them succeed.
+//!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
 
@@ -19,6 +23,8 @@ const OPENS_WITH: usize = 2;
 const SLOW: Duration = Duration::from_secs(2);
 /// Uploads are quick if they take less time than this.
 const QUICK: Duration = Duration::from_secs(1);
+/// The window opens anew for an object that is this many times as large as the largest one before it.
+const LARGER: u64 = 4;
 /// A step down is kept if the rate of bytes is still at least this many tenths of the former rate.
 const KEPT_TENTHS: u64 = 9;
 /// How many rounds ([`UploadRound`]) the window waits after it has undone a step, before it tries another one in the
@@ -44,6 +50,10 @@ pub struct UploadWindow {
     size: usize,
     /// True until the first upload that is not quick.
     is_opening: bool,
+    /// Size of the largest of the recent objects, in bytes. Falls by an eighth in each round with smaller ones only.
+    largest: u64,
+    /// When the window was last halved.
+    halved: Duration,
     round: UploadRound,
     /// The last step, until the window has decided whether to keep it.
     step: Option<Step>,
@@ -61,6 +71,10 @@ struct UploadRound {
     count: usize,
     bytes: u64,
     took: Duration,
+    /// True if as many uploads were running at one time as the window allows, and one of them was large.
+    is_full: bool,
+    /// Size of the largest object, in bytes.
+    largest: u64,
 }
 
 /// A pause in which the window takes no step in one direction (up or down). It is counted in rounds ([`UploadRound`]).
@@ -138,6 +152,8 @@ impl UploadWindow {
             slots_max,
             size: OPENS_WITH.min(slots_max),
             is_opening: true,
+            largest: 0,
+            halved: Duration::ZERO,
             round: UploadRound::default(),
             step: None,
             down: Hold::new(0, HELD_ROUNDS_MAX),
@@ -151,19 +167,37 @@ impl UploadWindow {
         self.size
     }
 
-    /// Notes that an upload of `bytes`, which took `took`, has ended at `now`. The clock may be any monotonic one.
-    pub fn note(&mut self, now: Duration, took: Duration, bytes: u64) {
-        if self.is_opening && took < QUICK {
-            self.size = (self.size + 1).min(self.slots_max);
-        } else {
-            self.is_opening = false;
+    /// Notes that an upload of `bytes` is about to begin. If the object is much larger than all before it, the window
+    /// opens anew.
+    pub fn begins(&mut self, bytes: u64) {
+        if bytes < self.largest.saturating_mul(LARGER) {
+            self.largest = self.largest.max(bytes);
+            return;
         }
+        self.largest = bytes;
+        if self.size > OPENS_WITH {
+            (self.size, self.is_opening) = (OPENS_WITH, true);
+            self.forget_steps();
+        }
+    }
+
+    /// Notes that an upload of `bytes`, which took `took`, has succeeded at `now`. `under_way` is the number of uploads
+    /// that were running, including this one. The clock may be any monotonic one.
+    pub fn note(&mut self, now: Duration, took: Duration, bytes: u64, under_way: usize) {
+        let is_full = under_way >= self.size && bytes.saturating_mul(LARGER) >= self.largest;
+        if !self.is_opening || took >= QUICK {
+            self.is_opening = false;
+        } else if is_full {
+            self.size = (self.size + 1).min(self.slots_max);
+        }
+        self.round.is_full |= is_full;
         if self.round.count == 0 {
             // If no upload was running when the round began, the round counts from the start of its first upload.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
         self.round.bytes += bytes;
+        self.round.largest = self.round.largest.max(bytes);
         self.round.took += took;
         if self.round.count >= self.size.max(2) {
             let round = std::mem::replace(&mut self.round, UploadRound { began: now, ..UploadRound::default() });
@@ -171,9 +205,25 @@ impl UploadWindow {
         }
     }
 
+    /// Notes that an upload has failed at `now`, `took` after its start. Halves the window if the upload was slow and
+    /// has begun after the window was last halved.
+    pub fn failed(&mut self, now: Duration, took: Duration) {
+        if took <= SLOW || now.saturating_sub(took) < self.halved {
+            return;
+        }
+        (self.size, self.is_opening, self.halved) = ((self.size / 2).max(1), false, now);
+        self.forget_steps();
+    }
+
+    /// Drops the current round and step, because the uploads of the round began with another size.
+    fn forget_steps(&mut self) {
+        (self.round, self.step, self.stride) = (UploadRound::default(), None, 1);
+    }
+
     fn judge(&mut self, round: &UploadRound, now: Duration) {
         let millis = u64::try_from(now.saturating_sub(round.began).as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = round.bytes.saturating_mul(1000) / millis;
+        self.largest = round.largest.max(self.largest - self.largest / 8);
         let mean = round.took / u32::try_from(round.count).unwrap_or(u32::MAX).max(1);
         if let Some(step) = self.step.take() {
             if !step.is_settled {
@@ -200,7 +250,7 @@ impl UploadWindow {
             self.stride = 1;
             self.take_step(self.size - (self.size / 4).max(1), rate);
         } else if mean < QUICK {
-            self.size = (self.size + 1).min(self.slots_max);
+            self.size = (self.size + usize::from(round.is_full)).min(self.slots_max);
         } else if self.size < self.slots_max && self.up.is_over_in_time(now) {
             self.take_step((self.size + self.stride).min(self.slots_max), rate);
         }
@@ -254,6 +304,7 @@ mod tests {
             let mut arrived = 0;
             while self.now < until {
                 while self.under_way.len() + self.answering.len() < window.size() {
+                    window.begins(object);
                     self.under_way.push((object as f64, self.now));
                 }
                 self.now += step;
@@ -271,13 +322,19 @@ mod tests {
                 let (done, rest) = self.answering.iter().partition(|(_, at)| *at <= self.now);
                 self.answering = rest;
                 let done: Vec<(Duration, Duration)> = done;
+                let under_way = self.under_way.len() + self.answering.len() + done.len();
                 for (began, _) in done {
                     arrived += object;
-                    window.note(self.now, self.now - began, object);
+                    window.note(self.now, self.now - began, object, under_way);
                 }
             }
             arrived / seconds.max(1)
         }
+    }
+
+    /// Drops the uploads that are under way, which are of another size than those of the next run.
+    fn drop_uploads(store: &mut Store) {
+        (store.under_way, store.answering, store.sizes) = (Vec::new(), Vec::new(), (0, 0));
     }
 
     /// Returns the size of the window. If a step up is being tried, returns the size before this step.
@@ -367,6 +424,64 @@ mod tests {
         store.bytes_per_second = 1000 * MIB;
         store.run(&mut window, 20, 8 * MIB);
         assert_eq!(window.size(), 8);
+    }
+
+    #[test]
+    fn quick_uploads_ran_alone_the_window_does_not_grow() {
+        let mut window = UploadWindow::new(8);
+        for second in 1..100 {
+            window.begins(1000);
+            window.note(Duration::from_secs(second), Duration::from_millis(20), 1000, 1);
+        }
+        assert_eq!(window.size(), OPENS_WITH);
+    }
+
+    #[test]
+    fn small_objects_opened_the_window_it_opens_anew_for_large_ones() {
+        for bytes_per_second in [MIB / 2, MIB, 5 * MIB] {
+            let (mut window, mut store) = (UploadWindow::new(8), Store::new(50, bytes_per_second));
+            store.run(&mut window, 5, 1000);
+            assert_eq!(window.size(), 8, "{bytes_per_second}");
+            drop_uploads(&mut store);
+            store.run(&mut window, 60, 8 * MIB);
+            let (sizes, steps) = store.sizes;
+            assert!(sizes <= 3 * steps, "{bytes_per_second}: {} uploads", sizes as f64 / steps as f64);
+        }
+        let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
+        store.run(&mut window, 5, 1000);
+        drop_uploads(&mut store);
+        store.run(&mut window, 2, 8 * MIB);
+        assert_eq!(window.size(), 8, "the store is wide");
+    }
+
+    #[test]
+    fn large_objects_shrank_the_window_it_grows_for_small_ones_that_are_quick() {
+        let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, MIB));
+        store.run(&mut window, 300, 8 * MIB);
+        assert_eq!(kept_size(&window), 1);
+        drop_uploads(&mut store);
+        store.run(&mut window, 60, 1000);
+        assert_eq!(window.size(), 8);
+        drop_uploads(&mut store);
+        store.run(&mut window, 60, 8 * MIB);
+        let (sizes, steps) = store.sizes;
+        assert!(sizes <= 3 * steps, "{} uploads", sizes as f64 / steps as f64);
+    }
+
+    #[test]
+    fn uploads_fail_after_a_long_time_the_window_is_halved_once_for_all_of_them() {
+        let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
+        store.run(&mut window, 5, 8 * MIB);
+        let seconds = Duration::from_secs;
+        (0..8).for_each(|nth| window.failed(seconds(50 + nth), seconds(40)));
+        assert_eq!(window.size(), 4);
+        (0..4).for_each(|nth| window.failed(seconds(100 + nth), seconds(40)));
+        assert_eq!(window.size(), 2);
+        window.failed(seconds(200), seconds(1));
+        assert_eq!(window.size(), 2, "a quick failure is no sign of a narrow link");
+        store.now = seconds(200);
+        store.run(&mut window, 20, 8 * MIB);
+        assert_eq!(window.size(), 8, "the store is wide again");
     }
 
     #[test]
