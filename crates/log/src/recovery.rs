@@ -4,7 +4,8 @@
 //! and in the page before it, and verifies their checksums. It rebuilds the indexes of the segments that it has read.
 //! Bytes that are not a batch can be one of three things:
 //! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. Recovery cuts
-//!   off the bytes.
+//!   off the bytes. If a kill cannot have left these bytes, the disk has lost writes. The log is then opened only if no
+//!   other replica has the lost records.
 //! - Damage by a power loss, if the machine has booted since the broker's last run, and either no batch follows the
 //!   bytes or all flushed batches are before them. Recovery sets aside the bytes and everything after them
 //!   ([`super::aside`]), and the log ends before them.
@@ -19,8 +20,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
 use fullbore_rules::sequence::Producers;
 
+use self::walk::Walk;
 use super::Log;
 use super::epochs::Epochs;
 use super::error::StorageError;
@@ -54,12 +61,21 @@ pub struct RecoveryHint {
     /// True if there may be gaps between the offsets of batches even in the last segment. A follower's log can have
     /// such gaps if the leader had compacted the records before it sent them.
     pub may_have_gaps: bool,
+    /// True if other replicas count as complete, and this one too, so that it may become the leader. Others may then
+    /// have the records that the disk has lost here.
+    pub others_are_complete: bool,
 }
 
 impl RecoveryHint {
     /// The facts about a partition that is new.
-    pub const NOTHING: RecoveryHint =
-        RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
+    pub const NOTHING: RecoveryHint = RecoveryHint {
+        clean: true,
+        recovery_point: 0,
+        log_start: Some(0),
+        rebooted: false,
+        may_have_gaps: false,
+        others_are_complete: false,
+    };
 }
 
 impl Log {
@@ -321,11 +337,40 @@ impl Log {
                  records behind are set aside"
             );
         } else {
-            let bytes = self.segments[index].size - walk.end;
-            tracing::warn!(path = %path.display(), from = walk.end, bytes, "cut off an incomplete batch at the end of \
-                 a log");
+            self.check_loss(index, walk, why, known)?;
         }
         self.cut_segment(index, walk.end).map_err(failed)
+    }
+
+    /// Logs that the bytes from `walk.end` on will be cut off. They were not flushed, and no batch follows them.
+    ///
+    /// # Errors
+    /// Fails with [`StorageError::EndLost`] if the disk has lost writes of the killed process, and other replicas may
+    /// have the lost records. The bytes must then stay, so that a restarted broker finds the loss again.
+    fn check_loss(
+        &mut self,
+        index: usize,
+        walk: &Walk,
+        why: String,
+        known: RecoveryHint,
+    ) -> Result<(), StorageError> {
+        let segment = &mut self.segments[index];
+        let (path, size) = (segment.path(LOG), segment.size);
+        let failed = |error| StorageError::io(&path, error);
+        let file = segment.file().map_err(failed)?;
+        let was_killed = !known.clean && !known.rebooted;
+        let is_lost = was_killed && !walk.is_torn_write(&file, size).map_err(failed)?;
+        if is_lost && known.others_are_complete {
+            return Err(StorageError::EndLost { path, position: walk.end, why });
+        }
+        let (from, bytes, path) = (walk.end, size - walk.end, path.display());
+        match is_lost {
+            true => {
+                tracing::warn!(%path, from, bytes, %why, "the disk has lost the last writes to a log: the log is cut off after its last whole batch")
+            }
+            false => tracing::warn!(%path, from, bytes, "cut off an incomplete batch at the end of a log"),
+        }
+        Ok(())
     }
 
     /// Returns true if there are records after the bad bytes, in this segment or a later one.
@@ -450,90 +495,6 @@ impl Log {
 /// entries and epochs then stay in memory until they can be written.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
-}
-
-/// How far the recovery of a segment has got.
-struct Walk {
-    next_offset: i64,
-    /// The position after the last good batch.
-    end: u64,
-    /// The first offset of the next segment; `None` in the last segment.
-    next_base: Option<i64>,
-    /// The position before which no checksums are verified.
-    unchecked: u64,
-    /// True if there may be gaps between the offsets of batches even in the last segment.
-    may_have_gaps: bool,
-    /// True if the segment has gaps between its batches, because compaction has removed some.
-    has_gaps: bool,
-    /// True if the segment has control batches.
-    has_markers: bool,
-}
-
-impl Walk {
-    /// Returns true if the offsets of a batch can follow those before it, which no checksum verifies. In all segments
-    /// but the last, compaction may have left gaps. In the last one, gaps are possible only on a follower whose leader
-    /// had compacted the records before it sent them.
-    fn is_due(&self, batch: &Header) -> bool {
-        match self.next_base {
-            None if self.may_have_gaps => batch.base_offset >= self.next_offset,
-            None => batch.base_offset == self.next_offset,
-            Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
-        }
-    }
-
-    /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since the unclean
-    /// shutdown, and all batches before the recovery point must be good. Returns false for a segment that this broker's
-    /// compaction wrote, because compaction flushes such a segment completely.
-    fn may_be_lost(&self, known: RecoveryHint) -> bool {
-        let was_cleaned = self.has_gaps && !known.may_have_gaps;
-        known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
-    }
-
-    /// Returns a message if batches are missing at the end of the segment, and a power loss may be the reason. Returns
-    /// `None` otherwise, and for a compacted topic, where compaction may have removed these batches.
-    fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
-        let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
-        let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
-        is_lost
-            .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
-    }
-
-    /// Adds the segment's good batches to its indexes, up to the first bad batch. Returns the reason why that batch is
-    /// bad; `None` if all batches are good.
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        segment: &mut Segment,
-        file: &fs::File,
-        len: u64,
-        config: &TopicConfig,
-    ) -> io::Result<Option<String>> {
-        let mut scan = Scan::new(file, 0, len);
-        loop {
-            go_on_unless(stop)?;
-            let batch = match scan.next() {
-                Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(None),
-                Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
-                Err(ScanError::Io(error)) => return Err(error),
-            };
-            if !self.is_due(&batch) || !segment.can_hold(batch.last_offset()) {
-                return Ok(Some(format!(
-                    "a batch begins at offset {} where {} is expected",
-                    batch.base_offset, self.next_offset
-                )));
-            }
-            if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
-                return Ok(Some("the checksum does not match".to_owned()));
-            }
-            unless_full(segment.spill_indexes())?;
-            segment.account(&batch, config.index_interval_bytes);
-            self.has_gaps |= batch.base_offset > self.next_offset;
-            self.has_markers |= batch.is_control;
-            self.next_offset = batch.last_offset() + 1;
-            self.end = batch.end();
-        }
-    }
 }
 
 /// Returns the base offsets and sizes of all segments, in order. Removes files that a crash has left behind.

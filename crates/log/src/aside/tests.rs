@@ -17,8 +17,7 @@ use crate::steps::watch;
 use crate::validation::ValidBatch;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 
-const POWER_CUT: RecoveryHint =
-    RecoveryHint { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
+const POWER_CUT: RecoveryHint = RecoveryHint { clean: false, rebooted: true, ..RecoveryHint::NOTHING };
 const KILL: RecoveryHint = RecoveryHint { rebooted: false, ..POWER_CUT };
 /// Number of batches. Each has one record.
 const BATCHES: usize = 12;
