@@ -124,10 +124,11 @@ impl Log {
             log.segments.push_back(first);
             return Ok(log.settled());
         }
-        let unsound_from = log.recover_segments(stop, known, config)?;
-        log.load_epochs(stop, known).map_err(failed)?;
+        let epochs = Epochs::load(dir);
+        let recovered = log.recover_segments(stop, known, config, epochs.as_ref())?;
+        log.use_epochs(stop, known, epochs, recovered.contradicts_epochs).map_err(failed)?;
         log.load_producers(stop, now_ms, config).map_err(failed)?;
-        if let Some(first) = unsound_from {
+        if let Some(first) = recovered.unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
         // Close the files, because most logs are only opened to find out their offsets, and open files are limited.
@@ -156,16 +157,16 @@ impl Log {
         self
     }
 
-    /// Recovers all segments, which also determines the log end. Returns the base offset of the first segment whose
-    /// aborted transactions must be found again; `None` if all indexes can be trusted.
+    /// Recovers all segments, which also determines the log end. `epochs` are those of the epoch file.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<Option<i64>, StorageError> {
+        epochs: Option<&Epochs>,
+    ) -> Result<Recovered, StorageError> {
         let mut index = 0;
-        let mut unsound_from: Option<i64> = None;
+        let mut recovered = Recovered::default();
         while index < self.segments.len() {
             let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
             let believed = match next_base {
@@ -173,19 +174,26 @@ impl Log {
                 None => known.clean,
             };
             let is_believed = believed && self.believe(stop, index, next_base, config)?;
-            let has_markers = !is_believed && self.recover_segment(stop, index, known, config)?;
+            let (has_markers, contradicts_epochs) = match is_believed {
+                true => (false, false),
+                false => {
+                    let walk = self.recover_segment(stop, index, known, config, epochs)?;
+                    (walk.has_markers, walk.contradicts_epochs)
+                }
+            };
+            recovered.contradicts_epochs |= contradicts_epochs;
             self.refuse_hole(stop, index, config)?;
             let (segment, end) = (&mut self.segments[index], self.log_end);
             let is_sound = segment.has_sound_aborted(end);
             if has_markers || !is_sound.map_err(|error| StorageError::io(segment.path(TXN_INDEX), error))? {
-                unsound_from = unsound_from.or(Some(segment.base_offset));
+                recovered.unsound_from.get_or_insert(segment.base_offset);
             }
-            if unsound_from.is_some() {
+            if recovered.unsound_from.is_some() {
                 segment.forget_aborted();
             }
             index += 1;
         }
-        Ok(unsound_from)
+        Ok(recovered)
     }
 
     /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next segment.
@@ -260,15 +268,16 @@ impl Log {
 
     /// Reads a whole segment and rebuilds its indexes. Verifies the checksums from [`TORN_MAX`] bytes before the
     /// recovery point on. After a clean shutdown, only a segment that seems damaged is recovered, so all its checksums
-    /// are verified. Returns true if the segment has control batches. The caller must then rebuild the index of aborted
-    /// transactions too.
-    fn recover_segment(
+    /// are verified. Returns the walk through the batches. If it has found control batches, the caller must rebuild the
+    /// index of aborted transactions too.
+    fn recover_segment<'a>(
         &mut self,
         stop: &AtomicBool,
         index: usize,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<bool, StorageError> {
+        epochs: Option<&'a Epochs>,
+    ) -> Result<Walk<'a>, StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -288,6 +297,8 @@ impl Log {
             may_have_gaps,
             has_gaps: false,
             has_markers: false,
+            epochs,
+            contradicts_epochs: false,
         };
         segment.forget_indexes();
         segment.forget_aborted();
@@ -298,7 +309,7 @@ impl Log {
         }
         unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
-        Ok(walk.has_markers)
+        Ok(walk)
     }
 
     /// Ends the log after the last good batch of the segment. If the damaged records were flushed, or if records follow
@@ -308,7 +319,7 @@ impl Log {
         &mut self,
         stop: &AtomicBool,
         index: usize,
-        walk: &Walk,
+        walk: &Walk<'_>,
         why: String,
         known: RecoveryHint,
     ) -> Result<(), StorageError> {
@@ -350,7 +361,7 @@ impl Log {
     fn check_loss(
         &mut self,
         index: usize,
-        walk: &Walk,
+        walk: &Walk<'_>,
         why: String,
         known: RecoveryHint,
     ) -> Result<(), StorageError> {
@@ -374,7 +385,7 @@ impl Log {
     }
 
     /// Returns true if there are records after the bad bytes, in this segment or a later one.
-    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
+    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk<'_>) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
         let follows_here = find_later_batch(stop, &file, walk.end + 1, segment.size, walk.next_offset + 1)?;
@@ -396,22 +407,35 @@ impl Log {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the leader epochs and the log start from the epoch file, which always belongs to this log. The log start
-    /// in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
+    /// Uses the leader epochs and the log start of the epoch file, which always belongs to this log. The log start in
+    /// the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
     /// If the epoch file cannot be used, derives the epochs from the batches, and takes the log start from the
     /// checkpoint. Does the same if the file's log start is above both the checkpoint's log start and the first
     /// segment's base offset. The file is then damaged, or a DeleteRecords wrote this log start but was not answered.
     /// DeleteRecords is answered only after the checkpoint has the new log start.
-    fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
+    ///
+    /// If `is_contradicted` is true, the batches have other epochs than the file, because it is an older copy, for
+    /// example. Then only the log start is taken from the file.
+    fn use_epochs(
+        &mut self,
+        stop: &AtomicBool,
+        known: RecoveryHint,
+        loaded: Option<Epochs>,
+        is_contradicted: bool,
+    ) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
             _ => true,
         };
-        match Epochs::load(&self.dir).filter(believed) {
+        let loaded = loaded.filter(believed);
+        self.log_start = loaded.as_ref().and_then(Epochs::log_start).unwrap_or(self.log_start);
+        if is_contradicted {
+            tracing::warn!(dir = %self.dir.display(), "the leader epochs in a file are not those of the records: reading them from the records");
+        }
+        match loaded.filter(|_| !is_contradicted) {
             Some(epochs) => {
                 self.epochs = epochs;
-                self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
                 unless_full(self.epochs.truncate_to(self.log_end))
             }
             None => {
@@ -495,6 +519,16 @@ impl Log {
 /// entries and epochs then stay in memory until they can be written.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+}
+
+/// The result of the recovery of all segments.
+#[derive(Debug, Default)]
+struct Recovered {
+    /// The base offset of the first segment whose aborted transactions must be found again; `None` if all indexes can
+    /// be trusted.
+    unsound_from: Option<i64>,
+    /// True if a batch has another leader epoch than the epoch file gives its offset.
+    contradicts_epochs: bool,
 }
 
 /// Returns the base offsets and sizes of all segments, in order. Removes files that a crash has left behind.

@@ -1,4 +1,4 @@
-//! Tests of logs whose last writes are torn or lost.
+//! Tests of logs whose last writes are torn or lost, and of epoch files that do not belong to the log.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
-use fullbore_wire::batch::{BatchBuilder, Compression, HEADER_LEN, Stamp};
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Stamp};
 
 use crate::Log;
 use crate::error::StorageError;
@@ -16,6 +16,7 @@ use crate::validation::ValidBatch;
 
 const KILL: RecoveryHint =
     RecoveryHint { clean: false, may_have_gaps: true, others_are_complete: true, ..RecoveryHint::NOTHING };
+const EPOCHS: &str = "leader-epoch-checkpoint";
 
 fn config() -> TopicConfig {
     BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topics.defaults
@@ -123,4 +124,55 @@ fn end_of_an_earlier_segment_is_torn_the_disk_has_lost_writes() {
     let (directory, ..) = damaged(|bytes| bytes.truncate(3 * BLOCK as usize));
     File::create(directory.path().join("00000000000000000003.log")).expect("made");
     assert!(matches!(open(directory.path(), KILL), Err(StorageError::EndLost { .. })));
+}
+
+#[test]
+fn epoch_file_is_an_older_copy_the_epochs_of_the_batches_count() {
+    for older in ["0\n1\n0 0\n", "0\n2\n0 0\n2 1\n", "0\n0\n", "0\n3\n0 0\n2 1\n4 4\n", "0\n3\n0 0\n2 1\n9 2\n"] {
+        let (directory, _) = written(&[200; 5], &[0, 2, 2, 4, 5]);
+        let file = directory.path().join(EPOCHS);
+        let newest = fs::read_to_string(&file).expect("read");
+        assert_eq!(newest, "0\n4\n0 0\n2 1\n4 3\n5 4\n");
+        fs::write(&file, older).expect("written");
+        let log = open(directory.path(), KILL).expect("opened");
+        assert_eq!(log.epochs.starts(), [(0, 0), (2, 1), (4, 3), (5, 4)], "{older:?}");
+        assert_eq!(fs::read_to_string(&file).expect("read"), newest, "{older:?}");
+    }
+}
+
+/// Only the last segment is read after a kill, but an epoch may have begun in an earlier one.
+#[test]
+fn epoch_file_lacks_an_epoch_of_an_earlier_segment_all_batches_are_read() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let small = TopicConfig { segment_bytes: 450, ..config() };
+    let mut log = Log::open(&Arc::from(directory.path()), RecoveryHint::NOTHING, 0, &small).expect("opened");
+    for epoch in [0, 1, 1, 1, 1, 2] {
+        log.append(&ValidBatch::unchecked(&batch(200)), epoch, 0, &small).expect("appended");
+    }
+    assert_eq!(log.segments.len(), 3);
+    drop(log);
+    fs::write(directory.path().join(EPOCHS), "0\n1\n0 0\n").expect("written");
+    let log = open(directory.path(), RecoveryHint { recovery_point: 4, ..KILL }).expect("opened");
+    assert_eq!(log.epochs.starts(), [(0, 0), (1, 1), (2, 5)]);
+}
+
+/// A leader has compacted its log, so its follower lacks the first batches of the epochs, and all of epoch 1.
+#[test]
+fn log_has_gaps_where_epochs_begin_the_epoch_file_is_believed() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let mut log = open(directory.path(), RecoveryHint::NOTHING).expect("opened");
+    for (offset, epoch) in [(0_i64, 0_i32), (5, 2), (9, 2)] {
+        let mut bytes = batch(200);
+        bytes[..8].copy_from_slice(&offset.to_be_bytes());
+        bytes[12..16].copy_from_slice(&epoch.to_be_bytes());
+        let view = BatchView::first(&bytes).expect("a batch");
+        log.append_as_they_are(&bytes, &[view], 0, &config()).expect("appended");
+    }
+    drop(log);
+    let file = directory.path().join(EPOCHS);
+    let text = "0\n3\n0 0\n1 2\n2 3\n";
+    fs::write(&file, text).expect("written");
+    let log = open(directory.path(), KILL).expect("opened");
+    assert_eq!(log.epochs.starts(), [(0, 0), (1, 2), (2, 3)]);
+    assert_eq!(fs::read_to_string(&file).expect("read"), text);
 }

@@ -12,6 +12,7 @@ use fullbore_config::TopicConfig;
 use fullbore_wire::batch::HEADER_LEN;
 
 use super::{RecoveryHint, unless_full};
+use crate::epochs::Epochs;
 use crate::scan::{Header, Scan, ScanError, go_on_unless};
 use crate::segment::Segment;
 
@@ -21,7 +22,7 @@ pub const BLOCK: u64 = 512;
 const MAGIC: (usize, u8) = (16, 2);
 
 /// How far the recovery of a segment has got.
-pub struct Walk {
+pub struct Walk<'a> {
     pub next_offset: i64,
     /// The position after the last good batch.
     pub end: u64,
@@ -35,9 +36,13 @@ pub struct Walk {
     pub has_gaps: bool,
     /// True if the segment has control batches.
     pub has_markers: bool,
+    /// The leader epochs in the epoch file; `None` if the file is missing or damaged.
+    pub epochs: Option<&'a Epochs>,
+    /// True if a batch has another leader epoch than the file gives its offset.
+    pub contradicts_epochs: bool,
 }
 
-impl Walk {
+impl Walk<'_> {
     /// Returns true if the offsets of a batch can follow those before it, which no checksum verifies. In all segments
     /// but the last, compaction may have left gaps. In the last one, gaps are possible only on a follower whose leader
     /// had compacted the records before it sent them.
@@ -118,6 +123,7 @@ impl Walk {
             segment.account(&batch, config.index_interval_bytes);
             self.has_gaps |= batch.base_offset > self.next_offset;
             self.has_markers |= batch.is_control;
+            self.contradicts_epochs |= self.epochs.is_some_and(|epochs| epochs.contradict(&batch));
             self.next_offset = batch.last_offset() + 1;
             self.end = batch.end();
         }
