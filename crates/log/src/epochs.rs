@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::files::{LEADER_EPOCHS, replace};
 use crate::partition::read::EpochEnd;
+use crate::scan::Header;
 
 /// The epochs of one partition's log.
 #[derive(Debug)]
@@ -72,6 +73,13 @@ impl Epochs {
     pub fn at(&self, offset: i64) -> Option<i32> {
         let after = self.starts.partition_point(|&(_, start)| start <= offset);
         after.checked_sub(1).map(|index| self.starts[index].0)
+    }
+
+    /// Returns true if the batch has another leader epoch than this list gives its offset. A list may have epochs
+    /// without a batch, since compaction removes batches.
+    pub fn contradict(&self, batch: &Header) -> bool {
+        let is_listed = self.log_start().is_none_or(|start| batch.base_offset >= start);
+        batch.leader_epoch >= 0 && is_listed && self.at(batch.base_offset) != Some(batch.leader_epoch)
     }
 
     /// Records that the leader of `epoch` writes from `offset` on, but does not write the file. Returns true if the

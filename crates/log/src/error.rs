@@ -74,6 +74,20 @@ pub enum StorageError {
         /// The high watermark from the checkpoint.
         high_watermark: i64,
     },
+    /// The disk has lost writes at the end of the log, and another replica may have the lost records.
+    #[error(
+        "{path}: the disk has lost writes from byte {position} on ({why}): this replica cannot lead until it has copied \
+         the missing records from a leader. If no other replica can return, accept the loss with `fullbore topics \
+         elect-leaders --election-type unclean`"
+    )]
+    EndLost {
+        /// The log file of the damaged segment.
+        path: PathBuf,
+        /// The position after the last good batch.
+        position: u64,
+        /// A description of the damage.
+        why: String,
+    },
     /// The partition has been deleted, or the broker is stopping.
     #[error("the partition was deleted, or the broker is stopping")]
     Gone,
@@ -82,6 +96,11 @@ pub enum StorageError {
 impl StorageError {
     pub fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         StorageError::Io { path: path.into(), error: Arc::new(error) }
+    }
+
+    /// Returns true if records may be missing at the end of the log that another replica has.
+    pub fn lacks_end(&self) -> bool {
+        matches!(self, StorageError::EndMissing { .. } | StorageError::EndLost { .. })
     }
 
     /// Returns true if the partition's files are damaged, so that another attempt to open them cannot succeed.

@@ -4,7 +4,8 @@
 //! and in the page before it, and verifies their checksums. It rebuilds the indexes of the segments that it has read.
 //! Bytes that are not a batch can be one of three things:
 //! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. Recovery cuts
-//!   off the bytes.
+//!   off the bytes. If a kill cannot have left these bytes, the disk has lost writes. The log is then opened only if no
+//!   other replica has the lost records.
 //! - Damage by a power loss, if the machine has booted since the broker's last run, and either no batch follows the
 //!   bytes or all flushed batches are before them. Recovery sets aside the bytes and everything after them
 //!   ([`super::aside`]), and the log ends before them.
@@ -19,8 +20,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
 use fullbore_rules::sequence::Producers;
 
+use self::walk::Walk;
 use super::Log;
 use super::epochs::Epochs;
 use super::error::StorageError;
@@ -54,12 +61,21 @@ pub struct RecoveryHint {
     /// True if there may be gaps between the offsets of batches even in the last segment. A follower's log can have
     /// such gaps if the leader had compacted the records before it sent them.
     pub may_have_gaps: bool,
+    /// True if other replicas count as complete, and this one too, so that it may become the leader. Others may then
+    /// have the records that the disk has lost here.
+    pub others_are_complete: bool,
 }
 
 impl RecoveryHint {
     /// The facts about a partition that is new.
-    pub const NOTHING: RecoveryHint =
-        RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
+    pub const NOTHING: RecoveryHint = RecoveryHint {
+        clean: true,
+        recovery_point: 0,
+        log_start: Some(0),
+        rebooted: false,
+        may_have_gaps: false,
+        others_are_complete: false,
+    };
 }
 
 impl Log {
@@ -108,10 +124,11 @@ impl Log {
             log.segments.push_back(first);
             return Ok(log.settled());
         }
-        let unsound_from = log.recover_segments(stop, known, config)?;
-        log.load_epochs(stop, known).map_err(failed)?;
+        let epochs = Epochs::load(dir);
+        let recovered = log.recover_segments(stop, known, config, epochs.as_ref())?;
+        log.use_epochs(stop, known, epochs, recovered.contradicts_epochs).map_err(failed)?;
         log.load_producers(stop, now_ms, config).map_err(failed)?;
-        if let Some(first) = unsound_from {
+        if let Some(first) = recovered.unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
         // Close the files, because most logs are only opened to find out their offsets, and open files are limited.
@@ -140,16 +157,16 @@ impl Log {
         self
     }
 
-    /// Recovers all segments, which also determines the log end. Returns the base offset of the first segment whose
-    /// aborted transactions must be found again; `None` if all indexes can be trusted.
+    /// Recovers all segments, which also determines the log end. `epochs` are those of the epoch file.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<Option<i64>, StorageError> {
+        epochs: Option<&Epochs>,
+    ) -> Result<Recovered, StorageError> {
         let mut index = 0;
-        let mut unsound_from: Option<i64> = None;
+        let mut recovered = Recovered::default();
         while index < self.segments.len() {
             let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
             let believed = match next_base {
@@ -157,19 +174,26 @@ impl Log {
                 None => known.clean,
             };
             let is_believed = believed && self.believe(stop, index, next_base, config)?;
-            let has_markers = !is_believed && self.recover_segment(stop, index, known, config)?;
+            let (has_markers, contradicts_epochs) = match is_believed {
+                true => (false, false),
+                false => {
+                    let walk = self.recover_segment(stop, index, known, config, epochs)?;
+                    (walk.has_markers, walk.contradicts_epochs)
+                }
+            };
+            recovered.contradicts_epochs |= contradicts_epochs;
             self.refuse_hole(stop, index, config)?;
             let (segment, end) = (&mut self.segments[index], self.log_end);
             let is_sound = segment.has_sound_aborted(end);
             if has_markers || !is_sound.map_err(|error| StorageError::io(segment.path(TXN_INDEX), error))? {
-                unsound_from = unsound_from.or(Some(segment.base_offset));
+                recovered.unsound_from.get_or_insert(segment.base_offset);
             }
-            if unsound_from.is_some() {
+            if recovered.unsound_from.is_some() {
                 segment.forget_aborted();
             }
             index += 1;
         }
-        Ok(unsound_from)
+        Ok(recovered)
     }
 
     /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next segment.
@@ -244,15 +268,16 @@ impl Log {
 
     /// Reads a whole segment and rebuilds its indexes. Verifies the checksums from [`TORN_MAX`] bytes before the
     /// recovery point on. After a clean shutdown, only a segment that seems damaged is recovered, so all its checksums
-    /// are verified. Returns true if the segment has control batches. The caller must then rebuild the index of aborted
-    /// transactions too.
-    fn recover_segment(
+    /// are verified. Returns the walk through the batches. If it has found control batches, the caller must rebuild the
+    /// index of aborted transactions too.
+    fn recover_segment<'a>(
         &mut self,
         stop: &AtomicBool,
         index: usize,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<bool, StorageError> {
+        epochs: Option<&'a Epochs>,
+    ) -> Result<Walk<'a>, StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -272,6 +297,8 @@ impl Log {
             may_have_gaps,
             has_gaps: false,
             has_markers: false,
+            epochs,
+            contradicts_epochs: false,
         };
         segment.forget_indexes();
         segment.forget_aborted();
@@ -282,7 +309,7 @@ impl Log {
         }
         unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
-        Ok(walk.has_markers)
+        Ok(walk)
     }
 
     /// Ends the log after the last good batch of the segment. If the damaged records were flushed, or if records follow
@@ -292,7 +319,7 @@ impl Log {
         &mut self,
         stop: &AtomicBool,
         index: usize,
-        walk: &Walk,
+        walk: &Walk<'_>,
         why: String,
         known: RecoveryHint,
     ) -> Result<(), StorageError> {
@@ -321,15 +348,44 @@ impl Log {
                  records behind are set aside"
             );
         } else {
-            let bytes = self.segments[index].size - walk.end;
-            tracing::warn!(path = %path.display(), from = walk.end, bytes, "cut off an incomplete batch at the end of \
-                 a log");
+            self.check_loss(index, walk, why, known)?;
         }
         self.cut_segment(index, walk.end).map_err(failed)
     }
 
+    /// Logs that the bytes from `walk.end` on will be cut off. They were not flushed, and no batch follows them.
+    ///
+    /// # Errors
+    /// Fails with [`StorageError::EndLost`] if the disk has lost writes of the killed process, and other replicas may
+    /// have the lost records. The bytes must then stay, so that a restarted broker finds the loss again.
+    fn check_loss(
+        &mut self,
+        index: usize,
+        walk: &Walk<'_>,
+        why: String,
+        known: RecoveryHint,
+    ) -> Result<(), StorageError> {
+        let segment = &mut self.segments[index];
+        let (path, size) = (segment.path(LOG), segment.size);
+        let failed = |error| StorageError::io(&path, error);
+        let file = segment.file().map_err(failed)?;
+        let was_killed = !known.clean && !known.rebooted;
+        let is_lost = was_killed && !walk.is_torn_write(&file, size).map_err(failed)?;
+        if is_lost && known.others_are_complete {
+            return Err(StorageError::EndLost { path, position: walk.end, why });
+        }
+        let (from, bytes, path) = (walk.end, size - walk.end, path.display());
+        match is_lost {
+            true => {
+                tracing::warn!(%path, from, bytes, %why, "the disk has lost the last writes to a log: the log is cut off after its last whole batch")
+            }
+            false => tracing::warn!(%path, from, bytes, "cut off an incomplete batch at the end of a log"),
+        }
+        Ok(())
+    }
+
     /// Returns true if there are records after the bad bytes, in this segment or a later one.
-    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
+    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk<'_>) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
         let follows_here = find_later_batch(stop, &file, walk.end + 1, segment.size, walk.next_offset + 1)?;
@@ -351,22 +407,35 @@ impl Log {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the leader epochs and the log start from the epoch file, which always belongs to this log. The log start
-    /// in the checkpoint may belong to a deleted topic with the same name, and would then hide records.
+    /// Uses the leader epochs and the log start of the epoch file, which always belongs to this log. The log start in
+    /// the checkpoint may belong to a deleted topic with the same name, and would then hide records.
     ///
     /// If the epoch file cannot be used, derives the epochs from the batches, and takes the log start from the
     /// checkpoint. Does the same if the file's log start is above both the checkpoint's log start and the first
     /// segment's base offset. The file is then damaged, or a DeleteRecords wrote this log start but was not answered.
     /// DeleteRecords is answered only after the checkpoint has the new log start.
-    fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
+    ///
+    /// If `is_contradicted` is true, the batches have other epochs than the file, because it is an older copy, for
+    /// example. Then only the log start is taken from the file.
+    fn use_epochs(
+        &mut self,
+        stop: &AtomicBool,
+        known: RecoveryHint,
+        loaded: Option<Epochs>,
+        is_contradicted: bool,
+    ) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
             _ => true,
         };
-        match Epochs::load(&self.dir).filter(believed) {
+        let loaded = loaded.filter(believed);
+        self.log_start = loaded.as_ref().and_then(Epochs::log_start).unwrap_or(self.log_start);
+        if is_contradicted {
+            tracing::warn!(dir = %self.dir.display(), "the leader epochs in a file are not those of the records: reading them from the records");
+        }
+        match loaded.filter(|_| !is_contradicted) {
             Some(epochs) => {
                 self.epochs = epochs;
-                self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
                 unless_full(self.epochs.truncate_to(self.log_end))
             }
             None => {
@@ -452,88 +521,14 @@ fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
 
-/// How far the recovery of a segment has got.
-struct Walk {
-    next_offset: i64,
-    /// The position after the last good batch.
-    end: u64,
-    /// The first offset of the next segment; `None` in the last segment.
-    next_base: Option<i64>,
-    /// The position before which no checksums are verified.
-    unchecked: u64,
-    /// True if there may be gaps between the offsets of batches even in the last segment.
-    may_have_gaps: bool,
-    /// True if the segment has gaps between its batches, because compaction has removed some.
-    has_gaps: bool,
-    /// True if the segment has control batches.
-    has_markers: bool,
-}
-
-impl Walk {
-    /// Returns true if the offsets of a batch can follow those before it, which no checksum verifies. In all segments
-    /// but the last, compaction may have left gaps. In the last one, gaps are possible only on a follower whose leader
-    /// had compacted the records before it sent them.
-    fn is_due(&self, batch: &Header) -> bool {
-        match self.next_base {
-            None if self.may_have_gaps => batch.base_offset >= self.next_offset,
-            None => batch.base_offset == self.next_offset,
-            Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
-        }
-    }
-
-    /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since the unclean
-    /// shutdown, and all batches before the recovery point must be good. Returns false for a segment that this broker's
-    /// compaction wrote, because compaction flushes such a segment completely.
-    fn may_be_lost(&self, known: RecoveryHint) -> bool {
-        let was_cleaned = self.has_gaps && !known.may_have_gaps;
-        known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
-    }
-
-    /// Returns a message if batches are missing at the end of the segment, and a power loss may be the reason. Returns
-    /// `None` otherwise, and for a compacted topic, where compaction may have removed these batches.
-    fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
-        let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
-        let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
-        is_lost
-            .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
-    }
-
-    /// Adds the segment's good batches to its indexes, up to the first bad batch. Returns the reason why that batch is
-    /// bad; `None` if all batches are good.
-    fn run(
-        &mut self,
-        stop: &AtomicBool,
-        segment: &mut Segment,
-        file: &fs::File,
-        len: u64,
-        config: &TopicConfig,
-    ) -> io::Result<Option<String>> {
-        let mut scan = Scan::new(file, 0, len);
-        loop {
-            go_on_unless(stop)?;
-            let batch = match scan.next() {
-                Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(None),
-                Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
-                Err(ScanError::Io(error)) => return Err(error),
-            };
-            if !self.is_due(&batch) || !segment.can_hold(batch.last_offset()) {
-                return Ok(Some(format!(
-                    "a batch begins at offset {} where {} is expected",
-                    batch.base_offset, self.next_offset
-                )));
-            }
-            if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
-                return Ok(Some("the checksum does not match".to_owned()));
-            }
-            unless_full(segment.spill_indexes())?;
-            segment.account(&batch, config.index_interval_bytes);
-            self.has_gaps |= batch.base_offset > self.next_offset;
-            self.has_markers |= batch.is_control;
-            self.next_offset = batch.last_offset() + 1;
-            self.end = batch.end();
-        }
-    }
+/// The result of the recovery of all segments.
+#[derive(Debug, Default)]
+struct Recovered {
+    /// The base offset of the first segment whose aborted transactions must be found again; `None` if all indexes can
+    /// be trusted.
+    unsound_from: Option<i64>,
+    /// True if a batch has another leader epoch than the epoch file gives its offset.
+    contradicts_epochs: bool,
 }
 
 /// Returns the base offsets and sizes of all segments, in order. Removes files that a crash has left behind.

@@ -19,6 +19,7 @@ mod history_check;
 mod hung_disk;
 mod links;
 mod lost_store;
+mod lost_writes;
 mod offsets;
 mod older;
 mod pooled;

@@ -1,6 +1,6 @@
 //! Detects a partition whose appends or reads fail for seconds, so that another replica can take over. The log is not
 //! broken in this case, and the data directory is writable. There are three reasons: no file can be created in the
-//! partition's directory, files of the log cannot be opened or read, or the log lacks committed records.
+//! partition's directory, files of the log cannot be opened or read, or the log may lack committed records.
 //!
 //! [`super::data_dir::failures`] counts logs that a failed write or fsync has broken. [`fullbore_host::disk_space`]
 //! detects that no file can be created in the data directory. Damaged batches are no failure here, because consumers
@@ -51,7 +51,7 @@ pub struct FailingLog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// The log cannot be opened because it lacks committed records. This failure does not end by itself.
+    /// The log cannot be opened because it may lack committed records. This failure does not end by itself.
     EndMissing,
     /// Reads from `offset` fail. Appends, and reads from other offsets, may succeed at the same time.
     Read {
@@ -125,7 +125,7 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    /// Returns true if the log could not be opened because it lacks committed records at its end.
+    /// Returns true if the log could not be opened because it may lack committed records at its end.
     pub(super) fn lacks_its_end(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.usage == FailingUse::EndMissing)
     }
@@ -138,7 +138,7 @@ impl ReplicaState {
             Err(StorageError::Io { error, .. }) if !is_momentary(error) && !is_full(error) => {
                 self.note_append(Err(AppendError::Storage), log_dir);
             }
-            Err(StorageError::EndMissing { .. }) => {
+            Err(error) if error.lacks_end() => {
                 self.note_append(Err(AppendError::Storage), log_dir);
                 if let Some(failing) = &mut self.failing {
                     failing.usage = FailingUse::EndMissing;
@@ -212,8 +212,8 @@ impl Replica {
         self.state.lock().failing.is_some()
     }
 
-    /// Counts the partition as unwritable if its appends or reads have failed for seconds, or if its log lacks
-    /// committed records. Counts it as writable again after a successful probe. A probe creates a file in the
+    /// Counts the partition as unwritable if its appends or reads have failed for seconds, or if its log may
+    /// lack committed records. Counts it as writable again after a successful probe. A probe creates a file in the
     /// partition's directory, or repeats the failed read. If the log is not open, requests its opening, and leaves the
     /// probe to a later call.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {

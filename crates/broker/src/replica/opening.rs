@@ -279,7 +279,9 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
-        let known = RecoveryHint { may_have_gaps: self.registered().replicas.len() > 1, ..known };
+        let (is_complete, others_are) = self.complete_replicas();
+        let may_have_gaps = self.registered().replicas.len() > 1;
+        let known = RecoveryHint { may_have_gaps, others_are_complete: is_complete && others_are, ..known };
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
@@ -301,19 +303,23 @@ impl Replica {
         self.lacks_committed.load(Relaxed)
     }
 
+    /// Returns whether this replica is in the ISR or ELR, and so counts as complete, and whether any other replica is.
+    fn complete_replicas(&self) -> (bool, bool) {
+        let (registered, own) = (self.registered(), self.log_dir.cluster.node_id);
+        let mut complete = registered.isr.iter().chain(&registered.elr);
+        (complete.clone().any(|id| *id == own), complete.any(|id| *id != own))
+    }
+
     /// Checks whether the log ends below the checkpointed high watermark, for example because an old copy of its
     /// directory was restored. If this broker led with such a log, the other replicas would truncate the records that
     /// it lacks. So the log is refused if another replica in the ISR or ELR has these records. The log is used as it is
     /// if there is no such replica, or if this broker is in neither the ISR nor the ELR.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
-        let (key, own) = (self.key(), self.log_dir.cluster.node_id);
-        let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
+        let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         if log_end >= high_watermark {
             return Ok(());
         }
-        let registered = self.registered();
-        let mut whole = registered.isr.iter().chain(&registered.elr);
-        let (is_whole, do_others_have_it) = (whole.clone().any(|id| *id == own), whole.any(|id| *id != own));
+        let (is_whole, do_others_have_it) = self.complete_replicas();
         if is_whole && do_others_have_it {
             return Err(StorageError::EndMissing { path: dir.to_owned(), log_end, high_watermark });
         }

@@ -308,6 +308,37 @@ fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     read(0).expect("the records can be read again");
 }
 
+/// The disk loses a write of a killed broker. Another replica in the ISR has the lost record, so this one must not lead
+/// with the rest, and must still find the loss after another kill. It may open its log once it has left the ISR.
+#[test]
+fn disk_lost_a_write_of_a_killed_broker_the_log_is_refused_until_the_replica_has_left_the_isr() {
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
+    for _ in 0..3 {
+        let terms = AppendTerms::in_turn(Acks::Leader, 0);
+        broker.partition.append(&ValidBatch::unchecked(&record()), terms).map(drop).expect("appended");
+    }
+    let Broker { directory, logs, partition, .. } = broker;
+    let segment = partition.dir().join("00000000000000000000.log");
+    drop((logs, partition));
+    let mut bytes = fs::read(&segment).expect("read");
+    let len = bytes.len();
+    bytes[len * 2 / 3..].fill(0);
+    fs::write(&segment, &bytes).expect("written");
+    let mut broker = Broker::start(directory, Origin::Kept);
+    for _ in 0..2 {
+        assert!(!broker.partition.recover_now());
+        broker.partition.check_failing(Instant::now());
+        assert_eq!(broker.partition.resigned_log(), Some(ResignedLog::EndMissing));
+        assert_eq!(fs::read(&segment).expect("read"), bytes);
+        broker = broker.restart(false);
+    }
+    let mut left = registered(false, 1);
+    left.isr = left.leader.into_iter().collect();
+    broker.partition.follow(&Arc::new(left), &broker.partition.config());
+    assert!(broker.partition.recover_now());
+    assert_eq!(broker.partition.position().map(|position| position.offset).ok(), Some(2));
+}
+
 /// Consumers skip a damaged batch, and all other operations on the log still work. So the partition must not be handed
 /// over.
 #[test]

@@ -17,8 +17,7 @@ use crate::steps::watch;
 use crate::validation::ValidBatch;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 
-const POWER_CUT: RecoveryHint =
-    RecoveryHint { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
+const POWER_CUT: RecoveryHint = RecoveryHint { clean: false, rebooted: true, ..RecoveryHint::NOTHING };
 const KILL: RecoveryHint = RecoveryHint { rebooted: false, ..POWER_CUT };
 /// Number of batches. Each has one record.
 const BATCHES: usize = 12;
@@ -40,9 +39,14 @@ fn open(dir: &Path, known: RecoveryHint) -> Result<Log, StorageError> {
     Log::open(&Arc::from(dir), known, 0, &config())
 }
 
+/// Returns the leader epoch of batch `n`. The epochs begin at the batches 0, 2 and 7.
+fn epoch(n: usize) -> i32 {
+    i32::from(n >= 2) + i32::from(n >= 7)
+}
+
 fn append(log: &mut Log, n: usize) -> i64 {
     let bytes = batch(n);
-    log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended").base_offset
+    log.append(&ValidBatch::unchecked(&bytes), epoch(n), 0, &config()).expect("appended").base_offset
 }
 
 /// Returns a directory with four segments of three batches each.
@@ -111,7 +115,6 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_powe
 fn snapshots_indexes_and_epochs_past_the_cut_are_gone() {
     let directory = written();
     let dir = directory.path();
-    fs::write(dir.join("leader-epoch-checkpoint"), "0\n3\n0 0\n1 2\n2 7\n").expect("written");
     punch(dir, 3, 4);
     let mut log = open(dir, POWER_CUT).expect("cut");
     let names: Vec<String> = files(dir).into_iter().map(|(name, _)| name).collect();

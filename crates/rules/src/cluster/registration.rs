@@ -158,7 +158,8 @@ pub enum ResignedLog {
     Whole,
     /// A write or an fsync has failed, so acknowledged records may be missing on the disk.
     Unsure,
-    /// Committed records are missing at the end of the log, and another replica in the ISR or ELR has them.
+    /// Committed records are missing at the end of the log, or the disk has lost writes there, so that some may be
+    /// missing. Another replica in the ISR or ELR has them.
     EndMissing,
 }
 

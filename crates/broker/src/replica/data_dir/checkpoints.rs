@@ -106,6 +106,7 @@ impl Checkpoints {
             log_start: entries.knows_log_starts.then(|| entries.log_starts.get(key).copied().unwrap_or(0)),
             rebooted: entries.unrecovered.get(key) == Some(&REBOOTED),
             may_have_gaps: false,
+            others_are_complete: false,
         }
     }
 
