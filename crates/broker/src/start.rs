@@ -32,6 +32,7 @@ use fullbore_config::{BrokerConfig, Listener};
 use fullbore_control::{
     Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent, identity_of,
 };
+use fullbore_db::postgres::known_changes::KnownChanges;
 use fullbore_diskless::{Diskless, OpenDisklessError, StoreUse, may_have_older_index};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
@@ -78,6 +79,7 @@ struct Registered {
     lock: DirectoryLock,
     space: Arc<DiskSpace>,
     control: Control,
+    changes: Arc<KnownChanges>,
     unsettled: Unsettled,
 }
 
@@ -151,15 +153,18 @@ impl Broker {
         let endpoints = endpoints(&config, &listeners);
         let limit = Duration::from_millis(config.membership.registration_timeout_ms);
         let retries = StartRetries::new(limit, stop);
+        let changes = Arc::<KnownChanges>::default();
+        let is_same_boot = boots.are_the_same();
+        let (of_control, of_check) = (Arc::clone(&changes), Arc::clone(&changes));
         let arrival =
-            RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same(), retries: retries.clone() };
+            RegistrationInfo { endpoints, ended, is_same_boot, retries: retries.clone(), changes: of_control };
         let checked = Arc::clone(&config);
         // Reads the version from the file `cluster` now, before the control plane writes a newer version to it.
         let seen = identity_of(&config.node.data_dir).ok().flatten().and_then(|known| known.seen_number());
         if may_have_older_index(&config.node.data_dir) {
             unsettled.note_older_index();
         }
-        let check = tokio::task::spawn_blocking(move || check_index(&checked, &retries));
+        let check = tokio::task::spawn_blocking(move || check_index(&checked, &of_check, &retries));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
         let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         // The note is on the disk before the directory records a newer version of the metadata.
@@ -176,6 +181,7 @@ impl Broker {
             lock,
             space,
             control: control.clone(),
+            changes,
             unsettled,
         };
         let started = Broker::start_registered(registered).await;
@@ -189,13 +195,26 @@ impl Broker {
     }
 
     async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
-        let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
-            registered;
+        let Registered {
+            config,
+            loggers,
+            metrics,
+            listeners,
+            admin_listener,
+            lock,
+            space,
+            control,
+            changes,
+            unsettled,
+        } = registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
         // Opens the store before the partitions. If the start is refused, the usual reason is a wrong object store, and
         // the partitions are then still unchanged.
         let diskless = match config.diskless.is_served {
-            true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
+            true => {
+                let (cluster_id, space) = (control.cluster_id(), Arc::clone(&space));
+                Some(Diskless::open(&config, cluster_id, changes, space, metrics.clone()).await?)
+            }
             false => None,
         };
         let partitions = Partitions::open_with(&config.node.data_dir, &config, Arc::clone(&space))?;
@@ -544,9 +563,9 @@ fn warn_of_strays(partitions: &Partitions) {
 }
 /// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity
 /// there is nothing to compare: either the directory is new, or the control plane will refuse it.
-fn check_index(config: &BrokerConfig, retries: &StartRetries) -> Result<(), OpenDisklessError> {
+fn check_index(config: &BrokerConfig, changes: &KnownChanges, retries: &StartRetries) -> Result<(), OpenDisklessError> {
     match identity_of(&config.node.data_dir) {
-        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id, retries),
+        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id, changes, retries),
         _ => Ok(()),
     }
 }

@@ -79,7 +79,7 @@ impl OpenError {
             StoreName::File(file) => file,
             StoreName::Database(database) => {
                 let remedy = match error {
-                    StoreError::WentBack(_) => {
+                    StoreError::WentBack(_) | StoreError::LacksChanges(_) => {
                         "; restore the newest backup, or run fullbore admin accept-copy to go on without the missing changes"
                     }
                     _ => "",
@@ -92,7 +92,9 @@ impl OpenError {
             StoreError::Full => Self::Full { file },
             StoreError::Failed(reason) => Self::Refused { file, reason },
             StoreError::Away(outage) => Self::Refused { file, reason: outage.words },
-            StoreError::Damaged(_) | StoreError::WentBack(_) => Self::Unusable { file, reason: error.to_string() },
+            StoreError::Damaged(_) | StoreError::WentBack(_) | StoreError::LacksChanges(_) => {
+                Self::Unusable { file, reason: error.to_string() }
+            }
         }
     }
 

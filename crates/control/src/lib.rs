@@ -156,7 +156,7 @@ impl Control {
                 let calls: Arc<PlaneCalls> = Arc::default();
                 let over = |connection| {
                     let counted = CountedCalls::new(Arc::clone(&calls), connection);
-                    Arc::new(server.clone().counted(counted))
+                    Arc::new(server.clone().counted(counted).knowing(Arc::clone(&arrival.changes)))
                 };
                 let servers = PlaneConnection::ALL.map(over);
                 let (control, place) = Control::open_of_cluster(broker, directory, servers, arrival)?;

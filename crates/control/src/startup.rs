@@ -18,6 +18,7 @@ use super::takeover::{self, Takeover};
 use super::writer::{Failure, MetadataWriter};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
+use fullbore_db::postgres::known_changes::KnownChanges;
 use fullbore_host::random_id;
 use fullbore_host::start_retries::StartRetries;
 
@@ -32,6 +33,9 @@ pub struct RegistrationInfo {
     pub is_same_boot: bool,
     /// The time for retries while the cluster's database cannot be used.
     pub retries: StartRetries,
+    /// The changes to diskless topics that this process knows. The control plane uses no database that lacks any of
+    /// them.
+    pub changes: Arc<KnownChanges>,
 }
 
 /// The results of a registration.

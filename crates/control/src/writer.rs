@@ -88,7 +88,7 @@ impl Failure {
     fn refusal(&self) -> Refusal {
         match self {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
-            Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
+            Failure::Store(error) if error.is_outage() => {
                 let message = format!(
                     "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` shows why."
                 );
@@ -107,7 +107,7 @@ impl Failure {
     fn log(&self, commands: usize, away: &LogRateLimit) {
         match self {
             Failure::Store(StoreError::Full) => {}
-            Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
+            Failure::Store(error) if error.is_outage() => {
                 if let Some(left_out) = away.due() {
                     tracing::error!(error = %self, commands, left_out, "cannot change the metadata: its database cannot be used; `fullbore admin check` shows why");
                 }
@@ -324,7 +324,7 @@ impl<S: Store> MetadataWriter<S> {
     pub fn catch_up(&mut self) {
         match self.read() {
             Ok(()) => {}
-            Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.log(0, &self.away),
+            Err(Failure::Store(error)) if error.is_outage() => Failure::from(error).log(0, &self.away),
             Err(error) => {
                 tracing::warn!(%error, "cannot read metadata commits of other brokers: this broker serves older metadata; retrying")
             }

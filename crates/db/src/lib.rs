@@ -8,6 +8,7 @@ pub mod postgres;
 pub mod sqlite;
 
 use fullbore_host::start_retries::Retried;
+use postgres::known_changes::Lacking;
 
 /// The reason why a call failed. The call has changed nothing in the store, unless the error was converted from
 /// [`CommitError::Unknown`]: a commit with this outcome may have changed the store.
@@ -25,6 +26,13 @@ pub enum StoreError {
     Away(Outage),
     #[error("the database does not know version {0}: it was set back to an older state, or it is another database")]
     WentBack(u64),
+    /// The database lacks changes to diskless topics that this process knows to be committed.
+    #[error(
+        "the database has only {found} of the {known} committed changes of broker {broker_id} to diskless topics: it \
+         was set back to an older state, or it is another database", found = .0.found, known = .0.known,
+        broker_id = .0.broker_id
+    )]
+    LacksChanges(Lacking),
 }
 
 impl Retried for StoreError {
@@ -40,6 +48,12 @@ impl StoreError {
     /// Returns true if the same call may succeed a little later.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Away(outage) if outage.is_transient)
+    }
+
+    /// Returns true if the database cannot be used now, but can be used again without a restart: it is away, or an
+    /// older copy was restored in its place.
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Away(_) | Self::WentBack(_) | Self::LacksChanges(_))
     }
 }
 

@@ -59,6 +59,7 @@ use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
 use fullbore_db::StoreError;
+use fullbore_db::postgres::known_changes::KnownChanges;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::start_retries::StartRetries;
@@ -136,6 +137,7 @@ type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
+    known: Arc<KnownChanges>,
     space: Arc<DiskSpace>,
 ) -> Result<OpenedIndex, OpenDisklessError> {
     let retained = config.diskless.batches_to_retain;
@@ -147,8 +149,8 @@ fn open_index(
             Ok((index, finder, None, thread))
         }
         Some(plane) => {
-            let opened = postgres::open(plane, config.node.id, &config.node.data_dir, cluster_id).map_err(of_index)?;
-            let (store, finder, changes) = opened;
+            let opened = postgres::open(plane, config.node.id, &config.node.data_dir, cluster_id, known);
+            let (store, finder, changes) = opened.map_err(of_index)?;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, Some(IndexChanges::over(Box::new(changes))), thread))
         }
@@ -157,16 +159,21 @@ fn open_index(
 
 /// Checks with [`postgres::lacks`] that the index in the database of the cluster `cluster_id` is not an older copy.
 /// Retries while the database cannot be used. If an error is lasting, nothing is checked, since the control plane then
-/// refuses the start.
+/// refuses the start. `known` gets the changes that this broker has counted.
 ///
 /// # Errors
 /// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted, and
 /// [`OpenDisklessError::Index`] if the database cannot be used before the time for retries is over.
-pub fn check_index(config: &BrokerConfig, cluster_id: Uuid, retries: &StartRetries) -> Result<(), OpenDisklessError> {
+pub fn check_index(
+    config: &BrokerConfig,
+    cluster_id: Uuid,
+    known: &KnownChanges,
+    retries: &StartRetries,
+) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    let lacks = || postgres::lacks(plane, config.node.id, &config.node.data_dir, cluster_id);
+    let lacks = || postgres::lacks(plane, config.node.id, &config.node.data_dir, cluster_id, known);
     match retries.run(StoreError::is_transient, lacks) {
         Ok(Some(lacks)) => Err(OpenDisklessError::OlderIndex(lacks)),
         Err(error) if error.is_transient() => Err(of_index(error)),
@@ -206,21 +213,22 @@ pub enum StoreTrouble {
 
 impl Diskless {
     /// Opens the object store and the index, and spawns the tasks that use them. A standalone broker has its index in
-    /// the data directory, whose disk is `space`. A cluster has its index in the database. Must be called within a
-    /// tokio runtime.
+    /// the data directory, whose disk is `space`. A cluster has its index in the database; `known` are the changes of
+    /// the index that other connections of this process know. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Returns an [`OpenDisklessError`] if the index or the object store cannot be opened.
     pub async fn open(
         config: &BrokerConfig,
         cluster_id: Uuid,
+        known: Arc<KnownChanges>,
         space: Arc<DiskSpace>,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
         let retention = Duration::from_millis(config.storage.retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
-        let (index, finder, changes, thread) = open_index(config, cluster_id, space)?;
+        let (index, finder, changes, thread) = open_index(config, cluster_id, known, space)?;
         let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string(), index.clone()).await?;
         let objects = objects.delayed(put, get);
         let of_index = (index, finder, changes);

@@ -74,6 +74,53 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
+/// Regression: the copy has all metadata, so brokers that ran when it was restored changed the metadata in it. They
+/// refused the newest database after that, even if they were restarted.
+#[test]
+fn older_copy_is_restored_while_brokers_run_its_metadata_stay_and_the_newest_continues() {
+    let plan = ClusterPlan::with_own_postgres(3, &[SESSION, CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    cluster.create(CLASSIC, 1, 3, &["min.insync.replicas=2"]);
+    cluster.wait_for_isr(2, CLASSIC, 3);
+    produced(cluster, 1, "before");
+    cluster.postgres().copy();
+    produced(cluster, 2, "since");
+    let counter = cluster.query("SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = 2");
+    let noted = format!("broker.2={:020}\n", counter.parse::<i64>().expect("a number"));
+    let notes = [2, 3].map(|id| cluster.broker(id).data_dir().join("diskless-counter"));
+    wait_until("brokers 2 and 3 have noted the newest change", BACK_MAX, || {
+        notes.iter().all(|note| fs::read_to_string(note).is_ok_and(|text| text.contains(&noted)))
+    });
+    cluster.postgres().swap();
+    let newest = "SELECT max(version) FROM fullbore.versions";
+    let version = cluster.query(newest);
+    cluster.broker(1).kill();
+    // Brokers 2 and 3 send heartbeats to the copy for longer than a session, in which broker 1 is silent.
+    let silent = "SELECT count(*) FROM fullbore.beats WHERE broker_id = 1 AND at > clock_timestamp() - interval '12 s'";
+    wait_until("broker 1 is silent", BACK_MAX, || cluster.query(silent) == "0");
+    for id in [2, 3] {
+        cluster.broker(id).wait_for_stderr("committed changes of broker 2 to diskless topics");
+    }
+    let reported = cluster.refused(&["topics", "create", "--topic", "refused", "--partitions", "1"]);
+    assert!(reported.contains("cannot be changed now"), "{reported}");
+    assert_eq!(cluster.query(newest), version, "the copy is unchanged");
+    cluster.postgres().swap();
+    cluster.wait_for_brokers(&[2, 3]);
+    for id in [2, 3] {
+        cluster.wait_for_isr(id, CLASSIC, 2);
+        produced(cluster, id, &format!("after {id}"));
+    }
+    cluster.create("later", 1, 2, &[]);
+    cluster.broker(1).restart();
+    cluster.wait_for_brokers(&ALL);
+    cluster.wait_for_isr(1, CLASSIC, 3);
+    produced(cluster, 1, "after 1");
+    for id in ALL {
+        assert_eq!(texts(cluster, id), ["before", "since", "after 2", "after 3", "after 1"], "broker {id}");
+    }
+}
+
 /// The clean stop of the brokers changes the metadata after the copy was made, so they have seen metadata that the copy
 /// lacks. In the copy, only broker 1 is in sync, but it has ended before the newest records were written.
 #[test]

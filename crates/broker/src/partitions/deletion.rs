@@ -244,7 +244,8 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
         let logs = Partitions::open(directory.path(), &broker).expect("opened");
         let space = Arc::new(DiskSpace::open(directory.path(), 0));
-        let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
+        let (known, metrics) = (Arc::default(), Metrics::default());
+        let diskless = Diskless::open(&broker, Uuid([9; 16]), known, space, metrics).await.expect("opened");
         logs.serve_diskless(diskless);
         let classic = Arc::new(broker.topics.defaults);
         let diskless = Arc::new(TopicConfig { diskless: true, ..TopicConfig::clone(&classic) });

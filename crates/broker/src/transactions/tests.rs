@@ -47,7 +47,8 @@ async fn opened_by(clock: SteadyClock, directory: &Path, text: &str) -> Opened {
     let opened = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), RegistrationInfo::nowhere());
     let (control, _) = opened.expect("opens");
     let logs = Partitions::open_with(directory, &config, Arc::clone(&space)).expect("opens");
-    let diskless = Diskless::open(&config, control.cluster_id(), space, Metrics::default()).await.expect("opens");
+    let (known, metrics) = (Arc::default(), Metrics::default());
+    let diskless = Diskless::open(&config, control.cluster_id(), known, space, metrics).await.expect("opens");
     logs.serve_diskless(diskless);
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     control.follow(Box::new(move |before, after| {

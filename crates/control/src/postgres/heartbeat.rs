@@ -25,6 +25,7 @@ use fullbore_db::StoreError;
 use fullbore_db::calls::CountedCalls;
 use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
+use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, ChangeCounts, change_counts};
 use fullbore_db::postgres::rows::{Rows, id, next, number};
 use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{QueryError, damaged};
@@ -155,13 +156,15 @@ where
         loop {
             ticks.tick().await;
             let noted = self.notes.next().await;
-            let known = (self.known)();
+            let (known, changes) = ((self.known)(), self.server.changes.counts());
             let answers = session.query(&self.heartbeat(known, noted), self.server.call_max).await?;
             let answer = Answer::read(answers).map_err(|error| QueryError::lost(error.to_string()))?;
             self.number += 1;
-            if let Some(known) = known.filter(|known| answer.lacks(*known)) {
+            let went_back = known.filter(|known| answer.lacks(*known)).map(|known| StoreError::WentBack(known.number));
+            let checked = went_back.map_or_else(|| self.server.changes.check(&changes, &answer.changes), Err);
+            if let Err(error) = checked {
                 self.count(CountedCalls::heartbeat_failed);
-                log_failure(&self.went_back, &StoreError::WentBack(known.number).to_string());
+                log_failure(&self.went_back, &error.to_string());
                 continue;
             }
             if known.is_none_or(|known| known.number < answer.newest.number) {
@@ -202,7 +205,8 @@ where
              SELECT broker_id, process, version,
                greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint, number FROM fullbore.beats;
              {NEWEST};
-             SELECT version, mark FROM fullbore.versions WHERE version = {known}"
+             SELECT version, mark FROM fullbore.versions WHERE version = {known};
+             {CHANGE_COUNTS}"
         )
     }
 }
@@ -224,6 +228,8 @@ struct Answer {
     newest: Version,
     /// The version in the database with the same number as the broker's newest version, or `None` if there is none.
     same: Option<Version>,
+    /// The number of changes to diskless topics that each broker has committed.
+    changes: ChangeCounts,
 }
 
 impl Answer {
@@ -245,7 +251,8 @@ impl Answer {
         let newest =
             version(next(&mut answers)?.first().ok_or_else(|| damaged("the row of the newest version is missing"))?)?;
         let same = next(&mut answers)?.first().map(version).transpose()?;
-        Ok(Self { heartbeat_answer: HeartbeatAnswer { peers }, newest, same })
+        let changes = change_counts(&next(&mut answers)?)?;
+        Ok(Self { heartbeat_answer: HeartbeatAnswer { peers }, newest, same, changes })
     }
 
     /// Returns true if the database lacks `known`, the broker's newest version. The database is then an older copy or a

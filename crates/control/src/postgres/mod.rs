@@ -4,7 +4,8 @@
 //! makes no decisions: it writes changes as rows, and reads rows back as changes. The metadata lock is a row lock on
 //! the only row of `cluster`, so it ends with its session. The server ends a session that is idle in a transaction for
 //! too long. A transaction needs two round trips. The first one locks, and reads the commits of other brokers. The
-//! second one writes and commits.
+//! second one writes and commits. The first one also ensures that the database has every change to diskless topics that
+//! this process knows (`known_changes` in `db`).
 //!
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use super::change::{Change, Version};
 use super::store::{Progress, Store, Transaction};
 use fullbore_config::PlaneSettings;
+use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, ChangeCounts, change_counts};
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::postgres::schema::{self, SCHEMA_VERSION, SchemaError, check_schema};
 use fullbore_db::postgres::{DatabaseConnection, PostgresSession, QueryError, Server, literal, words_at_start};
@@ -142,9 +144,11 @@ impl Postgres {
     /// Takes the lock, and returns the commits after version `at`.
     fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let since = at.map(read::query_since).unwrap_or_default();
-        let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(QueryError::failed)?;
-        let mut answers = answers.into_iter();
+        let known = self.connection.server().changes.counts();
+        let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {CHANGE_COUNTS}; {since}"));
+        let mut answers = answers.map_err(QueryError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
+        self.check_changes(&known, &mut answers)?;
         match self.progress(at, &mut answers)? {
             Some(progress) => Ok(progress),
             None => {
@@ -171,21 +175,32 @@ impl Postgres {
 
     /// Reads the commits after version `at` in one snapshot, without the lock.
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
-        let schema = "SELECT 0, version FROM fullbore.schema_version";
+        let checks = format!("SELECT 0, version FROM fullbore.schema_version; {CHANGE_COUNTS}");
+        let changes = self.connection.server().changes.counts();
         if let Some(known) = at {
             let since = read::query_since(known);
-            let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
+            let answers = self.connection.begin_with(&format!("{READ_ONLY}; {checks}; {since}; COMMIT"));
             let mut answers = answers.map_err(QueryError::failed)?.into_iter();
             check_schema(&next(&mut answers)?)?;
+            self.check_changes(&changes, &mut answers)?;
             if let Some(progress) = self.progress(at, &mut answers)? {
                 return Ok(progress);
             }
         }
         let everything = read::query_everything();
-        let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {everything}; COMMIT"));
+        let answers = self.connection.begin_with(&format!("{READ_ONLY}; {checks}; {everything}; COMMIT"));
         let mut answers = answers.map_err(QueryError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
+        self.check_changes(&changes, &mut answers)?;
         Ok(Progress::Whole(read::everything(answers)?))
+    }
+
+    /// Reads the rows of [`CHANGE_COUNTS`]. Fails if the database lacks one of the changes in `known`, which the caller
+    /// has read before the query. If the broker changed the metadata of such an older copy, it would refuse the newest
+    /// database later, because that lacks the change.
+    fn check_changes(&self, known: &ChangeCounts, answers: &mut std::vec::IntoIter<Rows>) -> Result<(), StoreError> {
+        let found = change_counts(&next(answers)?)?;
+        self.connection.server().changes.check(known, &found)
     }
 
     /// Returns one column of this process's last heartbeat, or 0 if it has sent none.

@@ -32,7 +32,13 @@ impl RegistrationInfo {
     /// lost nothing. The start does not retry.
     pub fn nowhere() -> Self {
         let retries = StartRetries::new(Duration::ZERO, StartStop::default());
-        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true, retries }
+        Self {
+            endpoints: BTreeMap::new(),
+            ended: PreviousShutdown::Killed,
+            is_same_boot: true,
+            retries,
+            changes: Arc::default(),
+        }
     }
 }
 

@@ -236,6 +236,34 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     assert!(knows(&opened.control, "t") && opened.control.init_producer_id().await.is_ok(), "as without a database");
 }
 
+/// The failure detector must not consider other brokers failed because of heartbeats in an older copy.
+#[tokio::test]
+async fn database_lacks_changes_to_diskless_topics_its_heartbeats_do_not_count() {
+    let database = Database::create();
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = of_cluster(directory.path(), 1, &database.url(), "").expect("opens");
+    let heartbeats = opened.control.heartbeats().expect("a cluster");
+    let process = opened.control.process();
+    let last = || heartbeats.borrow().peers.iter().find(|peer| peer.process == process).map_or(0, |peer| peer.number);
+    let sent = || database.run("SELECT number FROM fullbore.beats").parse::<u64>().expect("a number");
+    let goes_on = |what: &str, number: &dyn Fn() -> u64| {
+        let before = number();
+        wait_until(what, HANGS, || number() > before + 2);
+    };
+    database.run("INSERT INTO fullbore.diskless_brokers VALUES (2, 5)");
+    goes_on("the broker reads the number", &last);
+    database.run("UPDATE fullbore.diskless_brokers SET counter = 4");
+    goes_on("no heartbeat is under way that began before", &sent);
+    let before = last();
+    goes_on("the broker sends heartbeats to the copy", &sent);
+    assert_eq!(last(), before);
+    let refused = create(&opened.control, vec![wanted("t")]).await;
+    assert_eq!(codes(&refused), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
+    database.run("UPDATE fullbore.diskless_brokers SET counter = 5");
+    goes_on("its heartbeats count again", &last);
+    create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
+}
+
 #[tokio::test]
 async fn commands_are_refused_in_time_while_the_database_is_silent() {
     let database = Database::create();

@@ -396,6 +396,39 @@ fn store_restored_from_an_older_copy_is_not_followed() {
     }
 }
 
+/// The copy has all changes of the metadata, and lacks changes to diskless topics only.
+#[test]
+fn older_copy_lacks_changes_to_diskless_topics_only_its_metadata_stay_unchanged() {
+    let database = Database::create();
+    let count = |count: i64| {
+        database.run(&format!(
+            "INSERT INTO fullbore.diskless_brokers VALUES (2, {count})
+               ON CONFLICT (broker_id) DO UPDATE SET counter = excluded.counter"
+        ))
+    };
+    let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
+    count(5);
+    owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
+    let newest = database.run("SELECT max(version) FROM fullbore.versions");
+    count(4);
+    for _ in 0..2 {
+        let done = owner.transact(|draft| created(draft.topics(&create_command("u"))));
+        assert!(matches!(done, Err(Failure::Store(StoreError::LacksChanges(_)))), "{done:?}");
+    }
+    // A broker that knows no newer changes commits to the copy. The first broker must not read this commit.
+    let (mut other_owner, _) = registered(store_of(&database), Box::new(random_id));
+    other_owner.transact(|draft| draft.topics(&create_command("v"))).expect("done");
+    let read = owner.read();
+    assert!(matches!(read, Err(Failure::Store(StoreError::LacksChanges(_)))), "{read:?}");
+    database.run(&format!(
+        "DELETE FROM fullbore.versions WHERE version > {newest}; UPDATE fullbore.cluster SET version = {newest};
+         DELETE FROM fullbore.topics WHERE name = 'v'"
+    ));
+    count(5);
+    created(owner.transact(|draft| draft.topics(&create_command("u"))).expect("done")).expect("created");
+    assert_eq!(images.borrow().topics().len(), 2);
+}
+
 /// Deletes a topic whose leader epoch has risen, and creates it again. Returns the image of a writer that follows these
 /// changes, and that of a writer that starts afterwards.
 fn made_again<S: Store>(open: impl Fn() -> S) -> [String; 2] {

@@ -6,10 +6,12 @@
 //!   ended.
 //! - `statements` writes values as literals, and `rows` reads answers. `error` interprets failures, and `refused`
 //!   explains why a broker cannot start with its database.
+//! - `known_changes` detects an older copy of the database by the numbers of committed changes to diskless topics.
 //! - `schema` creates, checks and upgrades the tables. The statements that use these tables are in other crates.
 
 mod connection;
 mod error;
+pub mod known_changes;
 mod refused;
 pub mod rows;
 pub mod schema;

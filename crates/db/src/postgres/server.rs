@@ -11,6 +11,7 @@ use fullbore_tls::MaterialError;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use super::known_changes::KnownChanges;
 use super::settings::SessionSettings;
 use super::tls::{Encryption, MakeSession};
 use super::url::{self, BadServer};
@@ -35,6 +36,8 @@ pub struct Server {
     pub call_max: Duration,
     /// Counts the calls. `None` if they are not counted.
     pub counted: Option<CountedCalls>,
+    /// The changes to diskless topics that this process knows to be committed to the database.
+    pub changes: Arc<KnownChanges>,
     /// Limits the rate of log lines about a pooler.
     pub pooled: Arc<LogRateLimit>,
     shown: String,
@@ -78,12 +81,26 @@ impl Server {
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
         let password_file = settings.password_file.clone();
-        Ok(Self { config, encryption, password_file, call_max, counted: None, pooled: Arc::default(), shown })
+        Ok(Self {
+            config,
+            encryption,
+            password_file,
+            call_max,
+            counted: None,
+            changes: Arc::default(),
+            pooled: Arc::default(),
+            shown,
+        })
     }
 
     /// Adds a counter for the calls to this server.
     pub fn counted(self, calls: CountedCalls) -> Self {
         Self { counted: Some(calls), ..self }
+    }
+
+    /// Shares `changes` with the other connections of this process to the same database.
+    pub fn knowing(self, changes: Arc<KnownChanges>) -> Self {
+        Self { changes, ..self }
     }
 
     /// Returns the address and the database's name, without user and password.

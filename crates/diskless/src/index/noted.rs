@@ -6,8 +6,7 @@
 //!
 //! Invariant: a count is used only if the file is complete and belongs to this cluster.
 
-use std::collections::BTreeMap;
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,8 +18,10 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
-use fullbore_db::postgres::schema::CHANGES_SKIPPED;
+use fullbore_db::postgres::known_changes::{self, KnownChanges};
 use fullbore_host::log_rate_limit::LogRateLimit;
+
+pub use fullbore_db::postgres::known_changes::{ChangeCounts, Lacking, lacking};
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
@@ -30,37 +31,13 @@ const OTHERS_EVERY: Duration = Duration::from_secs(1);
 /// commit waits for this time, and later commits do not wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The number of changes that each broker has committed, by broker id.
-pub type ChangeCounts = BTreeMap<i32, i64>;
-
-/// A broker whose committed changes are not all in an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lacking {
-    pub broker_id: i32,
-    pub known: i64,
-    pub found: i64,
-}
-
-impl fmt::Display for Lacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Lacking { broker_id, known, found } = self;
-        write!(f, "it has {found} of the {known} committed changes of broker {broker_id}")
-    }
-}
-
-/// Returns the first broker that has fewer changes in `found` than in `known`, or `None` if there is none.
-pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
-    known.iter().find_map(|(&broker_id, &known)| {
-        let found = found.get(&broker_id).copied().unwrap_or(0);
-        (found < known).then_some(Lacking { broker_id, known, found })
-    })
-}
-
 /// The largest known count of each broker. A separate thread writes the file, so that a hanging disk delays commits
 /// only briefly.
 pub struct NotedChanges {
     /// The id of this broker, whose own changes are written to the file at once.
     broker_id: i32,
+    /// The same counts, as far as this process knows them, for other connections to the database.
+    known: Arc<KnownChanges>,
     shared: Arc<SharedNotes>,
     writer: Option<JoinHandle<()>>,
 }
@@ -114,7 +91,14 @@ impl NotedChanges {
         let of_writer = Arc::clone(&shared);
         let writer = thread::Builder::new().name("diskless-counter".to_owned());
         let writer = writer.spawn(move || of_writer.write_all(&file, cluster_id))?;
-        Ok(NotedChanges { broker_id, shared, writer: Some(writer) })
+        Ok(NotedChanges { broker_id, known: Arc::default(), shared, writer: Some(writer) })
+    }
+
+    /// Shares all counts with the other connections of this process, which use `known`.
+    pub fn shared_with(mut self, known: Arc<KnownChanges>) -> NotedChanges {
+        known.raise(&self.counts());
+        self.known = known;
+        self
     }
 
     /// Returns the current counts.
@@ -144,18 +128,12 @@ impl NotedChanges {
     /// all brokers. Returns false before that read, because the counts from the file may be older than the copy.
     pub fn was_copy_accepted(&self, found: &ChangeCounts) -> bool {
         let noted = self.shared.noted.lock();
-        let is_skipped = |(broker_id, found): (&i32, &i64)| {
-            let known = noted.counts.get(broker_id).copied().unwrap_or(0);
-            // Accepting a copy raises each count in it by `CHANGES_SKIPPED`. The copy may lack some changes that were
-            // counted here, and the difference is then smaller. However, no copy lacks half of `CHANGES_SKIPPED`
-            // changes.
-            found.saturating_sub(known) > CHANGES_SKIPPED / 2
-        };
-        noted.has_read && found.iter().any(is_skipped)
+        noted.has_read && known_changes::was_copy_accepted(&noted.counts, found)
     }
 
     /// Raises the counts to those in `found`. The file gets raised counts of other brokers within a second.
     pub fn raise(&self, found: &ChangeCounts) {
+        self.known.raise(found);
         let mut noted = self.shared.noted.lock();
         let before = noted.next;
         for (&broker_id, &number) in found {
@@ -302,14 +280,5 @@ mod tests {
         other(4);
         drop(noted);
         assert_eq!(read(), Some(4));
-    }
-
-    #[test]
-    fn index_has_fewer_changes_of_a_broker_or_none_it_lacks_them() {
-        let known = ChangeCounts::from([(1, 5), (2, 7)]);
-        assert_eq!(lacking(&known, &ChangeCounts::from([(1, 5), (2, 9), (3, 1)])), None);
-        let found = ChangeCounts::from([(1, 5), (2, 6)]);
-        assert_eq!(lacking(&known, &found), Some(Lacking { broker_id: 2, known: 7, found: 6 }));
-        assert_eq!(lacking(&known, &ChangeCounts::new()), Some(Lacking { broker_id: 1, known: 5, found: 0 }));
     }
 }

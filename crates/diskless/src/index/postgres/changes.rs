@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::super::store::{ChangeSource, PartitionRow};
-use super::rows::{PARTITION, change_counts, each, partition};
+use super::rows::{PARTITION, each, partition};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
+use fullbore_db::postgres::known_changes::change_counts;
 use fullbore_db::postgres::rows::next;
 
 /// A change feed that polls over a connection.

@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, change_counts};
 use fullbore_db::postgres::schema::check_schema as check_database_schema;
 use fullbore_db::postgres::{DatabaseConnection, rows};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
-use super::rows::{CHANGE_COUNTS, CLOCK_MS, IndexAnswers, change_counts};
+use super::rows::{CLOCK_MS, IndexAnswers};
 use crate::append_clock::AppendClock;
 
 /// A connection that begins transactions only on a database that has every change known to this broker.

@@ -32,6 +32,7 @@ use super::noted::{Lacking, NotedChanges, lacking, noted_changes};
 use super::store::RunSource;
 use finder::PostgresFinder;
 use fullbore_config::PlaneSettings;
+use fullbore_db::postgres::known_changes::{CHANGE_COUNTS, KnownChanges, change_counts};
 use fullbore_db::postgres::rows::next;
 use fullbore_db::postgres::{DatabaseConnection, QueryError, Server as DatabaseServer, words_at_start};
 use fullbore_db::{Outage, StoreError};
@@ -44,7 +45,7 @@ pub use commits::PostgresIndex;
 const FINDERS: usize = 2;
 
 /// Opens the index in the database of these settings. The database may be down; later calls of the index then return
-/// errors until it is up again.
+/// errors until it is up again. The index shares its counts of changes with the control plane, which uses `changes`.
 ///
 /// # Errors
 /// Returns a [`StoreError`] if the settings are wrong or the data directory cannot be used.
@@ -53,11 +54,13 @@ pub fn open(
     broker_id: i32,
     data_dir: &Path,
     cluster_id: Uuid,
+    changes: Arc<KnownChanges>,
 ) -> Result<(PostgresIndex, RunFinder, PostgresChanges), StoreError> {
     let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless"));
     let server = Arc::new(server.map_err(|bad| StoreError::Failed(bad.0))?);
     let connection = || DatabaseConnection::new(Arc::clone(&server)).map_err(|error| failed(&error));
-    let noted = Arc::new(NotedChanges::open(data_dir, cluster_id, broker_id).map_err(|error| failed(&error))?);
+    let noted = NotedChanges::open(data_dir, cluster_id, broker_id).map_err(|error| failed(&error))?;
+    let noted = Arc::new(noted.shared_with(changes));
     let index = PostgresIndex::new(Guarded::new(connection()?, broker_id, Arc::clone(&noted)));
     let finders = (0..FINDERS).map(|_| Ok(Box::new(PostgresFinder::new(connection()?)) as Box<dyn RunSource>));
     let finder = RunFinder::over(finders.collect::<Result<_, StoreError>>()?);
@@ -65,7 +68,8 @@ pub fn open(
 }
 
 /// Returns a broker if the data directory has counted more changes of it than the index has. The index is then an older
-/// copy. Returns `None` if nothing is missing.
+/// copy. Returns `None` if nothing is missing. Then the control plane, which uses `changes`, also refuses a database
+/// that lacks them.
 ///
 /// This check must run before the broker registers. A registration in an older copy would create a version of the
 /// metadata that the newest database does not have. Blocks the thread.
@@ -77,6 +81,7 @@ pub fn lacks(
     broker_id: i32,
     data_dir: &Path,
     cluster_id: Uuid,
+    changes: &KnownChanges,
 ) -> Result<Option<Lacking>, StoreError> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {
@@ -89,9 +94,13 @@ pub fn lacks(
         StoreError::Away(Outage { words, is_transient: error.is_transient })
     };
     let mut connection = DatabaseConnection::new(Arc::clone(&server)).map_err(|error| failed(&error))?;
-    let answers = connection.begin_with(rows::CHANGE_COUNTS).map_err(away)?;
-    let found = rows::change_counts(&next(&mut answers.into_iter())?)?;
-    Ok(lacking(&known, &found))
+    let answers = connection.begin_with(CHANGE_COUNTS).map_err(away)?;
+    let found = change_counts(&next(&mut answers.into_iter())?)?;
+    let lacks = lacking(&known, &found);
+    if lacks.is_none() {
+        changes.raise(&known);
+    }
+    Ok(lacks)
 }
 
 fn failed(error: &std::io::Error) -> StoreError {

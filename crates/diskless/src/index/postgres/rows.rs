@@ -10,7 +10,6 @@ use fullbore_rules::commit::{AppendedBatches, BatchRun};
 use fullbore_rules::sequence::AbortedTransaction;
 
 use super::super::damaged;
-use super::super::noted::ChangeCounts;
 use super::super::packed::{unpack_offset, unpack_producer, unpack_run};
 use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use fullbore_db::StoreError;
@@ -40,14 +39,6 @@ pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_o
 
 /// An expression for the time of the database, in ms since 1970.
 pub const CLOCK_MS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-
-/// A query for the number of changes that each broker has committed.
-pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
-
-/// Reads the rows of [`CHANGE_COUNTS`].
-pub fn change_counts(rows: &Rows) -> Result<ChangeCounts, StoreError> {
-    Ok(each(rows, |row| Ok((number(row, 0)?, number(row, 1)?)))?.into_iter().collect())
-}
 
 /// Returns an array literal of numbers, or of byte strings that were converted with [`hex`].
 pub fn array(values: impl Iterator<Item = impl Display>) -> String {

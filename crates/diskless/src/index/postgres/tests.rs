@@ -42,7 +42,8 @@ impl PostgresBackEnd {
     fn broker_over(&self, url: &str, broker_id: i32, timeout_ms: u64) -> (PostgresIndex, RunFinder, PostgresChanges) {
         let directory = self.directory.path().join(broker_id.to_string());
         std::fs::create_dir_all(&directory).expect("made");
-        open(&PlaneSettings::new(url, None, timeout_ms), broker_id, &directory, CLUSTER).expect("opened")
+        open(&PlaneSettings::new(url, None, timeout_ms), broker_id, &directory, CLUSTER, Arc::default())
+            .expect("opened")
     }
 
     fn index(&self, broker_id: i32) -> PostgresIndexOf {
@@ -267,7 +268,8 @@ fn database_is_down_each_call_ends_and_later_ones_go_on() {
     let database = server.database();
     let settings = PlaneSettings::new(&server.url(&database), None, 3_000);
     let directory = tempfile::tempdir().expect("temporary directory");
-    let (store, finder, mut changes) = open(&settings, 1, directory.path(), CLUSTER).expect("opened without it");
+    let opened = open(&settings, 1, directory.path(), CLUSTER, Arc::default());
+    let (store, finder, mut changes) = opened.expect("opened without it");
     let mut index = Index::new(store, 128);
     assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
     make_tables(&server.url(&database));

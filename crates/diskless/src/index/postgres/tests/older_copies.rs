@@ -13,7 +13,8 @@ fn database_is_an_older_copy_nothing_is_committed() {
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
     let directories = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
     let broker = |at: usize| {
-        let (store, _, changes) = open(&settings, at as i32, directories[at].path(), CLUSTER).expect("opened");
+        let opened = open(&settings, at as i32, directories[at].path(), CLUSTER, Arc::default());
+        let (store, _, changes) = opened.expect("opened");
         (Index::new(store, 128), changes)
     };
     let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
@@ -62,7 +63,8 @@ fn older_copy_is_accepted_while_a_broker_is_frozen_its_commits_are_refused_until
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
     let directories = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
     let broker = |at: usize| {
-        let (store, _, changes) = open(&settings, at as i32, directories[at].path(), CLUSTER).expect("opened");
+        let opened = open(&settings, at as i32, directories[at].path(), CLUSTER, Arc::default());
+        let (store, _, changes) = opened.expect("opened");
         (Index::new(store, 128), changes)
     };
     let (mut frozen, mut changes) = broker(0);
