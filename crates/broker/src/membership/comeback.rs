@@ -2,12 +2,14 @@
 //! once. If it is fenced again soon afterwards, it waits, each time longer than before.
 //!
 //! Suppose that a broker loses only its heartbeats. Without the pauses it would be fenced and unfenced in every
-//! session, and its partitions would change their leaders each time. A broker does not wait if a partition without a
-//! leader needs it.
+//! session, and its partitions would change their leaders each time. A broker does not wait if a partition needs it: a
+//! partition without a leader, or one whose ISR is too small for acks=all.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
+
+use super::disk::is_missed;
 
 /// Maximum pause before a fenced broker unfences itself, in session timeouts.
 const PAUSE_MAX: u32 = 8;
@@ -67,12 +69,36 @@ pub fn is_needed(image: &Image, id: i32) -> bool {
     classic.flat_map(|topic| &topic.partitions).any(|partition| {
         let mut whole_or_lost = partition.isr.iter().chain(&partition.elr).chain(&partition.lost);
         partition.leader.is_none() && whole_or_lost.any(|of| *of == id)
-    })
+    }) || is_missed(image, id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_control::Topic;
+    use fullbore_rules::replica::PartitionRegistration;
+    use fullbore_wire::Uuid;
+    use std::sync::Arc;
+
+    #[test]
+    fn partition_has_no_leader_or_too_small_an_isr_its_replica_is_needed() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = Arc::new(TopicConfig { min_insync_replicas: 2, ..broker.topics.defaults.clone() });
+        let needed = |leader, isr: &[i32], id| {
+            let (replicas, isr) = (vec![1, 2, 3], isr.to_vec());
+            let registered = PartitionRegistration { replicas, isr, leader, ..Default::default() };
+            let partitions = [Arc::new(registered)].into_iter().collect();
+            let (name, id_of, overrides) = ("topic".into(), Uuid([1; 16]), Default::default());
+            let mut image = Image::default();
+            image.put(Arc::new(Topic { name, id: id_of, partitions, overrides, config: Arc::clone(&config) }));
+            is_needed(&image, id)
+        };
+        assert!(needed(None, &[1], 1), "it may lead");
+        assert!(!needed(None, &[2], 4), "it is no replica");
+        assert!(needed(Some(3), &[3], 1), "acks=all fails without it");
+        assert!(!needed(Some(3), &[2, 3], 1), "acks=all succeeds without it");
+    }
 
     #[test]
     fn pause_doubles_with_each_fencing_until_a_calm_time() {

@@ -84,7 +84,7 @@ impl DiskWatch {
 }
 
 /// Returns true if a partition refuses acks=all writes until this broker joins its ISR.
-fn is_missed(image: &Image, broker_id: i32) -> bool {
+pub(super) fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {
         let min_isr = topic.config.min_insync_replicas;

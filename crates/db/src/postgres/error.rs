@@ -98,7 +98,8 @@ impl From<tokio_postgres::Error> for QueryError {
             // An error that ends the session leaves the outcome of its statement unknown.
             let is_certain = db_error.parsed_severity() == Some(Severity::Error);
             let (code, words) = (db_error.code().clone(), db_error.message().to_owned());
-            return Self { words, is_certain, is_transient: is_code_transient(&code), code: Some(code) };
+            let is_transient = is_code_transient(&code) || words.contains(POOLER_WAITS);
+            return Self { words, is_certain, is_transient, code: Some(code) };
         }
         let mut is_transient = error.is_closed();
         let mut deepest: &dyn Error = &error;
@@ -118,6 +119,9 @@ impl From<tokio_postgres::Error> for QueryError {
         Self { is_transient, ..Self::lost(words) }
     }
 }
+
+/// The text of PgBouncer while it waits before it connects to the server again. Its code is that of a wrong password.
+const POOLER_WAITS: &str = "server_login_retry";
 
 /// Returns true if an error with this code may end by itself. The server is starting, stopping, busy, short of disk or
 /// memory, or a standby, or the statement was too slow. A pooler also reports a wrong password as a protocol violation.

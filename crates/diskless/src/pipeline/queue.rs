@@ -531,10 +531,11 @@ impl Gathering {
         let count = self.batches.iter().position(fills).map_or(self.batches.len(), |last| last + 1);
         let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
         let taken = std::mem::replace(&mut self.batches, left);
-        self.bytes -= taken.iter().map(GatheredBatch::len).sum::<usize>();
+        let bytes = taken.iter().map(GatheredBatch::len).sum::<usize>();
+        self.bytes -= bytes;
         self.ends -= taken.iter().filter(|gathered| gathered.batch.ends_transaction).count();
         if let Some(last) = taken.last() {
-            self.clock.serve(last.order.0);
+            self.clock.serve(last.order.0, bytes);
         }
         self.first_at = self.batches.iter().map(|gathered| gathered.at).min().unwrap_or_default();
         taken

@@ -105,7 +105,9 @@ impl FailureDetector {
         let timeout_ms = if peer.refuses { REFUSING_HEARTBEAT_AGE_MS } else { self.session_timeout_ms };
         let last = self.uninterrupted.map_or(now_ms, |(_, last)| last);
         let silent_ms = self.heard_since(last.saturating_sub(peer.heartbeat_age_ms));
-        self.may_judge(now_ms) && peer.heartbeat_age_ms >= timeout_ms && silent_ms >= timeout_ms
+        self.may_judge(now_ms)
+            && peer.heartbeat_age_ms >= timeout_ms
+            && silent_ms >= timeout_ms.min(self.session_timeout_ms)
     }
 }
 
