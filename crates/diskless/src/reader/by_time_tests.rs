@@ -73,7 +73,7 @@ struct Timed {
 }
 
 impl Timed {
-    /// Creates the partitions from their timestamps: a list of objects, each with a list of records for every partition.
+    /// Creates the partitions. `objects` has the timestamps of the records in each object, grouped by partition.
     async fn new(objects: &[Vec<Vec<i64>>], log_start: impl Fn(usize) -> i64) -> Timed {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut store = SqliteIndex::open(directory.path()).expect("made").numbered_from(1);
