@@ -120,8 +120,8 @@ mod tests {
             let object = opened.object();
             let mut batches = Vec::new();
             // The first partition stays empty, and each object has batches for only some of the others.
-            for partition in partitions.iter().skip(1).filter(|_| random.below(3) > 0) {
-                for _ in 0..=random.below(2) {
+            for partition in partitions.iter().skip(1) {
+                for _ in 0..random.below(4) {
                     let max_timestamp = if random.below(9) == 0 { -1 } else { NOW + random.between(0, 60) };
                     let position = 100 * batches.len() as u32;
                     batches.push(by(-1, ObjectBatch { max_timestamp, ..batch(*partition, position, 0) }));
