@@ -280,8 +280,8 @@ impl DisklessPartition {
         reader.refresh(&views).await
     }
 
-    /// Answers these queries by time, in order. All partitions must belong to the same broker. An answer is `None` if no
-    /// record matches.
+    /// Answers these queries by time, in order. All partitions must belong to the same broker. An answer is `None` if
+    /// no record matches.
     ///
     /// Returns a [`ReadError`] for each partition whose part of the index or of the store cannot be read.
     pub async fn offsets_by_time(

@@ -1,8 +1,8 @@
 //! Searches extents by time, in many partitions at once.
 //!
 //! A binary search works because `max_timestamp_so_far` never falls as offsets grow. One statement does a step for all
-//! partitions that are still searched. It covers at most [`SEARCHES_AT_ONCE`] partitions, so that other searches can run
-//! in between.
+//! partitions that are still searched. It covers at most [`SEARCHES_AT_ONCE`] partitions, so that other searches can
+//! run in between.
 //!
 //! Invariant: a search halves its range with each step, so it ends after at most 64 steps.
 
