@@ -28,7 +28,7 @@ use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendStep, Blocker};
-use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
+use fullbore_log::partition::read::{Isolation, Read, TimeQuery, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
@@ -280,31 +280,18 @@ impl DisklessPartition {
         reader.refresh(&views).await
     }
 
-    /// Returns the first record at or after the log start whose timestamp is at least `timestamp_ms`. Returns `None` if
-    /// all records are older.
+    /// Answers these queries by time, in order. All partitions must belong to the same broker. An answer is `None` if
+    /// no record matches.
     ///
-    /// # Errors
-    /// Returns a [`ReadError`] if the index or the store cannot be read.
-    pub async fn offset_for_timestamp(
-        &self,
-        isolation: Isolation,
-        timestamp_ms: i64,
-        long: &LongWork,
-    ) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.offset_for_timestamp(&self.view, isolation, timestamp_ms, long).await
-    }
-
-    /// Returns the first record at or after the log start that has the largest timestamp. Returns `None` if there are
-    /// no records.
-    ///
-    /// # Errors
-    /// Returns a [`ReadError`] if the index or the store cannot be read.
-    pub async fn max_timestamp(
-        &self,
+    /// Returns a [`ReadError`] for each partition whose part of the index or of the store cannot be read.
+    pub async fn offsets_by_time(
+        queries: &[(Arc<DisklessPartition>, TimeQuery)],
         isolation: Isolation,
         long: &LongWork,
-    ) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.max_timestamp(&self.view, isolation, long).await
+    ) -> Vec<Result<Option<TimestampOffset>, ReadError>> {
+        let Some(reader) = queries.first().map(|(first, _)| &first.services.reader) else { return Vec::new() };
+        let queries: Vec<_> = queries.iter().map(|(partition, query)| (Arc::clone(&partition.view), *query)).collect();
+        reader.offsets_by_time(&queries, isolation, long).await
     }
 
     /// Moves the log start to `offset`, or to the high watermark if `offset` is -1. Returns the new log start. Readers

@@ -13,6 +13,8 @@
 
 pub mod aborted;
 mod by_time;
+#[cfg(test)]
+mod by_time_tests;
 mod failed_reads;
 
 use fullbore_host::task;

@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply};
 use super::topics;
 use crate::node::MetadataServices;
-use crate::partitions::{Partitions, ReadError, TimestampOffset};
+use crate::partitions::{AnyPartition, Partitions, ReadError, TimeQuery, TimestampOffset};
 use fullbore_control::Image;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::read::Isolation;
@@ -36,31 +36,54 @@ pub async fn handle(
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     let refreshed = Box::pin(topics::open_and_refresh(topics::named(hosted, &image, named))).await;
-    let mut topics = Vec::with_capacity(request.topics.len());
+    let mut looked_up = Vec::new();
     for topic in &request.topics {
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
         for requested in &topic.partitions {
             let is_repeated =
                 !repeated.is_empty() && repeated.contains(&(topic.name.clone(), requested.partition_index));
-            let found = match isolation {
+            looked_up.push(match isolation {
                 Some(isolation) if !is_repeated => {
-                    look_up(
-                        hosted,
-                        long,
-                        &image,
-                        &topic.name,
-                        requested,
-                        RequestTerms { version, isolation, refreshed },
-                    )
-                    .await
+                    let terms = RequestTerms { version, isolation, refreshed };
+                    look_up(hosted, &image, &topic.name, requested, terms).await
                 }
                 _ => Err(ErrorCode::INVALID_REQUEST),
-            };
-            partitions.push(answer(requested.partition_index, found));
+            });
         }
+    }
+    if let Some(isolation) = isolation {
+        find_by_time(&mut looked_up, isolation, long).await;
+    }
+    let mut found = looked_up.into_iter();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in &request.topics {
+        let answered = topic.partitions.iter().zip(found.by_ref());
+        let partitions = answered.map(|(requested, found)| answer(requested.partition_index, found)).collect();
         topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions, ..Default::default() });
     }
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
+}
+
+/// The result of looking up a partition of a request.
+enum LookedUp {
+    /// The answer, or `None` if no record matches.
+    Known(Option<TimestampOffset>),
+    /// A query by time, which still has to be answered.
+    ByTime(AnyPartition, TimeQuery),
+}
+
+/// Answers the queries by time among `looked_up`, all of them together.
+async fn find_by_time(looked_up: &mut [Result<LookedUp, ErrorCode>], isolation: Isolation, long: &LongWork) {
+    let (mut queries, mut open) = (Vec::new(), Vec::new());
+    for one in looked_up {
+        if let Ok(LookedUp::ByTime(partition, query)) = one {
+            queries.push((partition.clone(), *query));
+            open.push(one);
+        }
+    }
+    let found = Box::pin(AnyPartition::offsets_by_time(&queries, isolation, long)).await;
+    for (one, found) in open.into_iter().zip(found) {
+        *one = found.map(LookedUp::Known).map_err(|error| error.code());
+    }
 }
 
 /// Returns the partitions that a request names more than once. Kafka refuses them.
@@ -71,16 +94,16 @@ fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
     requested.filter(|partition| !seen.insert(partition.clone())).collect()
 }
 
-fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode>) -> ListOffsetsPartitionResponse {
+fn answer(partition_index: i32, found: Result<LookedUp, ErrorCode>) -> ListOffsetsPartitionResponse {
     let mut response = ListOffsetsPartitionResponse { partition_index, ..Default::default() };
     match found {
-        Ok(Some(found)) => {
+        Ok(LookedUp::Known(Some(found))) => {
             response.offset = found.offset;
             response.timestamp = found.timestamp;
             response.leader_epoch = found.leader_epoch;
         }
         // No record was found, so the offset and the timestamp stay -1.
-        Ok(None) => {}
+        Ok(_) => {}
         Err(code) => response.error_code = code,
     }
     response
@@ -95,34 +118,34 @@ struct RequestTerms {
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. Returns `None` if no
-/// record matches.
+/// Looks up the partition and the offset for one of the special timestamps that `version` knows. Returns a query if the
+/// offset must be found by time.
 async fn look_up(
     hosted: &Partitions,
-    long: &LongWork,
     image: &Image,
     topic: &Text,
     requested: &ListOffsetsPartition,
     of: RequestTerms,
-) -> Result<Option<TimestampOffset>, ErrorCode> {
+) -> Result<LookedUp, ErrorCode> {
     let RequestTerms { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(hosted, topic, requested.partition_index).await?;
     partition.check_leads(requested.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     partition.is_refreshed(refreshed).map_err(code)?;
-    match requested.timestamp {
+    let known = match requested.timestamp {
         LATEST => {
             let (offset, leader_epoch) = (partition.latest_offset(isolation)?, partition.leader_epoch());
-            Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch }))
+            Some(TimestampOffset { offset, timestamp: -1, leader_epoch })
         }
-        EARLIEST => partition.earliest().map(Some).map_err(code),
-        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
-        EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
+        EARLIEST => Some(partition.earliest().map_err(code)?),
+        MAX_TIMESTAMP if version >= 7 => return Ok(LookedUp::ByTime(partition, TimeQuery::Largest)),
+        EARLIEST_LOCAL if version >= 8 => Some(partition.earliest().map_err(code)?),
         // Without tiered storage, no record is found.
-        LATEST_TIERED if version >= 9 => Ok(None),
-        EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
-        time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),
-        _ => Err(ErrorCode::UNSUPPORTED_VERSION),
-    }
+        LATEST_TIERED if version >= 9 => None,
+        EARLIEST_PENDING_UPLOAD if version >= 11 => None,
+        time if time >= 0 => return Ok(LookedUp::ByTime(partition, TimeQuery::Since(time))),
+        _ => return Err(ErrorCode::UNSUPPORTED_VERSION),
+    };
+    Ok(LookedUp::Known(known))
 }

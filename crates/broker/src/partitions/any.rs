@@ -16,7 +16,7 @@ use crate::replica::Replica;
 use fullbore_diskless::DisklessPartition;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimeQuery, TimestampOffset};
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
@@ -346,40 +346,39 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
-    /// the isolation level can read are older. Reads and decompresses batches. Reads those of a classic partition from
-    /// the disk, in a slot for long work (`long`), and those of a diskless partition from the object store.
+    /// Answers these queries by time, in order. An answer is `None` if no record that the isolation level can read
+    /// matches. Reads and decompresses batches. Reads those of classic partitions from the disk, one partition after
+    /// another, in slots for long work (`long`). Reads those of diskless partitions from the object store, a few
+    /// partitions at a time.
     ///
-    /// # Errors
-    /// Fails with [`ReadError`] if the log, the index or the store cannot be read.
-    pub async fn offset_for_timestamp(
-        &self,
-        isolation: Isolation,
-        timestamp_ms: i64,
-        long: &LongWork,
-    ) -> Result<Option<TimestampOffset>, ReadError> {
-        match self {
-            AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(isolation, timestamp_ms)).await,
-            AnyPartition::Diskless(partition) => {
-                Box::pin(partition.offset_for_timestamp(isolation, timestamp_ms, long)).await
-            }
-        }
-    }
-
-    /// Returns the record with the largest timestamp, or the first one if there are several. Returns `None` if there
-    /// are no records. Reads and decompresses batches like [`AnyPartition::offset_for_timestamp`].
-    ///
-    /// # Errors
-    /// Fails with [`ReadError`] if the log, the index or the store cannot be read.
-    pub async fn max_timestamp(
-        &self,
+    /// Returns a [`ReadError`] for each partition whose log, index or store cannot be read.
+    pub async fn offsets_by_time(
+        queries: &[(AnyPartition, TimeQuery)],
         isolation: Isolation,
         long: &LongWork,
-    ) -> Result<Option<TimestampOffset>, ReadError> {
-        match self {
-            AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp(isolation)).await,
-            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp(isolation, long)).await,
+    ) -> Vec<Result<Option<TimestampOffset>, ReadError>> {
+        let (mut answers, mut diskless) = (Vec::with_capacity(queries.len()), Vec::new());
+        for (partition, query) in queries {
+            answers.push(match (partition, *query) {
+                (AnyPartition::Classic(replica), TimeQuery::Since(timestamp_ms)) => {
+                    long.run(|| replica.offset_for_timestamp(isolation, timestamp_ms)).await
+                }
+                (AnyPartition::Classic(replica), TimeQuery::Largest) => {
+                    long.run(|| replica.max_timestamp(isolation)).await
+                }
+                (AnyPartition::Diskless(partition), query) => {
+                    diskless.push((Arc::clone(partition), query));
+                    Ok(None)
+                }
+            });
         }
+        let found = Box::pin(DisklessPartition::offsets_by_time(&diskless, isolation, long)).await;
+        let is_diskless = |partition: &AnyPartition| matches!(partition, AnyPartition::Diskless(_));
+        let of_diskless = answers.iter_mut().zip(queries).filter(|(_, (partition, _))| is_diskless(partition));
+        for ((answer, _), found) in of_diskless.zip(found) {
+            *answer = found;
+        }
+        answers
     }
 
     /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the

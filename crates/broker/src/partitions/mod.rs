@@ -48,7 +48,7 @@ pub use fullbore_log::partition::flushed::FlushTicket;
 pub use fullbore_log::partition::outcome::{
     Acks, AppendStep, AppendTicket, Appended, Blocker, Durability, ReplicationTicket, WrittenBatch,
 };
-pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
+pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimeQuery, TimestampOffset};
 pub use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 pub use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
 pub use fullbore_log::partition::waiters::Registration;

@@ -1,5 +1,5 @@
 //! Reads from the index without waiting for commits. Readers use it to find the extents that contain their records, and
-//! the change feed uses it to find the commits of other brokers.
+//! the change feed uses it to find the commits of other brokers. Searches by time are in [`super::time_search`].
 //!
 //! A search waits until one of a few connections is free. Its blocking call then runs on a separate thread, so that it
 //! does not delay other tasks.
@@ -79,36 +79,7 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first extent in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`, or `None` if
-    /// there is none. The search uses a connection for one step at a time, so that other searches can run in between.
-    ///
-    /// # Errors
-    /// Returns a [`StoreError`] if the index cannot be read.
-    pub async fn first_run_at(
-        &self,
-        partition: DisklessPartitionId,
-        offsets: Range<i64>,
-        timestamp_ms: i64,
-    ) -> Result<Option<BatchRun>, StoreError> {
-        // A binary search works because `max_timestamp_so_far` never falls as offsets grow. Every extent that begins
-        // before `low` is too old. `found` is the best extent so far, if any; it begins at or after `high`.
-        let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let run = self.runs_from(partition, middle, 1).await?.pop().filter(|run| run.base_offset < offsets.end);
-            match run {
-                Some(run) if run.max_timestamp_so_far < timestamp_ms => low = run.end_offset().max(middle + 1),
-                Some(run) => {
-                    high = run.base_offset.min(middle);
-                    found = Some(run);
-                }
-                None => high = middle,
-            }
-        }
-        Ok(found)
-    }
-
-    async fn find<T: Send + 'static>(
+    pub(super) async fn find<T: Send + 'static>(
         &self,
         find: impl FnOnce(&mut dyn RunSource) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {

@@ -10,7 +10,7 @@
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for the brokers of a cluster.
 //! - [`owner`]: the thread that carries out commits for the whole broker.
 //! - [`noted`]: counts of committed changes, which reveal an older copy of the index.
-//! - [`finder`]: reads that do not wait for commits.
+//! - [`finder`]: reads that do not wait for commits; [`time_search`]: searches by time, which use it.
 //!
 //! The index has neither the bytes of objects nor batches that wait for a commit.
 //!
@@ -35,6 +35,7 @@ mod store_tests;
 pub mod temp_index;
 #[cfg(test)]
 mod tests;
+mod time_search;
 #[cfg(test)]
 mod transaction_tests;
 mod trimming;
@@ -57,6 +58,12 @@ pub use store::{
     AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
     PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
+
+#[cfg(test)]
+pub use sqlite::SqliteFinder;
+pub use time_search::{RUNS_AT_ONCE, TimeSearch};
+#[cfg(test)]
+pub use time_search::{RunPlace, RunTime};
 
 use packed::forgotten_below;
 use trimming::Trims;

@@ -18,6 +18,7 @@ use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX
 use fullbore_wire::Uuid;
 
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
+use super::time_search::{RunPlace, RunTime};
 use crate::append_clock::AppendClock;
 use fullbore_db::{CommitError, StoreError};
 
@@ -302,6 +303,19 @@ pub trait RunSource: Send {
         offset: i64,
         count: usize,
     ) -> Result<Vec<BatchRun>, StoreError>;
+
+    /// Returns the last extent of each partition that begins at or before the given offset, in the order of `places`.
+    /// Over a network, this takes one round trip. Returns `None` where no extent does.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn last_runs(&mut self, places: &[RunPlace]) -> Result<Vec<Option<BatchRun>>, StoreError>;
+
+    /// Returns the times of the extents that [`RunSource::last_runs`] returns, without their batches.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn last_times(&mut self, places: &[RunPlace]) -> Result<Vec<Option<RunTime>>, StoreError>;
 
     /// Returns the current rows of these partitions. Partitions that do not exist are left out.
     ///

@@ -9,6 +9,7 @@ use fullbore_wire::Uuid;
 use super::postgres::tests::PostgresBackEnd;
 use super::sqlite::SqliteFinder;
 use super::store::DELETE_AGAIN_MS;
+use super::time_search::{RunTime, TimeSearch};
 use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
@@ -449,12 +450,14 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     assert_eq!(found(0, 2), [0, 10]);
     assert_eq!(found(19, 2), [10, 20]);
     assert_eq!(found(45, 2), [40]);
+    let mut finder = opened.back_end.finder();
+    let last = finder.last_times(&[(partition, 39), (partition, -1), (partition + 1, 9)]).expect("read");
+    assert_eq!(last, [Some(RunTime { base_offset: 30, max_timestamp_so_far: NOW + 3 }), None, None]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     // A finder with its connections must be droppable within an async task.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
-        let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");
-        assert_eq!(at.base_offset, 30);
-        assert!(finder.first_run_at(partition, 0..50, NOW + 5).await.expect("read").is_none());
+        let searches = [3, 5].map(|later| TimeSearch::new(partition, 0..50, NOW + later));
+        assert_eq!(finder.first_runs_at(searches.into()).await.expect("read"), [Some(30), None]);
     });
 }

@@ -15,7 +15,7 @@ use super::super::pipeline::upload::marked;
 use super::*;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;
-use fullbore_log::partition::read::Isolation;
+use fullbore_log::partition::read::{Isolation, TimeQuery, TimestampOffset};
 
 /// A reader, and a partition with two batches of one record each. The broker knows only the first batch.
 struct TwoBatches {
@@ -324,11 +324,12 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
 async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
     let TwoBatches { reader, view, directory: _directory } = two_batches().await;
     let long = LongWork::without_slots();
-    let mut search = Box::pin(reader.offset_for_timestamp(&view, Isolation::ReadUncommitted, 7, &long));
+    let queries = [(view, TimeQuery::Since(7))];
+    let mut search = Box::pin(reader.offsets_by_time(&queries, Isolation::ReadUncommitted, &long));
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut search).await;
     assert!(waits.is_err(), "{waits:?} on the thread of a connection");
     long.add_slots(1);
-    assert_eq!(search.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
+    assert_eq!(search.await, [Ok(Some(TimestampOffset { offset: 0, timestamp: 7, leader_epoch: 0 }))]);
 }
 
 #[tokio::test]

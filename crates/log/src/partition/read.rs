@@ -55,6 +55,15 @@ pub struct LogOffsets {
     pub log_end: i64,
 }
 
+/// The record that a ListOffsets request searches by its timestamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeQuery {
+    /// The first record whose timestamp in ms is at least this one.
+    Since(i64),
+    /// The first record with the largest timestamp.
+    Largest,
+}
+
 /// The result of a ListOffsets request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimestampOffset {

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
+use super::super::damaged;
 use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
+use super::super::time_search::{RunPlace, RunTime};
 use super::rows::{ABORTED, PARTITION, RUN, aborted, array, each, partition, run};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
-use fullbore_db::postgres::rows::{Rows, next};
+use fullbore_db::postgres::rows::{DatabaseRow, Rows, next, number};
 
 /// A connection for reads of the index.
 pub struct PostgresFinder {
@@ -19,6 +21,21 @@ impl PostgresFinder {
     /// Creates a finder that uses this connection.
     pub fn new(connection: DatabaseConnection) -> PostgresFinder {
         PostgresFinder { connection }
+    }
+
+    /// Selects `columns` of the last extent of each partition that begins at or before the given offset. The number of
+    /// the place, from 1 on, follows as the last column.
+    fn last_before(&mut self, places: &[RunPlace], columns: &str) -> Result<Rows, StoreError> {
+        let partitions = array(places.iter().map(|(partition, _)| partition));
+        let offsets = array(places.iter().map(|(_, offset)| offset));
+        self.query(&format!(
+            "SELECT run.*, place.number
+             FROM unnest({partitions}::bigint[], {offsets}::bigint[]) WITH ORDINALITY AS place (id, place_offset, number),
+             LATERAL (
+               SELECT {columns} FROM fullbore.diskless_runs
+               WHERE partition = place.id AND base_offset <= place.place_offset
+               ORDER BY base_offset DESC LIMIT 1) AS run"
+        ))
     }
 
     fn query(&mut self, statement: &str) -> Result<Rows, StoreError> {
@@ -44,6 +61,20 @@ impl RunSource for PostgresFinder {
              ORDER BY base_offset LIMIT {limit}"
         ))?;
         each(&rows, run)
+    }
+
+    fn last_runs(&mut self, places: &[RunPlace]) -> Result<Vec<Option<BatchRun>>, StoreError> {
+        let rows = self.last_before(places, RUN)?;
+        in_order(places.len(), each(&rows, |row| Ok((number(row, 6)?, run(row)?)))?)
+    }
+
+    fn last_times(&mut self, places: &[RunPlace]) -> Result<Vec<Option<RunTime>>, StoreError> {
+        let rows = self.last_before(places, "base_offset, max_timestamp_so_far")?;
+        let time = |row: &DatabaseRow| {
+            let time = RunTime { base_offset: number(row, 0)?, max_timestamp_so_far: number(row, 1)? };
+            Ok((number(row, 2)?, time))
+        };
+        in_order(places.len(), each(&rows, time)?)
     }
 
     fn aborted(
@@ -81,4 +112,14 @@ impl RunSource for PostgresFinder {
             format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[])");
         each(&self.query(&query)?, partition)
     }
+}
+
+/// Sorts `found` by the numbers of the places, which begin with 1. A place without a row gets `None`.
+fn in_order<T>(count: usize, found: Vec<(usize, T)>) -> Result<Vec<Option<T>>, StoreError> {
+    let mut ordered: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    for (number, one) in found {
+        let place = number.checked_sub(1).and_then(|at| ordered.get_mut(at));
+        *place.ok_or_else(|| damaged("a row belongs to no place"))? = Some(one);
+    }
+    Ok(ordered)
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use fullbore_rules::sequence::AbortedTransaction;
-use rusqlite::{Connection, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
+use super::super::time_search::{RunPlace, RunTime};
 use super::file;
 use super::rows::{RUN, partition, runs};
 use fullbore_db::StoreError;
@@ -15,6 +16,9 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// The columns of an aborted transaction.
 const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
+
+/// The end of a query for the last extent of a partition that begins at or before an offset.
+const LAST_BEFORE: &str = "FROM runs WHERE partition = ?1 AND base_offset <= ?2 ORDER BY base_offset DESC LIMIT 1";
 
 /// A connection for reads of the index.
 pub struct SqliteFinder {
@@ -46,6 +50,22 @@ impl RunSource for SqliteFinder {
              ORDER BY base_offset LIMIT ?3"
         );
         runs(&self.connection, &text, params![partition, offset, i64::try_from(count).unwrap_or(i64::MAX)])
+    }
+
+    fn last_runs(&mut self, places: &[RunPlace]) -> Result<Vec<Option<BatchRun>>, StoreError> {
+        let text = format!("SELECT {RUN} {LAST_BEFORE}");
+        let last = |place: &RunPlace| Ok(runs(&self.connection, &text, params![place.0, place.1])?.pop());
+        places.iter().map(last).collect()
+    }
+
+    fn last_times(&mut self, places: &[RunPlace]) -> Result<Vec<Option<RunTime>>, StoreError> {
+        let text = format!("SELECT base_offset, max_timestamp_so_far {LAST_BEFORE}");
+        let time = |row: &Row<'_>| Ok(RunTime { base_offset: row.get(0)?, max_timestamp_so_far: row.get(1)? });
+        let times = || -> rusqlite::Result<Vec<_>> {
+            let mut last = self.connection.prepare_cached(&text)?;
+            places.iter().map(|(id, offset)| last.query_row(params![id, offset], time).optional()).collect()
+        };
+        times().map_err(|error| sqlite_failed(&error))
     }
 
     fn aborted(
