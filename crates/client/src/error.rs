@@ -31,6 +31,21 @@ fn address_mistake(text: &str) -> &'static str {
     }
 }
 
+/// Maximum number of brokers in [`ClientError::NoBroker`].
+const BROKERS_MAX: usize = 20;
+
+/// Returns the clause of [`ClientError::NoBroker`] with the ids of the running brokers.
+fn running_brokers(ids: &[i32]) -> String {
+    let shown: Vec<String> = ids.iter().take(BROKERS_MAX).map(i32::to_string).collect();
+    let shown = shown.join(", ");
+    match ids.len().checked_sub(BROKERS_MAX) {
+        None if ids.is_empty() => "no broker is running".to_owned(),
+        None if ids.len() == 1 => format!("only broker {shown} is running"),
+        None | Some(0) => format!("brokers {shown} are running"),
+        Some(more) => format!("brokers {shown} and {more} more are running, which `fullbore info` lists"),
+    }
+}
+
 /// The error of a request to a broker, as a tool shows it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -137,10 +152,13 @@ pub enum ClientError {
         protocol_type: String,
     },
     /// No live broker has this id.
-    #[error(
-        "broker '{0}' does not exist or is not running; `fullbore configs describe --entity-type brokers` shows the ids"
-    )]
-    NoBroker(String),
+    #[error("broker '{id}' does not exist or is not running; {}", running_brokers(.running))]
+    NoBroker {
+        /// The id, as the user has written it.
+        id: String,
+        /// The ids of the running brokers.
+        running: Vec<i32>,
+    },
     /// The partition has no leader.
     #[error(
         "partition {partition} of topic '{topic}' has no leader; check whether the brokers of its replicas are running"
@@ -184,6 +202,11 @@ impl ClientError {
     pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
         let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
+    }
+
+    /// Creates the error for a broker that is not `running`, where `running` has the ids of all running brokers.
+    pub fn no_broker(id: impl ToString, running: impl IntoIterator<Item = i32>) -> Self {
+        ClientError::NoBroker { id: id.to_string(), running: running.into_iter().collect() }
     }
 
     /// Creates the error for a code, with the code's name in the text. Used for requests that are retried. A user who

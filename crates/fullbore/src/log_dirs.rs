@@ -42,7 +42,7 @@ pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
     let mut cluster = args.at.cluster(client_id::LOG_DIRS)?;
     let mut brokers = cluster.brokers()?;
     if let Some(absent) = args.broker_list.iter().find(|id| brokers.iter().all(|broker| broker.id != **id)) {
-        return Err(ClientError::NoBroker(absent.to_string()).into());
+        return Err(ClientError::no_broker(absent, brokers.iter().map(|broker| broker.id)).into());
     }
     brokers.retain(|broker| args.broker_list.is_empty() || args.broker_list.contains(&broker.id));
     let topics: Vec<Text> = args.topic_list.iter().map(|topic| topic.as_str().into()).collect();

@@ -44,19 +44,17 @@ const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
-/// Flags of other programs, each with a tip about the corresponding flag of this program.
-const FLAGS: [(&str, &str); 4] = [
-    ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
-    ("--broker-list", BOOTSTRAP),
-    ("--brokers", BOOTSTRAP),
-    ("--broker", BOOTSTRAP),
-];
+/// Flags of other programs that name brokers, by addresses or by ids.
+const BROKER_FLAGS: [&str; 3] = ["--broker-list", "--brokers", "--broker"];
+/// Flags of this program for the ids of brokers.
+const BROKER_IDS: [&str; 2] = ["broker-list", "broker-id"];
 /// The positional argument for names of topics, as clap's errors write it.
 const NAMES: &str = "[TOPIC]...";
 /// Flags that change the configuration of a topic in Kafka's tools. Other commands have a `--config` with another
 /// meaning.
 const CONFIG_FLAGS: [&str; 3] = ["--config", "--add-config", "--delete-config"];
 const ALTER: &str = "to change a configuration, write `fullbore configs alter --topic TOPIC --add-config KEY=VALUE`";
+const ZOOKEEPER: &str = "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
 /// Adds a tip to an error, and removes clap's own suggestions. `typed` is the command line, in which a flag like
@@ -92,18 +90,19 @@ fn of_command(word: &str) -> Option<String> {
 
 /// Returns the tip about a flag of another program, or about a name without its flag, if there is one.
 fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<String> {
-    if let Some((_, here)) = FLAGS.iter().find(|(flag, _)| *flag == argument) {
-        return Some((*here).to_owned());
+    if argument == "--zookeeper" {
+        return Some(ZOOKEEPER.to_owned());
+    }
+    if BROKER_FLAGS.contains(&argument) {
+        return Some(of_broker(argument, typed, program));
     }
     let is_of_topics = typed.get(1).is_some_and(|word| word == "topics");
     if is_of_topics && CONFIG_FLAGS.contains(&argument) {
         return Some(ALTER.to_owned());
     }
-    let (mut command, mut is_of_groups) = (program, false);
-    for word in typed.iter().skip(1).take_while(|word| word.to_str() != Some(argument)) {
-        command = word.to_str().and_then(|word| command.find_subcommand(word)).unwrap_or(command);
-        is_of_groups |= command.get_name() == "groups";
-    }
+    let path = commands_before(argument, typed, program);
+    let command = path.last().unwrap_or(&program);
+    let is_of_groups = path.iter().any(|command| command.get_name() == "groups");
     let flag = if is_of_groups { "group" } else { "topic" };
     let is_known = command.get_arguments().any(|known| known.get_long() == Some(flag));
     let is_given = typed.iter().any(|word| word.to_str().is_some_and(|word| word.strip_prefix("--") == Some(flag)));
@@ -111,6 +110,33 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
         true => format!("a pattern needs quotes, as in --{flag} 'test-.*', or the shell replaces it by names of files"),
         false => format!("write --{flag} {argument}"),
     })
+}
+
+/// Returns the command and subcommands to which `argument` was given.
+fn commands_before<'a>(argument: &str, typed: &[OsString], program: &'a Command) -> Vec<&'a Command> {
+    let mut path = Vec::new();
+    for word in typed.iter().skip(1).take_while(|word| word.to_str() != Some(argument)) {
+        let command = path.last().copied().unwrap_or(program);
+        path.extend(word.to_str().and_then(|word| command.find_subcommand(word)));
+    }
+    path
+}
+
+/// Returns the tip about an unknown flag that names brokers. A value of numbers means ids, any other value means
+/// addresses.
+fn of_broker(flag: &str, typed: &[OsString], program: &Command) -> String {
+    let mut words =
+        typed.iter().filter_map(|word| word.to_str()).skip_while(|word| word.split('=').next() != Some(flag));
+    let value = words.next().and_then(|word| word.split_once('=')).map(|(_, value)| value).or(words.next());
+    let value = value.filter(|value| value.split(',').all(|id| id.parse::<i32>().is_ok()));
+    let Some(ids) = value else { return BOOTSTRAP.to_owned() };
+    let path = commands_before(flag, typed, program);
+    let command = path.last().unwrap_or(&program);
+    let is_known = |flag: &&str| command.get_arguments().any(|known| known.get_long() == Some(*flag));
+    match BROKER_IDS.into_iter().find(is_known) {
+        Some(flag) => format!("write --{flag} {ids}; `fullbore info` lists the brokers"),
+        None => "this command has no flag for ids of brokers; `fullbore info` lists the brokers".to_owned(),
+    }
 }
 
 /// Returns the tip about a further name after `--topic NAME`. Usually the shell has expanded a pattern to several
@@ -137,6 +163,7 @@ fn of_number(error: &Error) -> Option<String> {
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);
     let is_negative = text(error, ContextKind::InvalidValue).parse::<f64>().is_ok_and(f64::is_sign_negative);
     let tip = match whole {
+        Some(IntErrorKind::NegOverflow) => "the number is out of range; write one that is closer to 0",
         Some(_) if is_negative => "write a number that is not negative",
         Some(IntErrorKind::PosOverflow) => "write a smaller number",
         Some(_) => "write a whole number, in digits",

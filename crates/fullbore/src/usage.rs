@@ -93,6 +93,25 @@ mod tests {
     }
 
     #[test]
+    fn flag_for_the_id_of_a_broker_is_unknown_its_tip_is_no_address() {
+        for (line, tip) in [
+            ("fullbore log-dirs --broker 9", "write --broker-list 9; `fullbore info` lists the brokers"),
+            ("fullbore log-dirs --brokers=1,2", "write --broker-list 1,2; `fullbore info` lists the brokers"),
+            ("fullbore transactions find-hanging --broker 1", "write --broker-id 1; `fullbore info` lists the brokers"),
+            (
+                "fullbore api-versions --broker 9",
+                "this command has no flag for ids of brokers; `fullbore info` lists the brokers",
+            ),
+            ("fullbore api-versions --broker h:9092", "name a broker with --bootstrap-server HOST:PORT"),
+            ("fullbore topics list --broker-list", "name a broker with --bootstrap-server HOST:PORT"),
+        ] {
+            let reported = reported(line);
+            assert!(reported.starts_with("unexpected argument '--broker"), "{line}: {reported}");
+            assert!(reported.ends_with(&format!("' found; tip: {tip}")), "{line}: {reported}");
+        }
+    }
+
+    #[test]
     fn the_tip_on_a_name_without_its_flag_has_the_flag() {
         for (line, tip) in [
             ("fullbore groups describe foo", Some("write --group foo")),
@@ -117,6 +136,10 @@ mod tests {
         for (line, tip) in [
             ("fullbore topics create --topic t --partitions abc", "write a whole number, in digits"),
             ("fullbore topics create --topic t --partitions 99999999999999999999", "write a smaller number"),
+            (
+                "fullbore groups reset-offsets --group g --all-topics --shift-by -9999999999999999999",
+                "the number is out of range; write one that is closer to 0",
+            ),
         ] {
             assert!(reported(line).ends_with(&format!("; tip: {tip}")), "{line}: {}", reported(line));
         }

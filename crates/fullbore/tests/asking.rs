@@ -134,14 +134,18 @@ fn brokers_topics_directories_and_apis_are_printed() {
     assert!(versions.contains(" (id: 1 rack: null isFenced: false) -> (\n\tProduce(0): "), "{versions}");
 }
 
+/// The error message about a broker that is not in the cluster, which has only broker 1.
+const NO_BROKER: &str = "broker '9' does not exist or is not running; only broker 1 is running";
+
 #[test]
 fn absent_broker_topic_or_partition_is_refused_instead_of_an_empty_list() {
     let place = Place::new();
     for (line, reported) in [
-        ("transactions find-hanging --broker-id 9", "broker '9' does not exist or is not running"),
-        ("transactions find-hanging --broker-id 9 --topic orders", "broker '9' does not exist or is not running"),
+        ("transactions find-hanging --broker-id 9", NO_BROKER),
+        ("transactions find-hanging --broker-id 9 --topic orders", NO_BROKER),
+        ("log-dirs --broker-list 9", NO_BROKER),
         ("transactions find-hanging --topic other", "topic 'other' does not exist"),
-        ("transactions describe-producers --topic orders --partition 0 --broker-id 9", "broker '9' does not exist"),
+        ("transactions describe-producers --topic orders --partition 0 --broker-id 9", NO_BROKER),
         ("log-dirs --topic-list other", "topic 'other' does not exist"),
         ("log-dirs --topic-list orders,other --json", "topic 'other' does not exist"),
         ("topics offsets orders --partitions 9", "topic 'orders' has no partition 9"),

@@ -239,6 +239,6 @@ fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, Clie
     let brokers = cluster.brokers()?;
     match brokers.iter().find(|broker| broker.id.to_string() == of.1) {
         Some(broker) => Ok(Some(broker.address())),
-        None => Err(ClientError::NoBroker(of.1.to_owned())),
+        None => Err(ClientError::no_broker(of.1, brokers.iter().map(|broker| broker.id))),
     }
 }

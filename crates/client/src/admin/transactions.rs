@@ -343,8 +343,9 @@ fn check(what: &str, code: ErrorCode) -> Result<(), ClientError> {
 }
 
 fn broker_address(cluster: &mut Cluster, id: i32) -> Result<String, ClientError> {
-    let broker = cluster.brokers()?.into_iter().find(|broker| broker.id == id);
-    broker.map(|broker| broker.address()).ok_or_else(|| ClientError::NoBroker(id.to_string()))
+    let brokers = cluster.brokers()?;
+    let broker = brokers.iter().find(|broker| broker.id == id);
+    broker.map(BrokerAddress::address).ok_or_else(|| ClientError::no_broker(id, brokers.iter().map(|broker| broker.id)))
 }
 
 fn leader(cluster: &mut Cluster, topic: &str, partition: i32) -> Result<String, ClientError> {

@@ -103,10 +103,11 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
     }
-    if let Some(id) = of.broker_id
-        && cluster.brokers()?.iter().all(|broker| broker.id != id)
-    {
-        return Err(ClientError::NoBroker(id.to_string()));
+    if let Some(id) = of.broker_id {
+        let running: Vec<i32> = cluster.brokers()?.iter().map(|broker| broker.id).collect();
+        if !running.contains(&id) {
+            return Err(ClientError::no_broker(id, running));
+        }
     }
     let mut found = Vec::new();
     let names = match &of.topic {
