@@ -16,8 +16,6 @@ use fullbore_rules::commit::ObjectId;
 
 /// Size of a block in bytes. Blocks are fetched and evicted as a whole.
 pub const BLOCK: u32 = 1 << 20;
-/// Maximum number of blocks that one GET fetches.
-const BLOCKS_MAX: u32 = 8;
 /// A response that uses less than 1/`BLOCK_SHARE` of the bytes of its blocks gets copies of these bytes. Slices would
 /// keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
@@ -166,26 +164,21 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched so that the cache has all of `range`. They consist of whole blocks, and
-    /// one range has up to [`BLOCKS_MAX`] adjacent blocks. If `range` is the largest so far, the limit of fetched bytes
-    /// is raised.
-    pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
-        let mut missing: Vec<Range<u32>> = Vec::new();
+    /// Returns the first range that must be fetched so that the cache has all of `range`, or `None` if it has all of it.
+    /// The result consists of up to `blocks_max` whole blocks. If `range` is the largest so far, the limit of fetched
+    /// bytes is raised.
+    pub fn missing(&mut self, id: ObjectId, range: Range<u32>, blocks_max: u32) -> Option<Range<u32>> {
         if self.uploaded.contains_key(&id) {
-            return missing;
+            return None;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
         // The last block of an object may be short, so a cached block needs to have only the bytes within `range`.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
-        for block in blocks(&range).filter(|block| !is_held(*block)) {
-            let (begin, end) = (block * BLOCK, (block * BLOCK).saturating_add(BLOCK));
-            match missing.last_mut() {
-                Some(last) if last.end == begin && (begin - last.start) / BLOCK < BLOCKS_MAX => last.end = end,
-                _ => missing.push(begin..end),
-            }
-        }
-        missing
+        let first = blocks(&range).find(|block| !is_held(*block))?;
+        let missing = blocks(&range).skip_while(|block| *block < first).take_while(|block| !is_held(*block));
+        let count = missing.take(blocks_max.max(1) as usize).count() as u32;
+        Some(first * BLOCK..(first * BLOCK).saturating_add(count * BLOCK))
     }
 }
 
@@ -285,20 +278,21 @@ mod tests {
     }
 
     #[test]
-    fn missing_range_is_requested_in_whole_blocks_merged() {
+    fn missing_range_is_requested_in_whole_blocks() {
         let mut cache = ObjectCache::new(1 << 30, 1 << 30);
         let missing = |cache: &mut ObjectCache, id, range| {
-            let missing = cache.missing(id, range).into_iter();
-            missing.map(|range| (range.start / BLOCK, range.end / BLOCK)).collect::<Vec<_>>()
+            cache.missing(id, range, 8).map(|range| (range.start / BLOCK, range.end / BLOCK))
         };
-        assert_eq!(missing(&mut cache, 1, 0..1), [(0, 1)]);
-        assert_eq!(missing(&mut cache, 1, 5..5), []);
-        assert_eq!(missing(&mut cache, 1, BLOCK - 1..BLOCK + 1), [(0, 2)]);
+        assert_eq!(missing(&mut cache, 1, 0..1), Some((0, 1)));
+        assert_eq!(missing(&mut cache, 1, 5..5), None);
+        assert_eq!(missing(&mut cache, 1, BLOCK - 1..BLOCK + 1), Some((0, 2)));
         cache.insert_fetched(1, 2, bytes(1 << 20, 0));
-        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), [(0, 2), (3, 5)]);
-        assert_eq!(missing(&mut cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
+        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), Some((0, 2)));
+        assert_eq!(missing(&mut cache, 1, 2 * BLOCK..5 * BLOCK), Some((3, 5)));
+        assert_eq!(missing(&mut cache, 2, 0..10 * BLOCK), Some((0, 8)));
+        assert_eq!(cache.missing(2, 3 * BLOCK..10 * BLOCK, 2), Some(3 * BLOCK..5 * BLOCK));
         insert(&mut cache, 1, &[bytes(10, 0)]);
-        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), []);
+        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), None);
     }
 
     #[test]
@@ -317,7 +311,7 @@ mod tests {
     #[test]
     fn range_larger_than_the_cache_is_requested_the_cache_holds_two_of_it() {
         let mut cache = ObjectCache::new(0, 0);
-        assert_eq!(cache.missing(1, 0..3 * BLOCK).len(), 1);
+        assert_eq!(cache.missing(1, 0..3 * BLOCK, 8), Some(0..3 * BLOCK));
         for id in 1..=3 {
             (0..3).for_each(|block| cache.insert_fetched(id, block, bytes(BLOCK as usize, 0)));
         }

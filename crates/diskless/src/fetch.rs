@@ -1,33 +1,43 @@
 //! Fetches ranges of objects from the store into the cache, in whole blocks. If several readers need a block, it is
-//! fetched once. The number of concurrent GETs is limited.
+//! fetched once. The number of concurrent GETs is limited, and readers share their slots fairly.
 //!
-//! [`FailedReads`] decides how long to pause before an object that could not be read is read again. [`Tries`] decides
-//! when a slow GET gets a second try.
+//! [`FairPermits`] decides whose GET is next, [`GetWindow`] how many GETs run and how long they are. [`FailedReads`]
+//! decides how long to pause before an object that could not be read is read again. [`Tries`] decides when a slow GET
+//! gets a second try.
+//!
+//! A GET without progress leaves its slot to others, so that a part of the store that hangs does not stop the reads of
+//! other objects. Such GETs have at most [`SILENT_BLOCKS_MAX`] blocks.
 //!
 //! Invariant: each block has at most one fetch under way.
 
-use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::block_claims::{BlockClaims, ObjectClaims};
 use super::cache::{BLOCK, ObjectCache, blocks};
 use super::failed::FailedReads;
+use super::fair_permits::{FairPermit, FairPermits, ReadFor};
+use super::get_window::{EndedGet, GetWindow};
 use super::objects::counts::StoreCounts;
-use super::objects::{ObjectError, Objects};
+use super::objects::{BodyProgress, ObjectError, Objects};
 use super::tries::Tries;
 
 /// Maximum number of attempts of a GET.
 const ATTEMPTS: u32 = 3;
 /// How long the fetcher waits after the first attempt. Each further wait is twice as long.
 const BACKOFF: Duration = Duration::from_millis(20);
+/// Maximum number of blocks of all GETs that have left their slots because they make no progress.
+const SILENT_BLOCKS_MAX: usize = 64;
+/// How often a GET without progress checks if it may leave its slot, while other such GETs have all the blocks.
+const SILENT_CHECK: Duration = Duration::from_secs(1);
 
 /// A handle of the fetcher. Clones share their state.
 #[derive(Clone)]
@@ -35,17 +45,37 @@ pub struct RangeFetcher {
     shared: Arc<FetcherShared>,
 }
 
-type BlockLock = tokio::sync::Mutex<()>;
-
 struct FetcherShared {
     objects: Objects,
     cache: Arc<Mutex<ObjectCache>>,
-    slots: Semaphore,
+    /// A slot for each GET that may run now.
+    slots: FairPermits,
+    window: Mutex<GetWindow>,
+    /// Permits for the blocks of GETs that have left their slots.
+    silent: Semaphore,
     tries: Arc<Tries>,
-    /// The locks of blocks. A fetch holds the locks of its blocks until these blocks are in the cache.
-    locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
+    /// The blocks that are being fetched. A fetch claims its blocks until they are in the cache.
+    claims: BlockClaims,
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
+    began: Instant,
+}
+
+/// The progress of all tries of a GET.
+#[derive(Default)]
+struct GetProgress(Mutex<Vec<BodyProgress>>);
+
+impl GetProgress {
+    /// Returns when the last bytes arrived. If none have arrived, returns when the first try began.
+    fn last(&self) -> Instant {
+        let tries = self.0.lock();
+        let moved = tries.iter().enumerate().map(|(nth, one)| (nth, one.last()));
+        moved
+            .filter(|(nth, (_, bytes))| *nth == 0 || *bytes > 0)
+            .map(|(_, (at, _))| at)
+            .max()
+            .unwrap_or_else(Instant::now)
+    }
 }
 
 impl RangeFetcher {
@@ -56,9 +86,20 @@ impl RangeFetcher {
         slots: usize,
         counts: Arc<StoreCounts>,
     ) -> RangeFetcher {
-        let (slots, tries) = (Semaphore::new(slots), Arc::new(Tries::new("GET", 0)));
-        let (locks, failed) = (Mutex::default(), Mutex::default());
-        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
+        let window = GetWindow::new(slots);
+        let shared = FetcherShared {
+            objects,
+            cache,
+            slots: FairPermits::new(window.gets()),
+            window: Mutex::new(window),
+            silent: Semaphore::new(SILENT_BLOCKS_MAX),
+            tries: Arc::new(Tries::new("GET", 0)),
+            claims: BlockClaims::default(),
+            failed: Mutex::default(),
+            counts,
+            began: Instant::now(),
+        };
+        RangeFetcher { shared: Arc::new(shared) }
     }
 
     /// Returns the [`Tries`] of all GETs, which sends a second GET if the first one is slow.
@@ -66,31 +107,40 @@ impl RangeFetcher {
         &self.shared.tries
     }
 
-    /// Fetches a range of an object into the cache. If another fetch of the same block is under way, waits for it.
+    /// Fetches a range of an object into the cache, for the reader `read`. If another fetch of a block is under way,
+    /// waits for it.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last attempt, or of an earlier GET whose pause is not over yet. Returns
     /// [`ObjectError::Short`] if the object ends before `range.end`. The cache then has the bytes up to the end of the
     /// object.
-    pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
-        let end = range.end;
-        let missing = self.shared.cache.lock().missing(id, range);
-        for range in missing {
-            let _locks = self.lock(id, &range).await;
-            // While this fetch waited for the locks, another fetch may have added the blocks. The last block of an
-            // object may be short, so a block counts as cached if it has the bytes before `end`, the end of the
-            // requested range.
-            let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
-            for range in still {
-                let wanted = range.start..range.end.min(end);
-                let bytes = self.get(id, range.clone(), wanted.len()).await?;
-                self.insert(id, &range, &bytes);
-                if bytes.len() < wanted.len() {
-                    let short = ObjectError::Short { id, end: range.start + bytes.len() as u32 };
-                    self.shared.failed.lock().failed(id, &wanted, &short, Instant::now());
-                    return Err(short);
-                }
+    pub async fn fetch(&self, read: ReadFor, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
+        let shared = &*self.shared;
+        let (object, mut at) = (shared.claims.of(id), range.start);
+        while let Some(next) = shared.missing(id, at..range.end) {
+            object.until(next.start, |is_claimed| !is_claimed).await;
+            let slot = tokio::select! {
+                biased;
+                () = shared.is_fetched_by_another(&object, id, at..range.end, next.start) => continue,
+                slot = shared.slots.acquire(read, 1, next.len()) => slot,
+            };
+            let Some(next) = shared.missing(id, at..range.end) else { break };
+            let Some(claim) = object.claim(&next) else { continue };
+            // Another fetch may have added the blocks just before the claim. The last block of an object may be short,
+            // so a block counts as cached if it has the bytes before `range.end`.
+            let claimed = claim.range.start..claim.range.end.min(range.end);
+            let Some(next) = shared.missing(id, claimed).filter(|still| still.start == claim.range.start) else {
+                continue;
+            };
+            let wanted = next.start..next.end.min(range.end);
+            let bytes = self.get(read, id, next.clone(), wanted.len(), slot).await?;
+            self.insert(id, &next, &bytes);
+            if bytes.len() < wanted.len() {
+                let short = ObjectError::Short { id, end: next.start + bytes.len() as u32 };
+                shared.failed.lock().failed(id, &wanted, &short, Instant::now());
+                return Err(short);
             }
+            at = next.end;
         }
         Ok(())
     }
@@ -115,41 +165,23 @@ impl RangeFetcher {
         times
     }
 
-    /// Locks all blocks of a range. All callers lock in ascending order, so there is no deadlock.
-    async fn lock(&self, id: ObjectId, range: &Range<u32>) -> Vec<OwnedMutexGuard<()>> {
-        let mut guards = Vec::new();
-        for block in blocks(range) {
-            let lock = {
-                let mut locks = self.shared.locks.lock();
-                match locks.get(&(id, block)).and_then(Weak::upgrade) {
-                    Some(lock) => lock,
-                    None => {
-                        locks.retain(|_, lock| lock.strong_count() > 0);
-                        let lock = Arc::default();
-                        locks.insert((id, block), Arc::downgrade(&lock));
-                        lock
-                    }
-                }
-            };
-            guards.push(lock.lock_owned().await);
-        }
-        guards
-    }
-
-    /// Sends a GET, and repeats it if it fails or returns fewer than `wanted` bytes. If even the last attempt returns
-    /// fewer bytes, returns these.
-    async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
+    /// Sends a GET in `slot`, and repeats it in another slot if it fails or returns fewer than `wanted` bytes. If even
+    /// the last attempt returns fewer bytes, returns these.
+    async fn get(
+        &self,
+        read: ReadFor,
+        id: ObjectId,
+        range: Range<u32>,
+        wanted: usize,
+        slot: FairPermit<'_>,
+    ) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
-        let mut slot = shared.slots.acquire().await;
         let has_failed = shared.failed.lock().check(id, &range, Instant::now())?;
         let attempts = if has_failed { 1 } else { ATTEMPTS };
-        let mut backoff = BACKOFF;
+        let (mut slot, mut backoff) = (slot, BACKOFF);
         for attempt in 1.. {
-            let get = |progress| {
-                let (objects, range) = (shared.objects.clone(), range.clone());
-                async move { objects.get(id, range, progress).await }
-            };
-            match shared.tries.run(range.len() as u64, get, || ()).await {
+            // The slot is released during the pause, so that other GETs can use it.
+            match shared.attempt(id, range.clone(), slot).await {
                 Ok(bytes) if bytes.len() < wanted && attempt < attempts => {}
                 Ok(bytes) => {
                     shared.failed.lock().succeeded(id);
@@ -168,15 +200,73 @@ impl RangeFetcher {
                     }
                 }
             }
-            // Releases the slot during the pause, so that other GETs can use it.
-            drop(slot);
             sleep(backoff).await;
             backoff *= 2;
-            slot = shared.slots.acquire().await;
+            slot = shared.slots.acquire(read, 1, range.len()).await;
         }
         unreachable!("it is tried until there is an outcome")
     }
 }
+
+impl FetcherShared {
+    /// Returns the first blocks that the cache lacks of a range, as many as a GET may fetch now.
+    fn missing(&self, id: ObjectId, range: Range<u32>) -> Option<Range<u32>> {
+        let blocks_max = self.window.lock().blocks();
+        self.cache.lock().missing(id, range, blocks_max)
+    }
+
+    /// Waits until the first missing block of `range`, which begins at `next`, is in the cache or is being fetched.
+    async fn is_fetched_by_another(&self, object: &ObjectClaims, id: ObjectId, range: Range<u32>, next: u32) {
+        let is_missing = || self.missing(id, range.clone()).is_some_and(|missing| missing.start == next);
+        object.until(next, |is_claimed| is_claimed || !is_missing()).await;
+    }
+
+    /// Sends a GET in `slot`, hedged by a second GET. If it makes no progress, releases the slot before it ends.
+    async fn attempt(&self, id: ObjectId, range: Range<u32>, slot: FairPermit<'_>) -> Result<Bytes, ObjectError> {
+        let progress = GetProgress::default();
+        let get = |of_try: BodyProgress| {
+            progress.0.lock().push(of_try.clone());
+            let (objects, range) = (self.objects.clone(), range.clone());
+            async move {
+                let bytes = objects.get(id, range, of_try.clone()).await?;
+                let (took, body_took) = (of_try.began().elapsed(), of_try.body_took());
+                Ok::<_, ObjectError>((EndedGet { took, body_took, bytes: bytes.len() as u64 }, bytes))
+            }
+        };
+        let mut got = std::pin::pin!(self.tries.run(range.len() as u64, get, || ()));
+        let done = tokio::select! {
+            biased;
+            done = &mut got => done,
+            _silent = self.silent(&progress, &range) => {
+                drop(slot);
+                got.await
+            }
+        };
+        let (ended, bytes) = done?;
+        let mut window = self.window.lock();
+        window.note(self.began.elapsed(), ended);
+        self.slots.set_limit(window.gets());
+        Ok(bytes)
+    }
+
+    /// Waits until a GET of `range` makes no progress and may leave its slot.
+    async fn silent(&self, progress: &GetProgress, range: &Range<u32>) -> SemaphorePermit<'_> {
+        let count = blocks(range).len() as u32;
+        loop {
+            let due = progress.last() + self.tries.silence(range.len() as u64);
+            if due > Instant::now() {
+                sleep_until(due).await;
+            } else if let Ok(permit) = self.silent.try_acquire_many(count) {
+                return permit;
+            } else {
+                sleep(SILENT_CHECK).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod shared_slots_tests;
 
 #[cfg(test)]
 mod tests {
@@ -186,6 +276,7 @@ mod tests {
     use tokio::time::timeout;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
+    const READ: ReadFor = ReadFor { partition: 1, offset: 0 };
 
     async fn fetcher(store: &Arc<StoreDouble>, len: usize) -> (RangeFetcher, Arc<Mutex<ObjectCache>>) {
         let objects = Objects::over(store.clone(), "one");
@@ -198,7 +289,8 @@ mod tests {
     async fn several_readers_want_a_block_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 3 << 20).await;
-        let wants = [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetcher.fetch(1, range));
+        let wants =
+            [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetcher.fetch(READ, 1, range));
         let [one, two, three, four] = wants;
         let done = tokio::join!(one, two, three, four);
         assert_eq!(done, (Ok(()), Ok(()), Ok(()), Ok(())));
@@ -215,7 +307,7 @@ mod tests {
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 500_000).await;
-        let wants = (0..5).map(|run| fetcher.fetch(1, run * 100_000..(run + 1) * 100_000));
+        let wants = (0..5).map(|run| fetcher.fetch(READ, 1, run * 100_000..(run + 1) * 100_000));
         let done = futures_util::future::join_all(wants).await;
         assert!(done.iter().all(Result::is_ok), "{done:?}");
         assert_eq!(store.gets(), 1);
@@ -226,8 +318,8 @@ mod tests {
     async fn fetching_reader_is_gone_another_goes_on() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
-        assert!(timeout(MS(10), fetcher.fetch(1, 0..10)).await.is_err());
-        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        assert!(timeout(MS(10), fetcher.fetch(READ, 1, 0..10)).await.is_err());
+        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
         assert!(cache.lock().find(1, 0, 10).is_some());
         assert!(cache.lock().find(1, 0, 11).is_none(), "it ends there");
     }
@@ -237,19 +329,19 @@ mod tests {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
         store.fail_next(2);
-        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
         store.hang_next(1);
         fetcher.forget(1, 0..10);
-        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
         let before = store.gets();
-        assert_eq!(fetcher.fetch(2, 0..10).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(fetcher.fetch(READ, 2, 0..10).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize);
-        assert_eq!(fetcher.fetch(2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(fetcher.fetch(READ, 2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize, "it is not asked for again so soon");
-        let short = fetcher.fetch(1, 0..11).await.expect_err("it has ten bytes");
+        let short = fetcher.fetch(READ, 1, 0..11).await.expect_err("it has ten bytes");
         assert_eq!(short, ObjectError::Short { id: 1, end: 10 });
         assert!(cache.lock().find(1, 0, 10).is_some(), "what there is of it");
-        let short = fetcher.fetch(1, BLOCK..BLOCK + 1).await.expect_err("it has ten bytes");
+        let short = fetcher.fetch(READ, 1, BLOCK..BLOCK + 1).await.expect_err("it has ten bytes");
         assert_eq!(short, ObjectError::Short { id: 1, end: BLOCK });
     }
     #[tokio::test(start_paused = true)]
@@ -258,7 +350,7 @@ mod tests {
         let (fetcher, _) = fetcher(&store, 10).await;
         let (began, before) = (Instant::now(), store.gets());
         while began.elapsed() < MS(10_000) {
-            let wants = (0..8).map(|block| fetcher.fetch(2, block * BLOCK..block * BLOCK + 1));
+            let wants = (0..8).map(|block| fetcher.fetch(READ, 2, block * BLOCK..block * BLOCK + 1));
             let done = futures_util::future::join_all(wants).await;
             assert!(done.iter().all(|done| *done == Err(ObjectError::NotFound(2))));
             sleep(MS(10)).await;

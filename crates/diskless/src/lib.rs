@@ -11,12 +11,15 @@
 
 mod append_clock;
 mod assemble;
+mod block_claims;
 pub mod cache;
 mod change_feed;
 pub mod failed;
+mod fair_permits;
 mod fetch;
 #[cfg(test)]
 mod flooded;
+mod get_window;
 mod health;
 mod hedge;
 mod housekeeping;

@@ -27,12 +27,12 @@ use bytes::Bytes;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 use fullbore_wire::Records;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use self::aborted::AbortedRanges;
 use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
+use super::fair_permits::{FairPermit, FairPermits, ReadFor};
 use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
 use super::partition_view::PartitionView;
@@ -90,9 +90,9 @@ struct ReaderShared {
     to_refresh: Mutex<ToRefresh>,
     /// The partition and offset of each read-ahead request that is under way.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
-    finds: Semaphore,
+    finds: FairPermits,
     /// Permits for the batches of windows that are found but not fetched yet.
-    found: Semaphore,
+    found: FairPermits,
     failures: LogRateLimit,
 }
 
@@ -218,8 +218,8 @@ impl Reader {
             aborted: Mutex::default(),
             to_refresh: Mutex::default(),
             under_way: Mutex::default(),
-            finds: Semaphore::new(FINDS),
-            found: Semaphore::new(FOUND_BATCHES_MAX),
+            finds: FairPermits::new(FINDS),
+            found: FairPermits::new(FOUND_BATCHES_MAX),
             failures: LogRateLimit::default(),
         };
         Reader { shared: Arc::new(shared) }
@@ -492,9 +492,10 @@ impl ReaderShared {
         };
         let mut fetches = JoinSet::new();
         for PartAhead { run, range, .. } in ahead {
+            let read = ReadFor { partition: number, offset: run.base_offset };
             let (shared, partition) = (Arc::clone(self), Arc::clone(partition));
             fetches.spawn(task::boxed(async move {
-                let fetched = shared.fetcher.fetch(run.object, range).await;
+                let fetched = shared.fetcher.fetch(read, run.object, range).await;
                 fetched.map_err(|error| shared.run_failed(&partition, &run, &error))
             }));
         }
@@ -530,8 +531,9 @@ impl ReaderShared {
         number: DisklessPartitionId,
         offset: i64,
         partition: &Arc<PartitionView>,
-    ) -> Result<Option<(Vec<PartAhead>, SemaphorePermit<'_>)>, ReadError> {
-        let _turn = self.finds.acquire().await.map_err(|_| ReadError::Storage)?;
+    ) -> Result<Option<(Vec<PartAhead>, FairPermit<'_>)>, ReadError> {
+        let read = ReadFor { partition: number, offset };
+        let _turn = self.finds.acquire(read, 1, 1).await;
         let readers = self.windows.lock().readers(number);
         // Each reader has two windows: one is read while the other is fetched.
         let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
@@ -547,7 +549,7 @@ impl ReaderShared {
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
         let batches = ahead.iter().map(|part| part.run.batches.len() + RUN_COST).sum::<usize>().min(FOUND_BATCHES_MAX);
-        let room = self.found.acquire_many(batches as u32).await.map_err(|_| ReadError::Storage)?;
+        let room = self.found.acquire(read, batches, batches).await;
         let window = Window::new(offset..end, ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
         Ok(Some((ahead, room)))
@@ -568,7 +570,9 @@ impl ReaderShared {
                     self.is_wrong(partition, place);
                 }
                 None => {
-                    self.fetcher.fetch(place.object, range.clone()).await.map_err(|error| self.fetch_failed(&error))?
+                    let read = ReadFor { partition: partition.number().unwrap_or_default(), offset: place.base_offset };
+                    let fetched = self.fetcher.fetch(read, place.object, range.clone()).await;
+                    fetched.map_err(|error| self.fetch_failed(&error))?
                 }
             }
         }

@@ -34,10 +34,10 @@ pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// How often to check for credit if a second try is due but there is no credit.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// Minimum time without progress of any request after which the store counts as silent.
+/// Minimum time without progress after which a request counts as silent, or the store if no request has progressed.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Time without progress of any request after which the store counts as silent, as a multiple of the usual wait for a
-/// second try. The time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// The same time as a multiple of the usual wait for a second try. It is at least `STORE_SILENT_MIN` and at most
+/// `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// Maximum number of times that the wait before a second try of the same request is doubled.
 const DOUBLED_MAX: u32 = 8;
@@ -142,6 +142,14 @@ impl Tries {
         self.hedging.lock().wait(0)
     }
 
+    /// Returns after which time without progress a request with `bytes` bytes counts as silent: a multiple of the usual
+    /// wait for a second try, but at most [`SILENT_MAX`].
+    pub fn silence(&self, bytes: u64) -> Duration {
+        let wait = self.hedging.lock().wait(bytes);
+        let silence = wait.map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
+        silence.clamp(STORE_SILENT_MIN, SILENT_MAX)
+    }
+
     /// Returns how many requests are under way.
     pub fn under_way(&self) -> usize {
         self.under_way.lock().count
@@ -241,10 +249,8 @@ impl Tries {
 
     /// Takes the credit for a second try of a request with `bytes` bytes. Returns false if there is not enough credit.
     fn take_credit(&self, bytes: u64) -> bool {
-        let mut hedging = self.hedging.lock();
-        let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
-        let is_silent = self.any.last().elapsed() >= silence.clamp(STORE_SILENT_MIN, SILENT_MAX);
-        hedging.take(self.began.elapsed(), is_silent)
+        let is_silent = self.any.last().elapsed() >= self.silence(bytes);
+        self.hedging.lock().take(self.began.elapsed(), is_silent)
     }
 
     /// Returns how long to wait before a new try replaces a failed one. The other try of the request continues.

@@ -1,5 +1,6 @@
 //! Object stores for tests: a bucket of a real server, and a store in memory that a test can make slow, fail or hang.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,11 +14,17 @@ use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use fullbore_config::S3Storage;
+use fullbore_rules::commit::ObjectId;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+/// Size of the pieces in which the link carries the bytes of GETs.
+const PIECE: usize = 64 << 10;
 
 /// Returns the settings for a bucket of this server.
 pub fn s3_storage(s3: &S3) -> S3Storage {
@@ -43,6 +50,26 @@ pub struct StoreDouble {
     ignores_conditions: AtomicBool,
     puts: AtomicUsize,
     gets: AtomicUsize,
+    link: Mutex<Option<Arc<Link>>>,
+    hanging_objects: Mutex<BTreeSet<ObjectId>>,
+}
+
+/// A narrow link that the bytes of all GETs share.
+#[derive(Debug)]
+struct Link {
+    bytes_per_second: f64,
+    free_at: Mutex<Instant>,
+}
+
+impl Link {
+    async fn carry(&self, bytes: usize) {
+        let arrives = {
+            let mut free_at = self.free_at.lock();
+            *free_at = (*free_at).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second);
+            *free_at
+        };
+        sleep_until(arrives).await;
+    }
 }
 
 impl StoreDouble {
@@ -56,6 +83,8 @@ impl StoreDouble {
             ignores_conditions: AtomicBool::new(false),
             puts: AtomicUsize::new(0),
             gets: AtomicUsize::new(0),
+            link: Mutex::default(),
+            hanging_objects: Mutex::default(),
         })
     }
 
@@ -67,6 +96,17 @@ impl StoreDouble {
     /// Makes the next `requests` requests hang forever.
     pub fn hang_next(&self, requests: usize) {
         self.hanging.store(requests, Ordering::SeqCst);
+    }
+
+    /// Makes all GETs of these objects hang forever.
+    pub fn hang_gets_of(&self, objects: impl IntoIterator<Item = ObjectId>) {
+        self.hanging_objects.lock().extend(objects);
+    }
+
+    /// Sends the bytes of all later GETs over a link with this rate.
+    pub fn narrow(&self, bytes_per_second: f64) {
+        let free_at = Mutex::new(Instant::now());
+        *self.link.lock() = Some(Arc::new(Link { bytes_per_second, free_at }));
     }
 
     /// Makes PUTs replace objects even if their condition forbids it, as some S3 servers do.
@@ -127,8 +167,26 @@ impl ObjectStore for StoreDouble {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.gets.fetch_add(1, Ordering::SeqCst);
+        let id = location.filename().and_then(|name| ObjectId::from_str_radix(name, 16).ok());
+        if id.is_some_and(|id| self.hanging_objects.lock().contains(&id)) {
+            std::future::pending::<()>().await;
+        }
         self.answer().await?;
-        self.inner.get_opts(location, options).await
+        let mut found = self.inner.get_opts(location, options.clone()).await?;
+        let Some(link) = self.link.lock().clone() else { return Ok(found) };
+        let bytes = found.bytes().await?;
+        let pieces: Vec<_> =
+            (0..bytes.len()).step_by(PIECE).map(|at| bytes.slice(at..bytes.len().min(at + PIECE))).collect();
+        let carried = futures_util::stream::iter(pieces).then(move |piece| {
+            let link = Arc::clone(&link);
+            async move {
+                link.carry(piece.len()).await;
+                Ok(piece)
+            }
+        });
+        found = self.inner.get_opts(location, options).await?;
+        found.payload = GetResultPayload::Stream(carried.boxed());
+        Ok(found)
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {

@@ -32,6 +32,8 @@ struct LastMoved {
     /// When the request began. While the request waits for a permit of the pace, this is repeatedly set to the current
     /// time.
     began: Instant,
+    /// When the first bytes moved.
+    first_moved: Option<Instant>,
     /// When the last step of [`STEP`] bytes was complete. Equal to `began` until the first step is complete.
     at: Instant,
     /// How many bytes have moved since the start. `stepped` is this number at the end of the last complete step.
@@ -74,7 +76,7 @@ impl BodyProgress {
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
-            last: Mutex::new(LastMoved { began, at: began, bytes: 0, stepped: 0 }),
+            last: Mutex::new(LastMoved { began, first_moved: None, at: began, bytes: 0, stepped: 0 }),
             any,
         }))
     }
@@ -84,6 +86,7 @@ impl BodyProgress {
         let at = Instant::now();
         let mut last = self.0.last.lock();
         last.bytes += bytes as u64;
+        last.first_moved.get_or_insert(at);
         if last.bytes - last.stepped < STEP {
             return;
         }
@@ -96,6 +99,11 @@ impl BodyProgress {
     /// Returns the time at which the request began.
     pub fn began(&self) -> Instant {
         self.0.last.lock().began
+    }
+
+    /// Returns the time since the first bytes moved, or zero if none have moved.
+    pub fn body_took(&self) -> Duration {
+        self.0.last.lock().first_moved.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Sets the start of the request to now. The pace calls this while the request waits for a permit and when it gets

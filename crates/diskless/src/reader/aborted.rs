@@ -16,6 +16,7 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::sequence::AbortedTransaction;
 
 use super::Reader;
+use crate::fair_permits::ReadFor;
 use crate::index::AbortedTransactions;
 use crate::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
@@ -157,10 +158,9 @@ impl Reader {
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
         task::spawn(async move {
             let offsets = offset..partition.bounds().last_stable_offset;
-            let found = match shared.finds.acquire().await {
-                Ok(_turn) => shared.finder.aborted(number, offsets, FOUND_MAX).await,
-                Err(_) => return,
-            };
+            let turn = shared.finds.acquire(ReadFor { partition: number, offset }, 1, 1).await;
+            let found = shared.finder.aborted(number, offsets, FOUND_MAX).await;
+            drop(turn);
             let mut aborted = shared.aborted.lock();
             aborted.answered(number, offset);
             match found {

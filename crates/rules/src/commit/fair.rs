@@ -43,6 +43,16 @@ impl<K: Eq + Hash> FairClock<K> {
         start
     }
 
+    /// Returns true if the producer's last unit ended before now, so that the producer was served less than others.
+    pub fn is_idle(&self, producer: &K) -> bool {
+        self.ends.get(producer).is_none_or(|end| *end < self.now)
+    }
+
+    /// Takes back the producer's last unit, which starts at `start`, because it will not be served.
+    pub fn take_back(&mut self, producer: K, start: u64) {
+        self.ends.insert(producer, start);
+    }
+
     /// Moves the clock after units of `bytes` bytes in total were served, the last of which starts at `start`.
     pub fn serve(&mut self, start: u64, bytes: usize) {
         let each = bytes / self.ends.len().max(1);
@@ -117,6 +127,25 @@ mod tests {
         assert!(starts.is_sorted_by(|one, next| one < next), "{starts:?}");
         clock.serve(1000, 1);
         assert_eq!(clock.begin(1, 1), 1000);
+    }
+
+    #[test]
+    fn last_unit_is_taken_back_the_next_one_starts_in_its_place() {
+        let mut clock = FairClock::default();
+        let starts: Vec<_> = [5, 7].map(|cost| clock.begin(1, cost)).into();
+        clock.take_back(1, starts[1]);
+        assert_eq!(clock.begin(1, 1), starts[1]);
+    }
+
+    #[test]
+    fn last_unit_ended_before_now_the_producer_is_idle() {
+        let mut clock = FairClock::default();
+        assert!(clock.is_idle(&1));
+        let start = clock.begin(1, 5);
+        clock.serve(start + 5, 0);
+        assert!(!clock.is_idle(&1));
+        clock.serve(start + 6, 0);
+        assert!(clock.is_idle(&1));
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! Tests that readers share the slots for GETs: on a narrow link, and while the GETs of some objects hang.
+
+use std::sync::Arc;
+
+use super::super::objects::double::StoreDouble;
+use super::super::tries::SILENT_MAX;
+use super::*;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+/// Size of the objects, in blocks.
+const LARGE: u32 = 4;
+
+/// Creates a fetcher with 16 slots over a store with `large` large objects, whose ids are 1 to `large`, and with 10
+/// small ones, whose ids begin at 1000.
+async fn fetcher(store: &Arc<StoreDouble>, large: ObjectId) -> RangeFetcher {
+    let objects = Objects::over(store.clone(), "one");
+    let bytes = Bytes::from(vec![7; (LARGE * BLOCK) as usize]);
+    for id in 1..=large {
+        objects.put(id, vec![bytes.clone()], BodyProgress::default()).await.expect("put");
+    }
+    for id in 1000..1010 {
+        objects.put(id, vec![bytes.slice(..100)], BodyProgress::default()).await.expect("put");
+    }
+    let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 30)));
+    RangeFetcher::new(objects, cache, 16, Arc::default())
+}
+
+/// Lets `partition` read whole large objects ahead. Returns at once.
+fn read_ahead(fetcher: &RangeFetcher, partition: i64, ids: Range<ObjectId>) {
+    for id in ids {
+        let fetcher = fetcher.clone();
+        let read = ReadFor { partition, offset: id };
+        tokio::spawn(async move { fetcher.fetch(read, id, 0..LARGE * BLOCK).await });
+    }
+}
+
+/// Reads a small object for another partition. Returns how long that took.
+async fn small_read(fetcher: &RangeFetcher, id: ObjectId) -> Duration {
+    let began = Instant::now();
+    let read = ReadFor { partition: id, offset: 0 };
+    assert_eq!(fetcher.fetch(read, id, 0..100).await, Ok(()));
+    began.elapsed()
+}
+
+/// Regression test: a small read waited until all readers that were far behind had their windows.
+#[tokio::test(start_paused = true)]
+async fn readers_are_far_behind_on_a_narrow_link_a_small_read_waits_for_one_get() {
+    let store = StoreDouble::taking(MS(20));
+    let fetcher = fetcher(&store, 24).await;
+    store.narrow(1e6);
+    (0..8).for_each(|reader| read_ahead(&fetcher, reader, 3 * reader + 1..3 * reader + 4));
+    for id in 1000..1005 {
+        sleep(MS(7000)).await;
+        let took = small_read(&fetcher, id).await;
+        assert!(took < MS(4000), "{took:?}");
+    }
+}
+
+/// Regression test: GETs that hung had all slots for 40 seconds.
+#[tokio::test(start_paused = true)]
+async fn gets_of_some_objects_hang_other_objects_are_read() {
+    let store = StoreDouble::taking(MS(20));
+    let fetcher = fetcher(&store, 24).await;
+    store.hang_gets_of(1..=24);
+    (0..24).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
+    sleep(MS(100)).await;
+    let took = small_read(&fetcher, 1000).await;
+    assert!(took <= SILENT_MAX + MS(100), "{took:?}");
+    // Later all GETs that hang have left their slots.
+    for id in 1001..1009 {
+        small_read(&fetcher, id).await;
+    }
+    sleep(MS(30_000)).await;
+    let took = small_read(&fetcher, 1009).await;
+    assert!(took <= MS(1000), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_gets_have_all_their_blocks_further_ones_keep_their_slots() {
+    let store = StoreDouble::taking(MS(20));
+    let fetcher = fetcher(&store, 0).await;
+    // These reads open the window.
+    for id in 1000..1010 {
+        small_read(&fetcher, id).await;
+    }
+    store.hang_gets_of(1..=200);
+    (0..200).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
+    sleep(MS(39_000)).await;
+    assert!(fetcher.tries().under_way() <= 16 + SILENT_BLOCKS_MAX, "{}", fetcher.tries().under_way());
+    sleep(MS(1_200_000)).await;
+    assert_eq!(fetcher.shared.silent.available_permits(), SILENT_BLOCKS_MAX);
+}
+
+/// A reader that is far behind waits for its turn. It must not claim blocks before.
+#[tokio::test(start_paused = true)]
+async fn block_is_requested_by_a_reader_far_behind_another_reader_gets_it_in_its_own_turn() {
+    let store = StoreDouble::taking(MS(20));
+    let fetcher = fetcher(&store, 20).await;
+    store.narrow(1e6);
+    read_ahead(&fetcher, 1, 1..21);
+    sleep(MS(5000)).await;
+    let began = Instant::now();
+    let read = ReadFor { partition: 2, offset: 0 };
+    assert_eq!(fetcher.fetch(read, 20, 3 * BLOCK..3 * BLOCK + 10).await, Ok(()));
+    assert!(began.elapsed() < MS(6000), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_is_wide_a_reader_uses_all_slots() {
+    let store = StoreDouble::taking(MS(50));
+    let fetcher = fetcher(&store, 48).await;
+    let read_all = async |ids: Range<ObjectId>| {
+        let began = Instant::now();
+        let read = |id| ReadFor { partition: 1, offset: id };
+        let reads = ids.map(|id| fetcher.fetch(read(id), id, 0..LARGE * BLOCK));
+        let done = futures_util::future::join_all(reads).await;
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+        began.elapsed()
+    };
+    let (first, second) = (read_all(1..25).await, read_all(25..49).await);
+    assert!(first <= MS(300), "{first:?}");
+    assert!(second <= MS(110), "{second:?}: 16 and 8 GETs of 50 ms");
+}
