@@ -79,7 +79,7 @@ async fn gets_of_some_objects_hang_other_objects_are_read() {
 async fn silent_gets_have_all_their_blocks_further_ones_keep_their_slots() {
     let store = StoreDouble::taking(MS(20));
     let fetcher = fetcher(&store, 0).await;
-    // These reads open the window.
+    // Small reads open the window.
     for id in 1000..1010 {
         small_read(&fetcher, id).await;
     }
