@@ -164,9 +164,8 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the first range that must be fetched so that the cache has all of `range`, or `None` if it has all of it.
-    /// The result consists of up to `blocks_max` whole blocks. If `range` is the largest so far, the limit of fetched
-    /// bytes is raised.
+    /// Returns the first blocks that the cache lacks of `range`, as one range of up to `blocks_max` adjacent blocks.
+    /// Returns `None` if it lacks none. If `range` is the largest so far, the limit of fetched bytes is raised.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>, blocks_max: u32) -> Option<Range<u32>> {
         if self.uploaded.contains_key(&id) {
             return None;

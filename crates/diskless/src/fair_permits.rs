@@ -1,4 +1,4 @@
-//! Permits that several readers share fairly. Searches in the index, windows of extents and GETs each have such permits.
+//! Permits that several readers share fairly. Searches in the index, windows of extents and GETs each have their own.
 //!
 //! A reader is a partition with its consumers. Waiting requests are served by start-time fair queueing
 //! ([`FairClock`]), so each reader gets the same share, however many requests it has. A reader that was idle goes first
@@ -88,8 +88,8 @@ impl FairPermits {
         FairPermits { state: Mutex::new(state) }
     }
 
-    /// Waits for `permits` permits. `cost` is counted for the share of the reader. If `permits` exceeds the limit, waits
-    /// until no other permit is in use.
+    /// Waits for `permits` permits. `cost` is counted for the share of the reader. If `permits` exceeds the limit, the
+    /// request waits until no other permit is in use.
     pub async fn acquire(&self, read: ReadFor, permits: usize, cost: usize) -> FairPermit<'_> {
         let (granted, grant) = oneshot::channel();
         let number = self.state.lock().request(read, cost, WaitingRequest { permits, granted });
