@@ -1,7 +1,7 @@
 //! Tracks which blocks of objects are being fetched, so that each block is fetched once for all its readers.
 //!
-//! A fetch claims blocks only when it has a slot for its GET. So a reader that waits for its turn does not delay another
-//! reader of the same block whose turn comes earlier.
+//! A fetch claims blocks only when it has a slot for its GET. So a reader that waits for its turn does not delay others
+//! that need the same block and whose turns come earlier.
 //!
 //! Invariant: a block has at most one claim. The number of tracked objects is limited by the number of fetches.
 

@@ -142,8 +142,8 @@ impl Tries {
         self.hedging.lock().wait(0)
     }
 
-    /// Returns the time without progress after which a request with `bytes` bytes counts as silent. It is a multiple of
-    /// the usual wait for a second try, but at most [`SILENT_MAX`].
+    /// Returns the time without progress after which a request with `bytes` bytes counts as silent. This is a multiple
+    /// of the usual wait for a second try, but at most [`SILENT_MAX`].
     pub fn silence(&self, bytes: u64) -> Duration {
         let wait = self.hedging.lock().wait(bytes);
         let silence = wait.map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
