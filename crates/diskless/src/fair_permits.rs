@@ -101,6 +101,11 @@ impl FairPermits {
         FairPermit { of: self, permits }
     }
 
+    /// Returns the number of permits in use.
+    pub fn used(&self) -> usize {
+        self.state.lock().used
+    }
+
     /// Sets the number of permits. Permits in use are not taken away.
     pub fn set_limit(&self, limit: usize) {
         let mut state = self.state.lock();

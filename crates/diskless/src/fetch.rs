@@ -243,8 +243,9 @@ impl FetcherShared {
             }
         };
         let (ended, bytes) = done?;
+        let under_way = self.slots.used();
         let mut window = self.window.lock();
-        window.note(self.began.elapsed(), ended);
+        window.note(self.began.elapsed(), ended, under_way);
         self.slots.set_limit(window.gets());
         Ok(bytes)
     }

@@ -59,9 +59,10 @@ impl GetWindow {
         (blocks as u32).clamp(1, BLOCKS_MAX)
     }
 
-    /// Records a GET that has ended at `now`. The clock may be any monotonic one.
-    pub fn note(&mut self, now: Duration, get: EndedGet) {
-        self.count.note(now, get.took, get.bytes);
+    /// Records a GET that has ended at `now`. `under_way` is the number of GETs that were running, including this one.
+    /// The clock may be any monotonic one.
+    pub fn note(&mut self, now: Duration, get: EndedGet, under_way: usize) {
+        self.count.note(now, get.took, get.bytes, under_way);
         if get.bytes >= SHOWS_RATE {
             let (bytes, took) = self.bodies.unwrap_or_default();
             self.bodies = Some((bytes / 2.0 + get.bytes as f64, took / 2 + get.body_took));
@@ -112,10 +113,11 @@ mod tests {
                 let count = self.gets.iter().filter(|get| flows(get)).count();
                 let part = (self.bytes_per_second / count.max(1) as f64).min(self.each_max) * step.as_secs_f64();
                 self.gets.iter_mut().filter(|get| flows(get)).for_each(|get| get.left -= part);
+                let under_way = self.gets.len();
                 for get in self.gets.extract_if(.., |get| get.left <= 0.0) {
                     arrived += get.bytes;
                     let took = now - get.began;
-                    window.note(now, EndedGet { took, body_took: took - latency, bytes: get.bytes as u64 });
+                    window.note(now, EndedGet { took, body_took: took - latency, bytes: get.bytes as u64 }, under_way);
                 }
             }
             arrived / seconds as f64
@@ -182,7 +184,7 @@ mod tests {
     fn small_objects_show_no_rate() {
         let mut window = GetWindow::new(16);
         let (took, body_took) = (Duration::from_millis(50), Duration::ZERO);
-        (0..100).for_each(|at| window.note(took * at, EndedGet { took, body_took, bytes: 1000 }));
+        (0..100).for_each(|at| window.note(took * at, EndedGet { took, body_took, bytes: 1000 }, 16));
         assert_eq!((window.gets(), window.blocks()), (16, 1));
     }
 }

@@ -64,15 +64,10 @@ async fn gets_of_some_objects_hang_other_objects_are_read() {
     store.hang_gets_of(1..=24);
     (0..24).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
     sleep(MS(100)).await;
-    let took = small_read(&fetcher, 1000).await;
-    assert!(took <= SILENT_MAX + MS(100), "{took:?}");
-    // Later all GETs that hang have left their slots.
-    for id in 1001..1009 {
-        small_read(&fetcher, id).await;
+    for id in 1000..1010 {
+        let took = small_read(&fetcher, id).await;
+        assert!(took <= SILENT_MAX + MS(100), "{took:?}");
     }
-    sleep(MS(30_000)).await;
-    let took = small_read(&fetcher, 1009).await;
-    assert!(took <= MS(1000), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,14 +75,12 @@ async fn silent_gets_have_all_their_blocks_further_ones_keep_their_slots() {
     let store = StoreDouble::taking(MS(20));
     let fetcher = fetcher(&store, 0).await;
     // Small reads open the window.
-    for id in 1000..1010 {
-        small_read(&fetcher, id).await;
-    }
+    futures_util::future::join_all((1000..1010).map(|id| small_read(&fetcher, id))).await;
     store.hang_gets_of(1..=200);
     (0..200).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
     sleep(MS(39_000)).await;
     assert!(fetcher.tries().under_way() <= 16 + SILENT_BLOCKS_MAX, "{}", fetcher.tries().under_way());
-    sleep(MS(1_200_000)).await;
+    sleep(MS(3_600_000)).await;
     assert_eq!(fetcher.shared.silent.available_permits(), SILENT_BLOCKS_MAX);
 }
 
