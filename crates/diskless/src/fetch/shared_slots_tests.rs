@@ -60,7 +60,10 @@ async fn readers_are_far_behind_on_a_narrow_link_a_small_read_waits_for_one_get(
 #[tokio::test(start_paused = true)]
 async fn gets_of_some_objects_hang_other_objects_are_read() {
     let store = StoreDouble::taking(MS(20));
-    let fetcher = fetcher(&store, 24).await;
+    let fetcher = fetcher(&store, 48).await;
+    let healthy =
+        (0..24).map(|partition| fetcher.fetch(ReadFor { partition, offset: 0 }, 25 + partition, 0..LARGE * BLOCK));
+    assert!(futures_util::future::join_all(healthy).await.iter().all(Result::is_ok));
     store.hang_gets_of(1..=24);
     (0..24).for_each(|reader| read_ahead(&fetcher, reader, reader + 1..reader + 2));
     sleep(MS(100)).await;
