@@ -12,6 +12,7 @@ use fullbore_wire::api::Request;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::metadata::MetadataResponse;
 use fullbore_wire::{ErrorCode, Text};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,11 +30,52 @@ pub(super) struct Coordinator {
     /// True while the coordinator may delay the answers of [`Coordinator::call_both`] until other members have sent
     /// their requests.
     waits: bool,
+    /// The address to which the connection leads, as the look-up returned it.
+    at: Option<String>,
+    member_at: MemberAt,
+    /// True if this connection goes to the coordinator in `member_at`. False if it is the member's own connection, which
+    /// looks up the coordinator.
+    follows: bool,
 }
 
+/// The address of the coordinator that has accepted the member's last request. Requests for offsets go there. A broker
+/// that no longer is the coordinator, but does not know this yet, would return old offsets.
+pub(super) type MemberAt = Arc<Mutex<Option<String>>>;
+
 impl Coordinator {
-    pub(super) fn new(cluster: Cluster, group: Text, times: Arc<RoundTrips>) -> Self {
-        Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None, times, waits: false }
+    /// Creates the member's own connection.
+    pub(super) fn new(cluster: Cluster, group: Text, times: Arc<RoundTrips>, member_at: MemberAt) -> Self {
+        let connection = KeptConnection::default();
+        Coordinator {
+            cluster,
+            group,
+            connection,
+            trouble: None,
+            times,
+            waits: false,
+            at: None,
+            member_at,
+            follows: false,
+        }
+    }
+
+    /// Creates a connection that follows the member's own one. Before the member has joined, this connection looks up
+    /// the coordinator as well.
+    pub(super) fn following(cluster: Cluster, group: Text, times: Arc<RoundTrips>, member_at: MemberAt) -> Self {
+        Coordinator { follows: true, ..Coordinator::new(cluster, group, times, member_at) }
+    }
+
+    /// Drops a connection to another coordinator than the member's.
+    pub(super) fn follow(&mut self) {
+        let of_member = self.of_member();
+        if of_member.is_some() && of_member != self.at {
+            self.connection = KeptConnection::default();
+        }
+    }
+
+    /// Returns the address of the member's coordinator, if this connection must go there.
+    fn of_member(&self) -> Option<String> {
+        self.member_at.lock().clone().filter(|_| self.follows)
     }
 
     /// Sets whether the coordinator may delay the answers of [`Coordinator::call_both`] until other members have sent
@@ -43,7 +85,8 @@ impl Coordinator {
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, ClientError> {
-        self.connection.get(|| found(&mut self.cluster, &self.group))
+        let of_member = self.of_member();
+        self.connection.get(|| found(&mut self.cluster, &self.group, of_member, &mut self.at))
     }
 
     /// Returns true if a connection to the coordinator is open.
@@ -80,6 +123,9 @@ impl Coordinator {
         // After a failure the connection is dropped. Otherwise a late response would be taken for the response to the
         // next request.
         let (found, answer) = outcome?;
+        let found = coordinator_in(found, &self.group);
+        let found = BrokerAddress::of_coordinator(CoordinatorKind::Group, found);
+        self.at = found.as_ref().ok().map(BrokerAddress::address);
         if let Some(connection) = connection {
             match answer {
                 // A response that refuses the request is ignored, because a broker that is not the coordinator may
@@ -91,9 +137,7 @@ impl Coordinator {
                 _ => self.cluster.keep_connection(connection),
             }
         }
-        let found = coordinator_in(found, &self.group);
-        let found = BrokerAddress::of_coordinator(CoordinatorKind::Group, found)?;
-        self.connection.keep(self.cluster.give(&found.address())?);
+        self.connection.keep(self.cluster.give(&found?.address())?);
         Ok(None)
     }
 
@@ -130,7 +174,9 @@ impl Coordinator {
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let (is_connected, begun) = (self.is_connected(), Instant::now());
-        let answer = self.connection.call(request, max, || found(&mut self.cluster, &self.group));
+        let of_member = self.of_member();
+        let connect = || found(&mut self.cluster, &self.group, of_member.clone(), &mut self.at);
+        let answer = self.connection.call(request, max, connect);
         // If the call had to connect, its time includes the search for the coordinator and is not noted.
         if is_connected && answer.is_ok() {
             self.times.note(begun.elapsed(), false);
@@ -174,6 +220,9 @@ impl Coordinator {
             Err(error) if error.is_retriable() => (Next::Find, Some(error)),
             Err(error) => return Err(error),
         };
+        if step == Next::Go && !self.follows {
+            self.member_at.lock().clone_from(&self.at);
+        }
         self.trouble = trouble.map(|error| error.to_string());
         if step == Next::Find {
             self.forget();
@@ -182,7 +231,18 @@ impl Coordinator {
     }
 }
 
-fn found(cluster: &mut Cluster, group: &Text) -> Result<Connection, ClientError> {
-    let coordinator = cluster.coordinator(CoordinatorKind::Group, group)?;
-    cluster.give(&coordinator.address())
+/// Connects to the coordinator at `given`, or looks it up if that is `None`. Records its address in `at`.
+fn found(
+    cluster: &mut Cluster,
+    group: &Text,
+    given: Option<String>,
+    at: &mut Option<String>,
+) -> Result<Connection, ClientError> {
+    let address = match given {
+        Some(address) => address,
+        None => cluster.coordinator(CoordinatorKind::Group, group)?.address(),
+    };
+    let connection = cluster.give(&address)?;
+    *at = Some(address);
+    Ok(connection)
 }

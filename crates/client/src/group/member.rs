@@ -6,7 +6,7 @@
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, MemberAt};
 use super::offsets::{OffsetsQuestion, STABLE_VERSION, version_max};
 use super::round_trips::RoundTrips;
 use super::shared::{CommittedOffset, SharedMembership, Target};
@@ -80,7 +80,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// Returns the connection. Waits if the thread is still opening it.
+    /// Returns the connection, which goes to the member's coordinator. Waits if the thread is still opening it.
     fn get(&mut self) -> &mut Coordinator {
         if let Some(thread) = self.connecting.take() {
             match thread.join() {
@@ -88,6 +88,7 @@ impl Offsets {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
+        self.coordinator.follow();
         &mut self.coordinator
     }
 }
@@ -105,7 +106,8 @@ impl Member {
         let offsets = offsets.learning_with(&membership);
         let (of_thread, settings) = (shared.clone(), config.clone());
         let times = Arc::<RoundTrips>::default();
-        let coordinator = Coordinator::new(membership, config.group.clone(), times.clone());
+        let member_at = MemberAt::default();
+        let coordinator = Coordinator::new(membership, config.group.clone(), times.clone(), member_at.clone());
         let body = move || {
             let outcome = match settings.protocol {
                 Protocol::Classic => classic::Classic::new(settings, coordinator, &of_thread).run(),
@@ -114,14 +116,15 @@ impl Member {
             of_thread.end(outcome.err());
         };
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
-        let mut connected = Coordinator::new(offsets.detached(), config.group.clone(), times.clone());
+        let mut connected =
+            Coordinator::following(offsets.detached(), config.group.clone(), times.clone(), member_at.clone());
         let connect = move || {
             // An error is ignored here. The first request connects again and reports it.
             let _ = connected.connection();
             connected
         };
         let connecting = Some(std::thread::Builder::new().name("group-offsets".to_owned()).spawn(connect)?);
-        let coordinator = Coordinator::new(offsets, config.group.clone(), times.clone());
+        let coordinator = Coordinator::following(offsets, config.group.clone(), times.clone(), member_at);
         let offsets = Offsets { connecting, coordinator };
         Ok(Member { config, shared, thread: Some(thread), offsets, times })
     }
