@@ -291,8 +291,8 @@ impl Tries {
     }
 }
 
-/// Returns how long the system may take to send its send buffer, which has at most `buffered_max` bytes. The broker sees
-/// no progress in this time. The bytes before the buffer show the rate of the link, if there were any.
+/// Returns how long the system may take to send its send buffer, which has at most `buffered_max` bytes. The broker
+/// sees no progress in this time. The bytes before the buffer show the rate of the link, if there were any.
 fn sends_buffer(progress: &BodyProgress, buffered_max: u64) -> Duration {
     let (last, bytes) = progress.last();
     let buffered = bytes.min(buffered_max);

@@ -33,8 +33,7 @@ pub(super) struct Coordinator {
     /// The address to which the connection leads, as the look-up returned it.
     at: Option<String>,
     member_at: MemberAt,
-    /// True if this connection goes to the coordinator in `member_at`. False if it is the member's own connection, which
-    /// looks up the coordinator.
+    /// True if this connection goes to the coordinator in `member_at`. The member's own connection looks it up.
     follows: bool,
 }
 
