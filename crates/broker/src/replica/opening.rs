@@ -249,6 +249,8 @@ impl Replica {
             StorageError::Io { error, .. } if is_momentary(error) || self.log_dir.space.is_unwritable() => {
                 self.log_dir.transient_read.due()
             }
+            // The log is opened again at each change of the partition, until this replica has resigned.
+            StorageError::EndLost { .. } => self.log_dir.transient_read.due(),
             _ => Some(0),
         };
         if let Some(left_out) = left_out {
