@@ -71,6 +71,28 @@ fn commit_contains_the_leader_epoch_of_the_last_record() {
     member.leave(Duration::ZERO);
 }
 
+/// Regression test: a copier read old offsets from a former coordinator, and wrote committed records again.
+#[test]
+fn former_coordinator_answers_too_offsets_come_from_the_coordinator_that_was_joined() {
+    let [former, present] = [5, 9].map(|offset| {
+        coordinator(move |key, requested| match key {
+            ApiKey::OffsetFetch => Some(committed(requested, offset)),
+            _ => Some(requested.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
+                member_epoch: 1,
+                heartbeat_interval_ms: 1000,
+                assignment: Some(Assignment::default()),
+                ..Default::default()
+            })),
+        })
+    });
+    let config = GroupConfig { protocol: Protocol::Consumer, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, cluster(present), cluster(former)).expect("a thread");
+    member.target(Duration::from_secs(60)).expect("a member").expect("a target");
+    let found = member.committed(&[(("t".into(), 0), Uuid::ZERO)], Duration::from_secs(60)).expect("answered");
+    assert_eq!(found, Some(vec![Some(at(9))]));
+    member.leave(Duration::ZERO);
+}
+
 /// Returns a member of a group whose coordinator answers OffsetFetch with this error.
 fn member_refused(error_code: ErrorCode) -> Member {
     let port = coordinator(move |key, requested| match key {
