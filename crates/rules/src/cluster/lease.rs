@@ -60,17 +60,15 @@ impl FailureDetector {
 
     /// Notes that this broker's own heartbeat has reached the database at `now_ms` of a monotonic clock.
     pub fn heartbeat(&mut self, now_ms: i64) {
-        match &mut self.uninterrupted {
-            Some((_, last)) if now_ms.saturating_sub(*last) <= self.session_timeout_ms / GAPS_PER_TIMEOUT as i64 => {
-                *last = now_ms;
-            }
-            span => {
-                let ended = span.replace((now_ms, now_ms));
+        self.uninterrupted = match self.uninterrupted {
+            Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),
+            ended => {
                 self.before.extend(ended.filter(|span| self.counts(*span)));
+                Some((now_ms, now_ms))
             }
-        }
+        };
         while let Some((_, oldest_to)) = self.before.front()
-            && self.heard_since(*oldest_to) >= self.session_timeout_ms
+            && self.reached_since(*oldest_to) >= self.session_timeout_ms
         {
             self.before.pop_front();
         }
@@ -78,33 +76,38 @@ impl FailureDetector {
 
     /// Returns true if the span is long enough that every live broker has sent a heartbeat in it.
     fn counts(&self, (first, last): (i64, i64)) -> bool {
-        last.saturating_sub(first) >= self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
+        last.saturating_sub(first) >= self.gap_ms()
     }
 
     /// Returns for how many ms since `since_ms` this broker's heartbeats have reached the database.
-    fn heard_since(&self, since_ms: i64) -> i64 {
+    fn reached_since(&self, since_ms: i64) -> i64 {
         let current = self.uninterrupted.filter(|span| self.counts(*span));
         self.before.iter().chain(&current).map(|(first, last)| last.saturating_sub(*first.max(&since_ms)).max(0)).sum()
+    }
+
+    /// Returns a quarter of the session timeout, in ms.
+    fn gap_ms(&self) -> i64 {
+        self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
     /// Returns true if the time from `last_ms` to `now_ms` is a gap, which is more than a quarter of the session
     /// timeout. After a gap, heartbeats of other brokers may be missing as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
-        now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
+        now_ms.saturating_sub(last_ms) > self.gap_ms()
     }
 
     /// Returns true if the last heartbeat of this broker has just reached the database, and its heartbeats did so for a
     /// whole session timeout. Only then may it consider others failed.
     pub fn may_judge(&self, now_ms: i64) -> bool {
         self.uninterrupted.is_some_and(|(_, last)| !self.is_gap(last, now_ms))
-            && self.heard_since(i64::MIN) >= self.session_timeout_ms
+            && self.reached_since(i64::MIN) >= self.session_timeout_ms
     }
 
     /// Returns true if the peer is considered failed.
     pub fn is_dead(&self, peer: &PeerEvidence, now_ms: i64) -> bool {
         let timeout_ms = if peer.refuses { REFUSING_HEARTBEAT_AGE_MS } else { self.session_timeout_ms };
         let last = self.uninterrupted.map_or(now_ms, |(_, last)| last);
-        let silent_ms = self.heard_since(last.saturating_sub(peer.heartbeat_age_ms));
+        let silent_ms = self.reached_since(last.saturating_sub(peer.heartbeat_age_ms));
         self.may_judge(now_ms)
             && peer.heartbeat_age_ms >= timeout_ms
             && silent_ms >= timeout_ms.min(self.session_timeout_ms)
