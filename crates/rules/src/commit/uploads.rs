@@ -10,7 +10,8 @@
 //!
 //! Quick uploads prove only as many concurrent uploads as there were, and only for objects of about their size. So the
 //! window grows only while it is full, and opens anew for much larger objects. An upload that has failed after a long
-//! time halves the window, since a link that is too narrow for all uploads may let none of them succeed.
+//! time halves the window, since a link that is too narrow for all uploads may let none of them succeed. So does one
+//! that has succeeded only after a much longer time than usual, since the link has become narrow.
 //!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
@@ -21,6 +22,10 @@ use std::time::Duration;
 const OPENS_WITH: usize = 2;
 /// Uploads are slow if they take longer than this on average.
 const SLOW: Duration = Duration::from_secs(2);
+/// An upload shows that the link has become narrow if it takes longer than this, and [`NARROW_TIMES`] as long as usual.
+const NARROW: Duration = Duration::from_secs(8);
+/// See [`NARROW`].
+const NARROW_TIMES: u32 = 4;
 /// Uploads are quick if they take less time than this.
 const QUICK: Duration = Duration::from_secs(1);
 /// The window opens anew for an object that is this many times as large as the largest one before it.
@@ -54,6 +59,8 @@ pub struct UploadWindow {
     largest: u64,
     /// When the window was last halved.
     halved: Duration,
+    /// Mean time of the uploads of the last round.
+    usual: Option<Duration>,
     round: UploadRound,
     /// The last step, until the window has decided whether to keep it.
     step: Option<Step>,
@@ -154,6 +161,7 @@ impl UploadWindow {
             is_opening: true,
             largest: 0,
             halved: Duration::ZERO,
+            usual: None,
             round: UploadRound::default(),
             step: None,
             down: Hold::new(0, HELD_ROUNDS_MAX),
@@ -184,6 +192,9 @@ impl UploadWindow {
     /// Notes that an upload of `bytes`, which took `took`, has succeeded at `now`. `under_way` is the number of uploads
     /// that were running, including this one. The clock may be any monotonic one.
     pub fn note(&mut self, now: Duration, took: Duration, bytes: u64, under_way: usize) {
+        if took > NARROW && self.usual.is_some_and(|usual| took > usual * NARROW_TIMES) {
+            self.halve(now, took);
+        }
         let is_full = under_way >= self.size && bytes.saturating_mul(LARGER) >= self.largest;
         if !self.is_opening || took >= QUICK {
             self.is_opening = false;
@@ -208,7 +219,15 @@ impl UploadWindow {
     /// Notes that an upload has failed at `now`, `took` after its start. Halves the window if the upload was slow and
     /// has begun after the window was last halved.
     pub fn failed(&mut self, now: Duration, took: Duration) {
-        if took <= SLOW || now.saturating_sub(took) < self.halved {
+        if took > SLOW {
+            self.halve(now, took);
+        }
+    }
+
+    /// Halves the window because of an upload that has ended at `now` and took `took`, unless it began before the window
+    /// was last halved.
+    fn halve(&mut self, now: Duration, took: Duration) {
+        if now.saturating_sub(took) < self.halved {
             return;
         }
         (self.size, self.is_opening, self.halved) = ((self.size / 2).max(1), false, now);
@@ -225,6 +244,7 @@ impl UploadWindow {
         let rate = round.bytes.saturating_mul(1000) / millis;
         self.largest = round.largest.max(self.largest - self.largest / 8);
         let mean = round.took / u32::try_from(round.count).unwrap_or(u32::MAX).max(1);
+        self.usual = Some(mean);
         if let Some(step) = self.step.take() {
             if !step.is_settled {
                 self.step = Some(Step { is_settled: true, ..step });
@@ -466,6 +486,18 @@ mod tests {
         store.run(&mut window, 60, 8 * MIB);
         let (sizes, steps) = store.sizes;
         assert!(sizes <= 3 * steps, "{} uploads", sizes as f64 / steps as f64);
+    }
+
+    #[test]
+    fn link_becomes_narrow_uploads_soon_end_in_time_again() {
+        let mut window = UploadWindow::new(8);
+        let mut store = Store::new(150, 50_000_000);
+        store.run(&mut window, 15, 8 * MIB);
+        assert_eq!(window.size(), 8);
+        store.bytes_per_second = 1_000_000;
+        store.run(&mut window, 120, 8 * MIB);
+        assert!(window.size() <= 2, "{}", window.size());
+        assert!(store.run(&mut window, 120, 8 * MIB) >= 900_000);
     }
 
     #[test]
