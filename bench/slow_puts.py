@@ -1,21 +1,21 @@
-"""A relay in front of an object store that speaks S3 over HTTP/1.1. One PUT in ONE_IN, drawn with a fixed seed, takes
-SECONDS longer, as in a store with a long tail. It keeps no state of requests, because a client waits for each response
-before it sends the next request. Run as:
+"""A relay in front of an object store that speaks S3 over HTTP/1.1. One PUT in ONE_IN takes SECONDS longer, as in a
+store with a long tail. It keeps no state of requests, because a client waits for each response before it sends the next
+request. Run as:
 
     slow_puts.py PORT TO_PORT ONE_IN SECONDS
 
 The relay listens on 127.0.0.1:PORT until it is killed.
 """
-import asyncio, random, sys
+import asyncio, sys
 
 CHUNK = 1 << 18
 
 
 class SlowPuts:
-    """The relay. PUTs are drawn, because each nth PUT could always be the second try of the same object."""
+    """The relay. `puts` is the number of PUTs so far."""
 
     def __init__(self, to_port, one_in, seconds):
-        self.to_port, self.one_in, self.seconds, self.drawn = to_port, one_in, seconds, random.Random(one_in)
+        self.to_port, self.one_in, self.seconds, self.puts = to_port, one_in, seconds, 0
 
     async def serve(self, near, near_out):
         try:
@@ -36,7 +36,8 @@ class SlowPuts:
         while True:
             head = await near.readuntil(b"\r\n\r\n")
             if head.startswith(b"PUT "):
-                if self.drawn.randrange(self.one_in) == 0:
+                self.puts += 1
+                if self.puts % self.one_in == 0:
                     await asyncio.sleep(self.seconds)
             far_out.write(head)
             left = content_length(head)

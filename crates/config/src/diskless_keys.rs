@@ -88,7 +88,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. A producer's batches that wait for an upload may take half of the memory that the other producers leave; beyond that, the broker stops reading from this producer. Must be at least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Maximum number of bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. The batches of one connection that wait for an upload may take half of the memory that the other connections leave; beyond that, the broker stops reading from this connection. Must be at least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])

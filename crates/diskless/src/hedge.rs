@@ -17,7 +17,7 @@ use std::time::Duration;
 /// usual time of the class.
 const SEEN_MAX: usize = 64;
 /// How many durations of a class must be known before it has a usual time.
-const SEEN_MIN: usize = 4;
+const SEEN_MIN: usize = 8;
 /// The ratio of the usual time of a request to the wait for its second try: the wait is 2.5 times the usual time.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Minimum time before a second try starts.
@@ -34,8 +34,8 @@ const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 /// The durations of earlier tries, and the credit for second tries.
 #[derive(Debug)]
 pub struct Hedging {
-    /// The newest durations of each class of [`CLASSES`], with the bytes of their requests.
-    seen: [VecDeque<(Duration, u64)>; CLASSES.len() + 1],
+    /// The newest durations of each class of [`CLASSES`].
+    seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries, in successful requests. A second try costs [`ONE_IN`].
     credit: u32,
     /// The end of the time without progress that has already earned credit. While requests make progress, `take` sets
@@ -56,23 +56,17 @@ impl Hedging {
         if seen.len() == SEEN_MAX {
             seen.pop_front();
         }
-        seen.push_back((took, bytes));
+        seen.push_back(took);
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
     /// Returns how long a request of `bytes` bytes may take before it gets a second try. The wait is computed from the
-    /// usual time of the request's class, or of the next larger class that has one. If none has, the next smaller class
-    /// gives a maximum: its usual time, multiplied by the ratio of the bytes. Returns `None` before the first usual
-    /// time.
+    /// usual time of the request's class, or of the next larger class that has one. Returns `None` if there is none.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
-        let (smaller, others) = self.seen.split_at(class_of(bytes));
-        let usual = match others.iter().find_map(usual) {
-            Some((usual, _)) => usual,
-            None => {
-                let (usual, of) = smaller.iter().rev().find_map(usual)?;
-                usual.mul_f64(bytes as f64 / of.max(1) as f64)
-            }
-        };
+        let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
+        let mut seen: Vec<_> = seen.iter().copied().collect();
+        let at = seen.len() / 2;
+        let (_, usual, _) = seen.select_nth_unstable(at);
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
@@ -98,14 +92,6 @@ impl Hedging {
     }
 }
 
-/// Returns the median duration of a class, and the bytes of that request. Returns `None` if too few are known.
-fn usual(seen: &VecDeque<(Duration, u64)>) -> Option<(Duration, u64)> {
-    let mut seen: Vec<_> = (seen.len() >= SEEN_MIN).then(|| seen.iter().copied().collect())?;
-    let at = seen.len() / 2;
-    let (_, usual, _) = seen.select_nth_unstable(at);
-    Some(*usual)
-}
-
 fn class_of(bytes: u64) -> usize {
     CLASSES.iter().take_while(|from| bytes >= **from).count()
 }
@@ -123,6 +109,7 @@ mod tests {
         assert_eq!(hedging.wait(1), None);
         hedging.note(MS(3000), 1);
         assert_eq!(hedging.wait(1), Some(MS(250)), "one that hung changes nothing");
+        assert_eq!(hedging.wait(8 << 20), None, "larger ones may take longer");
         (0..SEEN_MAX).for_each(|_| hedging.note(MS(1), 1));
         assert_eq!(hedging.wait(1), Some(WAIT_MIN));
         (0..SEEN_MIN).for_each(|_| hedging.note(MS(4000), 8 << 20));
@@ -130,17 +117,6 @@ mod tests {
             [1, 300 << 10, 8 << 20].map(|bytes| hedging.wait(bytes)),
             [Some(WAIT_MIN), Some(MS(10_000)), Some(MS(10_000))]
         );
-    }
-
-    #[test]
-    fn class_has_no_usual_time_the_next_smaller_class_limits_the_wait() {
-        let mut hedging = Hedging::default();
-        (0..SEEN_MIN).for_each(|_| hedging.note(MS(100), 1000));
-        assert_eq!(hedging.wait(4_000_000), Some(MS(1_000_000)), "the link may be narrow");
-        (0..SEEN_MIN).for_each(|_| hedging.note(MS(150), 512 << 10));
-        assert_eq!(hedging.wait(1 << 20), Some(MS(2 * 375)));
-        (0..SEEN_MIN).for_each(|_| hedging.note(MS(160), 2 << 20));
-        assert_eq!(hedging.wait(1 << 20), Some(MS(400)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use fullbore_db::CommitError;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::memory_budget::MemoryPermit;
 use fullbore_log::partition::outcome::{AppendStep, Blocker};
 use fullbore_log::partition::read::{Isolation, Read, TimeQuery, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
@@ -62,7 +62,8 @@ impl DisklessPartition {
         DisklessPartition { view: Arc::new(view), services }
     }
 
-    /// Appends one batch of a producer. The ticket in [`AppendStep::Pending`] is answered after the batch is committed.
+    /// Appends one batch, which came over the connection from `peer`. The ticket in [`AppendStep::Pending`] is answered
+    /// after the batch is committed.
     ///
     /// After [`AppendStep::Blocked`], the caller must wait and then call this again. If it has waited for a refresh, it
     /// passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
@@ -73,7 +74,7 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        producer: ProducerKey,
+        peer: SocketAddr,
         freshness: Freshness,
         room: Option<MemoryPermit>,
     ) -> Result<AppendStep, AppendError> {
@@ -85,11 +86,11 @@ impl DisklessPartition {
         let size = batch.view().size();
         let room = match room {
             Some(room) => Some(room),
-            None => self.services.pipeline.try_reserve(producer, size)?,
+            None => self.services.pipeline.try_reserve(peer, size)?,
         };
-        let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
+        let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(peer, size))) };
         let awaited = terms.awaited.cloned();
-        let admission_terms = AdmissionTerms { producer, freshness, room, left_out: &self.services.left_out, awaited };
+        let admission_terms = AdmissionTerms { freshness, room, left_out: &self.services.left_out, awaited };
         self.services.pipeline.append(IndexedPartition { view: &self.view, number }, batch, terms, admission_terms)
     }
 
@@ -137,10 +138,10 @@ impl DisklessPartition {
         self.view.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits until `size` bytes of the memory budget for batches are free, and reserves them. Returns `None` if the
-    /// broker stops.
-    pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
-        self.services.pipeline.reserve(producer, size).await
+    /// Waits until `size` bytes of the memory budget for batches are free, and reserves them for the connection from
+    /// `peer`. Returns `None` if the broker stops.
+    pub async fn reserve_memory(&self, peer: SocketAddr, size: usize) -> Option<MemoryPermit> {
+        self.services.pipeline.reserve(peer, size).await
     }
 
     /// Returns the states of all idempotent producers, those that have been idle the longest first. Producers with an
@@ -461,7 +462,7 @@ impl Unblocked {
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
-        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
+        partition.append(batch, terms, peer, freshness, memory)
     }
 
     /// Waits until a refresh of all `partitions` is done, or until there is memory for a batch of the first one, but at
@@ -479,7 +480,7 @@ impl Unblocked {
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
-                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
+                Blocker::Memory(peer, size) => *memory = partition.reserve_memory(peer, size).await,
                 Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
             }
         });

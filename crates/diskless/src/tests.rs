@@ -1,6 +1,7 @@
 //! Tests diskless topics while other brokers make changes, and while the broker waits for the index. Each test answers
 //! the requests to the index itself, so it decides when they are answered.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::index::manual_index::{ManualIndex, Turn};
@@ -18,7 +19,6 @@ use super::*;
 use fullbore_config::{BrokerConfig, Properties, TimestampType};
 use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Blocker};
 use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::reorder_buffer::ReorderBuffer;
@@ -108,9 +108,9 @@ impl ByHand {
         let partition = self.diskless.find(&ONE, 0).expect("it is there");
         let bytes = Batch::at(7, &["value"]).stamped(stamp).bytes();
         let terms = AppendTerms::in_turn(Acks::All, now_ms);
-        let (mut freshness, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
+        let (mut freshness, peer) = (Freshness::MayBeStale, SocketAddr::from(([127, 0, 0, 1], 7)));
         let pending = loop {
-            match partition.append(&ValidBatch::unchecked(&bytes), terms, producer, freshness, None)? {
+            match partition.append(&ValidBatch::unchecked(&bytes), terms, peer, freshness, None)? {
                 AppendStep::Done(appended) => return Ok(appended.base_offset),
                 AppendStep::Pending(ticket) => break answered(ticket),
                 AppendStep::Blocked(Blocker::StaleState(_)) => {
@@ -175,7 +175,7 @@ async fn index_thread_panics_pending_and_later_batches_are_refused() {
         let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence };
         let bytes = Batch::at(7, &["value"]).stamped(stamp).bytes();
         let terms = AppendTerms::in_turn(Acks::All, 7);
-        partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), Freshness::Current, None)
+        partition.append(&ValidBatch::unchecked(&bytes), terms, ([127, 0, 0, 1], 7).into(), Freshness::Current, None)
     };
     // The first batch makes the broker register several object ids. The next batch therefore needs no registration, and
     // fails only in its commit.
@@ -338,7 +338,9 @@ async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
         let bytes = Batch::at(7, &["value"]).stamped(stamp(base_sequence)).bytes();
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
-        partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), freshness, None).expect("taken")
+        partition
+            .append(&ValidBatch::unchecked(&bytes), terms, ([127, 0, 0, 1], 7).into(), freshness, None)
+            .expect("taken")
     };
     let AppendStep::Pending(second) = admit(1, Freshness::MayBeStale) else { panic!("it seems to be the next") };
     let is_stale = |step: &AppendStep| matches!(step, AppendStep::Blocked(Blocker::StaleState(7)));

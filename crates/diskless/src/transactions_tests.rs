@@ -16,7 +16,6 @@ use super::*;
 use fullbore_config::Properties;
 use fullbore_log::Verification;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::read::{Isolation, Read};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation, VerificationTime};
@@ -86,8 +85,8 @@ impl OneBroker {
 
     fn offer_on(&self, index: i32, bytes: &Bytes, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         let batch = ValidBatch::unchecked(bytes);
-        let producer = ProducerKey::Id(batch.stamp().producer_id);
-        self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
+        let port = u16::try_from(batch.stamp().producer_id).expect("a small id");
+        self.partition(index).append(&batch, terms, ([127, 0, 0, 1], port).into(), Freshness::Current, None)
     }
 
     /// Appends a batch of the next epoch. The coordinator confirms its transaction later, through `confirmation`.

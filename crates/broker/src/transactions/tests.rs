@@ -11,7 +11,6 @@ use fullbore_diskless::{Diskless, DisklessPartition};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
-use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::validation::ValidBatch;
 use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_rules::commit::admission::Freshness;
@@ -96,9 +95,9 @@ impl Opened {
 
     /// Opens a transaction in a diskless partition, which no transactional id knows of.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
-        let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
+        let (bytes, peer) = (first_batch(producer), ([127, 0, 0, 1], 7).into());
         let batch = ValidBatch::unchecked(&bytes);
-        match partition.append(&batch, terms_of_added(), key, Freshness::Current, None).expect("taken") {
+        match partition.append(&batch, terms_of_added(), peer, Freshness::Current, None).expect("taken") {
             AppendStep::Pending(ticket) => {
                 let far = tokio::time::Instant::now() + std::time::Duration::from_secs(3_600);
                 ticket.wait(far, std::future::pending(), &Metrics::default()).await.expect("written");

@@ -3,6 +3,7 @@
 //! Batches out of order are in [`super::out_of_order`]. Invariant: a batch is copied only when nothing blocks it, and
 //! without holding the lock.
 
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use fullbore_host::task;
 use fullbore_log::Verification;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::memory_budget::MemoryPermit;
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder_buffer::BATCH_COST;
 use fullbore_log::partition::stamping::Stamping;
@@ -40,8 +41,6 @@ pub struct IndexedPartition<'a> {
 
 /// The memory for a batch, and the conditions for its admission.
 pub struct AdmissionTerms<'a> {
-    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
-    pub producer: ProducerKey,
     /// Shows whether this broker's state of the producer is current or possibly stale.
     pub freshness: Freshness,
     /// The memory for the batch.
@@ -106,8 +105,6 @@ pub struct Offered {
     pub partition: Arc<PartitionView>,
     /// The internal id of the partition.
     pub number: DisklessPartitionId,
-    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
-    pub producer: ProducerKey,
     /// The sequence and transaction of the batch.
     pub candidate: Candidate,
     /// The bytes to store.
@@ -121,7 +118,6 @@ pub struct Offered {
 impl Offered {
     pub(super) fn new(
         partition: IndexedPartition<'_>,
-        producer: ProducerKey,
         batch: &ValidBatch<'_>,
         candidate: Candidate,
         now_ms: i64,
@@ -135,7 +131,6 @@ impl Offered {
         Offered {
             partition: Arc::clone(partition.view),
             number: partition.number,
-            producer,
             candidate,
             bytes,
             max_timestamp,
@@ -162,13 +157,7 @@ impl Pipeline {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = Offered::new(
-            partition,
-            admission_terms.producer,
-            batch,
-            candidate,
-            self.shared.index.clock().at(terms.now_ms),
-        );
+        let offered = Offered::new(partition, batch, candidate, self.shared.index.clock().at(terms.now_ms));
         self.admit(offered, admission_terms)
     }
 
@@ -254,19 +243,19 @@ impl Pipeline {
         Ok(AppendStep::Pending(AppendTicket::committing(answer, admission_terms.left_out.clone())))
     }
 
-    /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if there is no memory now, so
-    /// that the producer must wait.
+    /// Reserves memory for a batch of `size` bytes and its bookkeeping, which came over the connection from `peer`.
+    /// Returns `None` if there is no memory now, so that the producer must wait.
     ///
     /// # Errors
     /// Returns [`AppendError::Gone`] if the broker is stopping.
-    pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<MemoryPermit>, AppendError> {
-        self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
+    pub fn try_reserve(&self, peer: SocketAddr, size: usize) -> Result<Option<MemoryPermit>, AppendError> {
+        self.shared.budget.try_take(peer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
     /// Waits until the memory for a batch can be reserved; see [`Pipeline::try_reserve`]. Meanwhile, the broker reads
     /// nothing from the connection. Returns `None` if the broker stops.
-    pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
-        self.shared.budget.take(producer, size + BATCH_COST).await
+    pub async fn reserve(&self, peer: SocketAddr, size: usize) -> Option<MemoryPermit> {
+        self.shared.budget.take(peer, size + BATCH_COST).await
     }
 
     /// Records that a batch was refused with `code` before its sequence was checked. Later batches of its producer that
@@ -310,21 +299,12 @@ impl Shared {
         answer: AppendAnswer,
         room: Option<MemoryPermit>,
     ) -> BatchNumber {
-        let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
+        let Offered { partition, number, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
         let (stamp, kind, confirmation) =
             (candidate.stamp, candidate.kind(), state.confirmation_of(number, &candidate));
         let ends_transaction = candidate.ends_transaction;
-        let batch = NewBatch {
-            partition: number,
-            producer,
-            bytes,
-            stamp,
-            max_timestamp,
-            kind,
-            confirmation,
-            ends_transaction,
-            room,
-        };
+        let batch =
+            NewBatch { partition: number, bytes, stamp, max_timestamp, kind, confirmation, ends_transaction, room };
         let batch_number = state.queue.admit(batch, self.now());
         let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
         state

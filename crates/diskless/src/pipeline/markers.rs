@@ -25,7 +25,6 @@ use super::queue::NewBatch;
 use super::{Pipeline, Shared};
 use crate::assemble::STORED_EPOCH;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
 /// Maximum number of queued markers: as many as one object can have. Further markers wait for a slot.
@@ -181,7 +180,6 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker, now_ms: i64) -> Re
     let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, STORED_EPOCH);
     Ok(NewBatch {
         partition: partition.number,
-        producer: ProducerKey::Id(producer_id),
         bytes,
         stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
         max_timestamp,

@@ -27,7 +27,6 @@ use super::{Pipeline, PipelineState, Released, Shared};
 use crate::partition_view::PartitionView;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{AppendTicket, Appended};
 use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrderBatch, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
@@ -128,8 +127,7 @@ impl Shared {
     ) {
         let candidate = candidate_of(&early);
         let (batch, answer, room) = early.into_parts();
-        let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, &batch, candidate, self.index.clock().at(now_ms()));
+        let offered = Offered::new(partition, &batch, candidate, self.index.clock().at(now_ms()));
         self.enqueue(state, offered, answer, room);
         self.close_due(state);
     }

@@ -1,20 +1,20 @@
 //! The queue of admitted batches that have no answer yet. It begins with the batches that are gathered for the next
-//! object, and ends with those that are being committed. It has no clock and does no I/O. It decides neither on commits
-//! nor when an object is due. Batches without a confirmation are held back in [`confirmations`].
+//! object ([`gathering`]), and ends with those that are being committed. It has no clock and does no I/O. It decides
+//! neither on commits nor when an object is due. Batches without a confirmation are held back in [`confirmations`].
 //!
 //! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
 //! outcome of its commit is known. If a batch fails, later batches of its producer in the partition become dead. A dead
 //! batch is never committed, unless the queue has already tried to commit it.
 
 mod confirmations;
+mod gathering;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, BatchNumber, Freshness, Opening, PartitionAdmission};
-use fullbore_rules::commit::fair::FairClock;
-use fullbore_rules::commit::rotation::{ActiveObject, Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
+use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{
     BatchKind, CommitVerdict, Confirmation, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal,
 };
@@ -24,8 +24,8 @@ use fullbore_wire::ErrorCode;
 use crate::index::UploadedObject;
 use confirmations::UnconfirmedBatches;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
-use fullbore_log::partition::reorder_buffer::BATCH_COST;
+use fullbore_log::partition::memory_budget::MemoryPermit;
+use gathering::Gathering;
 
 pub use confirmations::UnconfirmedBatch;
 
@@ -50,8 +50,6 @@ pub struct Committed {
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// The producer of the batch. Each producer gets a fair share of an object's bytes.
-    pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,
     /// The largest timestamp of the records, in ms.
@@ -63,7 +61,7 @@ pub struct NewBatch {
     /// True if a producer waits for the end of a transaction: for a marker, and for the batch with the transaction's
     /// last records.
     pub ends_transaction: bool,
-    /// The memory of the batch. It is released together with the memory of the object.
+    /// The memory of the batch. It is released together with the memory of the object. `None` for a marker.
     pub room: Option<MemoryPermit>,
 }
 
@@ -452,108 +450,6 @@ impl CommitQueue {
             let of_partition = admission.get(&batch.partition);
             !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *batch_number))
         });
-    }
-}
-
-/// A batch with its position in the fair order.
-#[derive(Debug)]
-struct GatheredBatch {
-    batch_number: BatchNumber,
-    batch: NewBatch,
-    /// The sort key for a fair order of all producers. It consists of a virtual start time from the clock of
-    /// [`Gathering`], and of the number of bytes that the batch costs.
-    order: (u64, usize),
-    at: Duration,
-}
-
-impl GatheredBatch {
-    fn len(&self) -> usize {
-        self.batch.bytes.len()
-    }
-}
-
-/// The batches that wait for the next objects. If they do not fit into one object, each producer gets an equal share of
-/// its bytes. A producer with few batches therefore waits for only one object, however much other producers send. The
-/// batches of one producer are taken in the order of their admission.
-#[derive(Debug, Default)]
-struct Gathering {
-    batches: Vec<GatheredBatch>,
-    bytes: usize,
-    /// Number of these batches that end a transaction.
-    ends: usize,
-    first_at: Duration,
-    last_at: Duration,
-    clock: FairClock<ProducerKey>,
-}
-
-impl Gathering {
-    /// Returns true if no batch is waiting.
-    fn is_empty(&self) -> bool {
-        self.batches.is_empty()
-    }
-
-    /// Adds a batch.
-    fn push(&mut self, batch_number: BatchNumber, batch: NewBatch, now: Duration) {
-        if self.batches.is_empty() {
-            self.first_at = now;
-        }
-        self.last_at = now;
-        self.bytes += batch.bytes.len();
-        self.ends += usize::from(batch.ends_transaction);
-        let cost = batch.bytes.len() + BATCH_COST;
-        let order = (self.clock.begin(batch.producer, cost), cost);
-        self.batches.push(GatheredBatch { batch_number, batch, order, at: now });
-    }
-
-    /// Describes an object with all gathered batches: its size, when its first and last batches were added, and whether
-    /// a batch ends a transaction.
-    fn active(&self) -> ActiveObject {
-        let Gathering { bytes, ends, first_at, last_at, .. } = *self;
-        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
-    }
-
-    /// Removes and returns the batches of the next object. Takes all gathered batches if they fit. Otherwise takes them
-    /// in the fair order, up to [`OBJECT_BATCHES_MAX`] batches or `bytes_max` bytes. Only the last batch may exceed
-    /// `bytes_max`.
-    fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
-        let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
-        if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
-            (self.bytes, self.ends) = (0, 0);
-            self.clock.reset();
-            return std::mem::take(&mut self.batches);
-        }
-        self.batches.sort_by_key(|gathered| (gathered.order, gathered.batch_number));
-        let mut bytes = 0;
-        let fills = |gathered: &GatheredBatch| {
-            bytes += gathered.len();
-            bytes >= bytes_max
-        };
-        let count = self.batches.iter().position(fills).map_or(self.batches.len(), |last| last + 1);
-        let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
-        let taken = std::mem::replace(&mut self.batches, left);
-        let bytes = taken.iter().map(GatheredBatch::len).sum::<usize>();
-        self.bytes -= bytes;
-        self.ends -= taken.iter().filter(|gathered| gathered.batch.ends_transaction).count();
-        if let Some(last) = taken.last() {
-            self.clock.serve(last.order.0, bytes);
-        }
-        self.first_at = self.batches.iter().map(|gathered| gathered.at).min().unwrap_or_default();
-        taken
-    }
-
-    /// Removes the batches in `dead`. Returns the number of their bytes.
-    fn drop_dead(&mut self, dead: &HashSet<BatchNumber>) -> usize {
-        let before = self.bytes;
-        self.batches.retain(|gathered| !dead.contains(&gathered.batch_number));
-        self.bytes = self.batches.iter().map(GatheredBatch::len).sum();
-        self.ends = self.batches.iter().filter(|gathered| gathered.batch.ends_transaction).count();
-        before - self.bytes
-    }
-
-    /// Returns true if a marker of the producer is among the batches.
-    fn has_marker_of(&self, producer_id: i64) -> bool {
-        let is_one = |of: &GatheredBatch| of.batch.kind.is_marker() && of.batch.stamp.producer_id == producer_id;
-        self.ends > 0 && self.batches.iter().any(is_one)
     }
 }
 

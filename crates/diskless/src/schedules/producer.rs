@@ -162,7 +162,8 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     }
     let batch = ValidBatch::unchecked(&request.sent.bytes);
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
-    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let port = (8 * batch.stamp().producer_id + request.sent.connection as i64) as u16;
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
         match waited.append(partition, &batch, terms, peer) {

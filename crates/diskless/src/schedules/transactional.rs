@@ -238,7 +238,9 @@ async fn offer(
     confirmation: PlannedConfirmation,
 ) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
-    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    // The producer changes its connection after each batch.
+    let port = (8 * batch.stamp().producer_id + i64::from(batch.stamp().base_sequence) % 3) as u16;
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     let mut verification = Verification::Unknown;
     let (given, mut awaited) = (Arc::new(AtomicBool::new(false)), None);
     loop {

@@ -1,9 +1,14 @@
-//! Limits the memory of batches that wait until they are durable, and shares it fairly among producers.
+//! Limits the memory of batches that wait until they are durable, and shares it fairly among the connections of
+//! producers.
 //!
-//! A batch needs a [`MemoryPermit`] before it is admitted. The batches of one producer that wait for an upload get at
-//! most half of the memory that other producers leave, so a new producer always finds some. Requests without a permit
-//! wait in a queue. The producer with the fewest bytes waiting for an upload goes first, so that a producer with little
-//! to send does not wait for the backlogs of others.
+//! A batch needs a [`MemoryPermit`] before it is admitted. The batches of one connection that wait for an upload get at
+//! most half of the memory that others leave, so a new connection always finds some. Shares belong to connections
+//! because a client may use thousands of producer ids over one connection.
+//!
+//! Requests without a permit wait in a queue. The connection with the fewest bytes waiting for an upload goes first. So
+//! a producer with little to send does not wait for the backlogs of others. Among connections with about equally few
+//! bytes, a small request overtakes larger ones. But a large request is overtaken only for a limited time, since small
+//! requests may never end.
 //!
 //! Invariant: memory is counted from the moment its permit is given until the permit is dropped.
 
@@ -12,29 +17,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fullbore_rules::sequence::Stamp;
 use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Identifies a producer when memory and uploads are shared among producers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProducerKey {
-    /// An idempotent producer, over all its connections.
-    Id(i64),
-    /// All producers of one connection that are not idempotent.
-    Connection(SocketAddr),
-}
-
-impl ProducerKey {
-    /// Returns the producer of a batch with this stamp, which arrived on the connection from `peer`.
-    pub fn of(stamp: &Stamp, peer: SocketAddr) -> ProducerKey {
-        match stamp.is_idempotent() {
-            true => ProducerKey::Id(stamp.producer_id),
-            false => ProducerKey::Connection(peer),
-        }
-    }
-}
+/// Bytes that wait for an upload are compared in steps of this part of the budget. Two connections whose bytes are in
+/// the same step have about equally few.
+const STEPS: usize = 256;
 
 /// The memory budget. All sizes are in bytes.
 #[derive(Debug)]
@@ -49,14 +38,22 @@ struct BudgetState {
     held: usize,
     /// The total size of those permits whose batches still wait for their upload.
     waiting: usize,
-    shares: HashMap<ProducerKey, Share>,
-    /// The producers that have requests in the queue. The first one gets the next permit (see [`Share::turn`]).
-    turns: BTreeMap<(usize, u64), ProducerKey>,
+    /// The total size of all permits that were ever given. Queued requests age by it.
+    given: u64,
+    /// The size of a step, in which connections have about equally many bytes waiting for an upload.
+    step: usize,
+    shares: HashMap<SocketAddr, Share>,
+    /// The connections that have requests in the queue. The first one gets the next permit.
+    turns: BTreeMap<Turn, SocketAddr>,
     arrivals: u64,
     is_closed: bool,
 }
 
-/// A producer's bytes that wait for an upload, and its queued requests.
+/// A place in the queue: the step of the connection's bytes that wait for an upload, the rank of its oldest request
+/// ([`Arrival::rank`]), and the number of that request.
+type Turn = (usize, u64, u64);
+
+/// The bytes of a connection that wait for an upload, and its queued requests.
 #[derive(Debug, Default)]
 struct Share {
     /// The size of the batches that wait to be uploaded.
@@ -68,7 +65,26 @@ struct Share {
 #[derive(Debug)]
 struct QueuedRequest {
     bytes: usize,
+    arrival: Arrival,
     answer: oneshot::Sender<MemoryPermit>,
+}
+
+/// The moment at which a request arrived.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    /// The total size of all permits given before.
+    given: u64,
+    /// How many bytes may be given to later requests, for each byte of this one.
+    weight: u64,
+}
+
+impl Arrival {
+    /// Returns the rank of a request among connections with about equally few bytes waiting for an upload. `bytes` is
+    /// the size of the request and of the batches of its connection that wait. The request goes before larger ones, but
+    /// not before those after whose arrival too much was given to others.
+    fn rank(self, bytes: usize) -> u64 {
+        self.given.saturating_add(self.weight.saturating_mul(bytes as u64))
+    }
 }
 
 /// Permits for queued requests. They are sent after the lock is released.
@@ -81,7 +97,8 @@ pub struct Closed;
 impl MemoryBudget {
     /// Creates a budget of `max` bytes.
     pub fn new(max: usize) -> Arc<MemoryBudget> {
-        Arc::new(MemoryBudget { max, state: Mutex::default() })
+        let state = BudgetState { step: max / STEPS + 1, ..BudgetState::default() };
+        Arc::new(MemoryBudget { max, state: Mutex::new(state) })
     }
 
     /// Returns the size of the whole budget.
@@ -89,26 +106,24 @@ impl MemoryBudget {
         self.max
     }
 
-    /// Returns a permit for `bytes` if this memory is free. Returns `None` if it is not, or if a producer in the queue
-    /// has no more bytes waiting for an upload than this one.
+    /// Returns a permit for `bytes` of a batch from the connection `peer`, if this memory is free. Returns `None` if it
+    /// is not, or if a request in the queue goes before this one.
     ///
     /// # Errors
     /// Returns [`Closed`] once the budget is closed.
-    pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<MemoryPermit>, Closed> {
+    pub fn try_take(self: &Arc<Self>, peer: SocketAddr, bytes: usize) -> Result<Option<MemoryPermit>, Closed> {
         let bytes = bytes.min(self.max);
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(Closed);
         }
-        let own = state.own(producer);
-        let is_next = state.turns.first_key_value().is_none_or(|((first, _), _)| own < *first);
-        let is_free = is_next && self.has_room(&state, producer, bytes);
-        Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
+        let is_free = state.is_next(peer, bytes) && self.has_room(&state, peer, bytes);
+        Ok(is_free.then(|| self.give(&mut state, peer, bytes)))
     }
 
     /// Waits for a permit for `bytes`. Returns `None` once the budget is closed. Dropping the future removes the
     /// request from the queue.
-    pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
+    pub async fn take(self: &Arc<Self>, peer: SocketAddr, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
         let (answer, given) = oneshot::channel();
         let (position, grants) = {
@@ -118,11 +133,12 @@ impl MemoryBudget {
             }
             let position = state.arrivals;
             state.arrivals += 1;
-            state.change(producer, |share| share.queue.insert(position, QueuedRequest { bytes, answer }));
+            let arrival = state.arrival();
+            state.change(peer, |share| share.queue.insert(position, QueuedRequest { bytes, arrival, answer }));
             (position, self.grant(&mut state))
         };
         send(grants);
-        let _queued = Queued { budget: self, producer, position };
+        let _queued = Queued { budget: self, peer, position };
         given.await.ok()
     }
 
@@ -134,30 +150,31 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if the producer may take `bytes` more. These bytes must fit into the budget. If any batches wait
-    /// for an upload, the bytes must also fit into the producer's share: half of the memory that other producers leave.
-    fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
+    /// Returns true if the connection may take `bytes` more. These bytes must fit into the budget. If any batches wait
+    /// for an upload, the bytes must also fit into the connection's share: half of the memory that others leave.
+    fn has_room(&self, state: &BudgetState, peer: SocketAddr, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);
-        let is_share = || fits(state.own(producer), bytes, state.waiting, waiting_max);
+        let is_share = || fits(state.own(peer), bytes, state.waiting, waiting_max);
         state.held + bytes <= self.max && (state.waiting == 0 || is_share())
     }
 
-    fn give(self: &Arc<Self>, state: &mut BudgetState, producer: ProducerKey, bytes: usize) -> MemoryPermit {
+    fn give(self: &Arc<Self>, state: &mut BudgetState, peer: SocketAddr, bytes: usize) -> MemoryPermit {
         state.held += bytes;
         state.waiting += bytes;
-        state.change(producer, |share| share.waiting += bytes);
-        MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
+        state.given += bytes as u64;
+        state.change(peer, |share| share.waiting += bytes);
+        MemoryPermit { budget: Arc::clone(self), peer, bytes, is_waiting: true }
     }
 
     /// Gives permits to queued requests in order, until one does not fit.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
-        while let Some((producer, bytes)) = state.first_queued()
-            && self.has_room(state, producer, bytes)
+        while let Some((peer, bytes)) = state.first_queued()
+            && self.has_room(state, peer, bytes)
         {
-            let Some((_, request)) = state.change(producer, |share| share.queue.pop_first()) else { break };
-            grants.push((request.answer, self.give(state, producer, bytes)));
+            let Some((_, request)) = state.change(peer, |share| share.queue.pop_first()) else { break };
+            grants.push((request.answer, self.give(state, peer, bytes)));
         }
         grants
     }
@@ -174,48 +191,59 @@ impl MemoryBudget {
 }
 
 impl BudgetState {
-    /// Returns how many bytes of this producer wait to be uploaded.
-    fn own(&self, producer: ProducerKey) -> usize {
-        self.shares.get(&producer).map_or(0, |share| share.waiting)
+    /// Returns how many bytes from this connection wait to be uploaded.
+    fn own(&self, peer: SocketAddr) -> usize {
+        self.shares.get(&peer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns the producer and the size of the next request in the queue; `None` if the queue is empty. This is the
-    /// oldest request of the producer with the fewest bytes waiting for an upload. If several producers have equally
-    /// few, the oldest of their requests is next.
-    fn first_queued(&self) -> Option<(ProducerKey, usize)> {
-        let (_, producer) = self.turns.first_key_value()?;
-        let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
-        Some((*producer, first.bytes))
+    /// Returns the arrival of a request that comes now. Its weight is twice the number of connections in the queue. If
+    /// all of them have requests of one size, a small request overtakes them all, since none is old enough.
+    fn arrival(&self) -> Arrival {
+        Arrival { given: self.given, weight: 2 * (self.turns.len() as u64 + 1) }
     }
 
-    /// Changes a producer's share, and keeps the queue in order. The time is logarithmic in the number of producers and
-    /// requests.
-    fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
-        let share = self.shares.entry(producer).or_default();
-        let before = share.turn();
+    /// Returns true if a request of `bytes` that comes now goes before the queue.
+    fn is_next(&self, peer: SocketAddr, bytes: usize) -> bool {
+        let Some((&(step, rank, _), _)) = self.turns.first_key_value() else { return true };
+        let own = self.own(peer);
+        (own / self.step, self.arrival().rank(own + bytes)) < (step, rank)
+    }
+
+    /// Returns the connection and the size of the next request in the queue; `None` if the queue is empty.
+    fn first_queued(&self) -> Option<(SocketAddr, usize)> {
+        let (_, peer) = self.turns.first_key_value()?;
+        let (_, first) = self.shares.get(peer)?.queue.first_key_value()?;
+        Some((*peer, first.bytes))
+    }
+
+    /// Changes a connection's share, and keeps the queue in order. The time is logarithmic in the number of connections
+    /// and requests.
+    fn change<T>(&mut self, peer: SocketAddr, change: impl FnOnce(&mut Share) -> T) -> T {
+        let share = self.shares.entry(peer).or_default();
+        let before = share.turn(self.step);
         let changed = change(share);
-        let (after, is_used) = (share.turn(), share.is_used());
+        let (after, is_used) = (share.turn(self.step), share.is_used());
         if before != after {
             before.map(|turn| self.turns.remove(&turn));
-            after.map(|turn| self.turns.insert(turn, producer));
+            after.map(|turn| self.turns.insert(turn, peer));
         }
         if !is_used {
-            self.shares.remove(&producer);
+            self.shares.remove(&peer);
         }
         changed
     }
 
-    fn end_waiting(&mut self, producer: ProducerKey, bytes: usize) {
+    fn end_waiting(&mut self, peer: SocketAddr, bytes: usize) {
         self.waiting -= bytes;
-        self.change(producer, |share| share.waiting -= bytes);
+        self.change(peer, |share| share.waiting -= bytes);
     }
 }
 
 impl Share {
-    /// Returns the producer's position in the queue. Producers with fewer bytes waiting for an upload come first, and
-    /// among equals the producer with the oldest request. Returns `None` if the producer has no request.
-    fn turn(&self) -> Option<(usize, u64)> {
-        self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
+    /// Returns the connection's place in the queue, or `None` if it has no request there.
+    fn turn(&self, step: usize) -> Option<Turn> {
+        let (position, first) = self.queue.first_key_value()?;
+        Some((self.waiting / step, first.arrival.rank(self.waiting + first.bytes), *position))
     }
 
     fn is_used(&self) -> bool {
@@ -233,36 +261,41 @@ fn send(grants: Grants) {
 /// A guard for a queued request. Dropping the guard removes the request from the queue.
 struct Queued<'a> {
     budget: &'a Arc<MemoryBudget>,
-    producer: ProducerKey,
+    peer: SocketAddr,
     position: u64,
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.budget.free(|state| state.change(self.producer, |share| drop(share.queue.remove(&self.position))));
+        self.budget.free(|state| state.change(self.peer, |share| drop(share.queue.remove(&self.position))));
     }
 }
 
 /// A part of the memory budget, which is returned when this is dropped.
 pub struct MemoryPermit {
     budget: Arc<MemoryBudget>,
-    producer: ProducerKey,
+    peer: SocketAddr,
     bytes: usize,
     /// True while the batch waits to be uploaded.
     is_waiting: bool,
 }
 
 impl MemoryPermit {
+    /// Returns the connection that the batch came from.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     /// Combines the permits of batches that are uploaded in one object. The batches then no longer count as waiting for
     /// an upload. All permits must be from the same budget. Returns `None` if there are none.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
-        let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
-        let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
+        let (budget, peer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.peer))?;
+        let mut all = MemoryPermit { budget, peer, bytes: 0, is_waiting: false };
         let budget = Arc::clone(&all.budget);
         budget.free(|state| {
             for mut room in rooms {
                 if room.is_waiting {
-                    state.end_waiting(room.producer, room.bytes);
+                    state.end_waiting(room.peer, room.bytes);
                 }
                 all.bytes += std::mem::take(&mut room.bytes);
             }
@@ -278,7 +311,7 @@ impl Drop for MemoryPermit {
             self.budget.free(|state| {
                 state.held -= self.bytes;
                 if self.is_waiting {
-                    state.end_waiting(self.producer, self.bytes);
+                    state.end_waiting(self.peer, self.bytes);
                 }
             });
         }
@@ -287,13 +320,14 @@ impl Drop for MemoryPermit {
 
 impl fmt::Debug for MemoryPermit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemoryPermit { producer, bytes, is_waiting, .. } = self;
-        write!(formatter, "Room({bytes} of {producer:?}, waiting: {is_waiting})")
+        let MemoryPermit { peer, bytes, is_waiting, .. } = self;
+        write!(formatter, "Room({bytes} of {peer}, waiting: {is_waiting})")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::pin::Pin;
     use std::task::{Context, Waker};
 
@@ -301,9 +335,13 @@ mod tests {
 
     type Taking<'a> = Pin<Box<dyn Future<Output = Option<MemoryPermit>> + 'a>>;
 
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
     /// Queues a request, and checks that it does not get a permit at once.
-    fn taking(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Taking<'_> {
-        let mut taking: Taking<'_> = Box::pin(budget.take(ProducerKey::Id(producer), bytes));
+    fn taking(budget: &Arc<MemoryBudget>, port: u16, bytes: usize) -> Taking<'_> {
+        let mut taking: Taking<'_> = Box::pin(budget.take(peer(port), bytes));
         assert!(taken(&mut taking).is_none(), "there is room");
         taking
     }
@@ -316,12 +354,12 @@ mod tests {
         }
     }
 
-    fn try_take(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Option<MemoryPermit> {
-        budget.try_take(ProducerKey::Id(producer), bytes).expect("open")
+    fn try_take(budget: &Arc<MemoryBudget>, port: u16, bytes: usize) -> Option<MemoryPermit> {
+        budget.try_take(peer(port), bytes).expect("open")
     }
 
-    fn all_of(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Vec<MemoryPermit> {
-        std::iter::from_fn(|| try_take(budget, producer, bytes)).collect()
+    fn all_of(budget: &Arc<MemoryBudget>, port: u16, bytes: usize) -> Vec<MemoryPermit> {
+        std::iter::from_fn(|| try_take(budget, port, bytes)).collect()
     }
 
     fn counted(budget: &Arc<MemoryBudget>) -> (usize, usize, usize) {
@@ -386,15 +424,49 @@ mod tests {
         assert!(taken(&mut flooding).is_some());
     }
 
+    /// Small batches of ever more connections use up the memory while a large batch waits.
     #[test]
     fn a_large_batch_in_the_queue_is_not_overtaken_for_ever() {
         let budget = MemoryBudget::new(1_000);
-        let mut small: Vec<_> = (0..9).flat_map(|producer| all_of(&budget, producer, 10)).collect();
-        let mut large = taking(&budget, 100, 400);
+        let mut small: VecDeque<_> = (0..9).flat_map(|port| all_of(&budget, port, 10)).collect();
+        let (mut large, mut overtaking) = (taking(&budget, 100, 400), 0);
         while taken(&mut large).is_none() {
-            assert!(try_take(&budget, 200, 10).is_none(), "it has no less");
-            drop(small.pop().expect("there is room before all are gone"));
+            match try_take(&budget, 200 + overtaking, 10) {
+                Some(permit) => {
+                    small.push_back(permit);
+                    overtaking += 1;
+                }
+                None => drop(small.pop_front().expect("there is room before all are gone")),
+            }
         }
+        assert!((1..=80).contains(&overtaking), "{overtaking} batches of 10 bytes");
+    }
+
+    #[test]
+    fn a_small_batch_in_the_queue_goes_before_large_ones_of_many_connections() {
+        let budget = MemoryBudget::new(100_000);
+        let mut held: VecDeque<_> = (0..200).map_while(|port| try_take(&budget, port, 900)).collect();
+        let count = u16::try_from(held.len()).expect("few");
+        let mut large: VecDeque<_> = (count..200).map(|port| taking(&budget, port, 900)).collect();
+        for round in 0..1_000 {
+            let mut small: Taking<'_> = Box::pin(budget.take(peer(5_000), 1));
+            assert!(taken(&mut small).is_some(), "round {round}");
+            // A large batch is committed, and another connection sends one.
+            drop(held.pop_front());
+            held.push_back(large.front_mut().and_then(taken).expect("there is room"));
+            large.pop_front();
+            large.push_back(taking(&budget, 200 + round, 900));
+        }
+    }
+
+    #[test]
+    fn connections_come_and_go_no_share_is_left() {
+        let budget = MemoryBudget::new(1_000);
+        for port in 0..10_000 {
+            let permit = try_take(&budget, port, 100).expect("nothing waits");
+            assert_eq!(permit.peer(), peer(port));
+        }
+        assert_eq!((counted(&budget), budget.state.lock().shares.capacity() < 100), ((0, 0, 0), true));
     }
 
     #[test]
@@ -402,8 +474,8 @@ mod tests {
         let budget = MemoryBudget::new(1_000);
         let held = all_of(&budget, 1, 100);
         let first = taking(&budget, 1, 100);
-        let mut second = taking(&budget, 2, 400);
-        assert!(try_take(&budget, 3, 1).is_none(), "others wait");
+        let mut second = taking(&budget, 2, 260);
+        assert!(try_take(&budget, 3, 200).is_none(), "others wait");
         drop(first);
         assert!(taken(&mut second).is_none(), "it is more than half of the rest");
         drop(held);
@@ -412,8 +484,8 @@ mod tests {
     }
 
     /// Returns the order in which the queue should be, computed from the shares alone.
-    fn turns_of(state: &BudgetState) -> BTreeMap<(usize, u64), ProducerKey> {
-        let queued = |(producer, share): (&ProducerKey, &Share)| Some((share.turn()?, *producer));
+    fn turns_of(state: &BudgetState) -> BTreeMap<Turn, SocketAddr> {
+        let queued = |(peer, share): (&SocketAddr, &Share)| Some((share.turn(state.step)?, *peer));
         state.shares.iter().filter_map(queued).collect()
     }
 
@@ -423,10 +495,10 @@ mod tests {
         let (mut held, mut queued, mut seed) = (Vec::new(), Vec::<Taking<'_>>::new(), 7_u64);
         for step in 0..5_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let [pick, producer, bytes] = [seed >> 33, seed >> 40 & 7, seed >> 45 & 127].map(|part| part as usize);
+            let [pick, port, bytes] = [seed >> 33, seed >> 40 & 7, seed >> 45 & 127].map(|part| part as usize);
             match pick % 4 {
-                0 => queued.push(Box::pin(budget.take(ProducerKey::Id(producer as i64), bytes + 1))),
-                1 => held.extend(try_take(&budget, producer as i64, bytes + 1)),
+                0 => queued.push(Box::pin(budget.take(peer(port as u16), bytes + 1))),
+                1 => held.extend(try_take(&budget, port as u16, bytes + 1)),
                 2 if !held.is_empty() => drop(held.swap_remove(pick / 4 % held.len())),
                 _ if !queued.is_empty() && pick % 8 == 3 => drop(queued.swap_remove(pick / 8 % queued.len())),
                 _ => {
@@ -447,13 +519,13 @@ mod tests {
     fn a_closed_budget_ends_requests() {
         let budget = MemoryBudget::new(100);
         let held = try_take(&budget, 1, 100);
-        let queued = budget.take(ProducerKey::Id(2), 1);
+        let queued = budget.take(peer(2), 1);
         let mut queued: Taking<'_> = Box::pin(queued);
         assert!(taken(&mut queued).is_none());
         budget.close();
         let ended = queued.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(ended, std::task::Poll::Ready(None)));
         drop(held);
-        assert!(matches!(budget.try_take(ProducerKey::Id(1), 1), Err(Closed)));
+        assert!(matches!(budget.try_take(peer(1), 1), Err(Closed)));
     }
 }

@@ -11,6 +11,7 @@
 //! met, or can no longer be met.
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fullbore_host::metrics::Metrics;
@@ -22,7 +23,6 @@ use tokio::time::{Instant, timeout_at};
 use super::error::AppendError;
 use super::flushed::FlushTicket;
 use super::left_out::LeftOut;
-use super::memory_budget::ProducerKey;
 use super::waiters::Registration;
 
 /// Maximum number of copies of a batch whose requests wait for its answer at the same time. A client sends another copy
@@ -120,8 +120,8 @@ pub enum Blocker {
     LongWork,
     /// The latest commits of other brokers, which may contain batches of this producer id.
     StaleState(i64),
-    /// Memory for a batch of this producer, in bytes.
-    Memory(ProducerKey, usize),
+    /// Memory for a batch from this connection, in bytes.
+    Memory(SocketAddr, usize),
     /// The verification that the partition belongs to the producer's transaction (KIP-890).
     Verification,
 }

@@ -2,14 +2,15 @@
 //!
 //! A unit is a number of bytes of one producer that are served together. Virtual time is counted in bytes. A unit
 //! starts at the end of the producer's previous unit, or now if the previous unit has ended. Units are served in the
-//! order of their starts. So a producer with little to send overtakes the backlogs of others, and all backlogs are
-//! served at the same rate.
+//! order of their starts or of their ends. So a producer with little to send overtakes the backlogs of others, and all
+//! backlogs are served at the same rate. In the order of the ends, a small unit also overtakes the larger units of any
+//! number of other producers, unless they started long before it.
 //!
 //! The clock moves with the bytes that are served, divided by the number of producers. So units of new producers, which
 //! all start now, cannot hold it still and starve the producers that were served before.
 //!
 //! The callers store the units and sort them. Invariant: each unit of a producer starts later than the producer's
-//! previous unit.
+//! previous unit, unless a caller delays the previous one ([`FairClock::begin_from`]).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -37,10 +38,16 @@ impl<K> Default for FairClock<K> {
 impl<K: Eq + Hash> FairClock<K> {
     /// Returns the time at which a producer's next unit, of `cost` bytes, starts.
     pub fn begin(&mut self, producer: K, cost: usize) -> u64 {
+        self.begin_from(producer, cost, 0)
+    }
+
+    /// Returns the time at which a producer's next unit, of `cost` bytes, starts, but not before `earliest`. The
+    /// producer's later units do not wait for `earliest`.
+    pub fn begin_from(&mut self, producer: K, cost: usize, earliest: u64) -> u64 {
         let end = self.ends.entry(producer).or_insert(self.now);
         let start = self.now.max(*end);
         *end = start.saturating_add(cost.max(1) as u64);
-        start
+        start.max(earliest)
     }
 
     /// Returns true if the producer's last unit ended before now, so that the producer was served less than others.
@@ -53,7 +60,8 @@ impl<K: Eq + Hash> FairClock<K> {
         self.ends.insert(producer, start);
     }
 
-    /// Moves the clock after units of `bytes` bytes in total were served, the last of which starts at `start`.
+    /// Moves the clock after units of `bytes` bytes in total were served. The clock reaches at least `start`, the start
+    /// of the last unit that was served or of the first one that still waits.
     pub fn serve(&mut self, start: u64, bytes: usize) {
         let each = bytes / self.ends.len().max(1);
         self.now = self.now.saturating_add(each as u64).max(start);
@@ -127,6 +135,14 @@ mod tests {
         assert!(starts.is_sorted_by(|one, next| one < next), "{starts:?}");
         clock.serve(1000, 1);
         assert_eq!(clock.begin(1, 1), 1000);
+    }
+
+    #[test]
+    fn unit_is_delayed_later_units_of_its_producer_are_not() {
+        let mut clock = FairClock::default();
+        assert_eq!((clock.begin_from(1, 10, 500), clock.begin_from(1, 10, 0)), (500, 10));
+        clock.serve(700, 0);
+        assert_eq!(clock.begin_from(1, 10, 500), 700);
     }
 
     #[test]

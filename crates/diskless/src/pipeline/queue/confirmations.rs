@@ -141,7 +141,6 @@ mod tests {
 
     use super::super::NewBatch;
     use super::*;
-    use fullbore_log::partition::memory_budget::ProducerKey;
 
     const AT: Duration = Duration::from_secs(1);
     const NO_RESULT: [(BatchNumber, CommitResult); 0] = [];
@@ -158,7 +157,6 @@ mod tests {
     fn batch(kind: BatchKind, stamp: Stamp) -> NewBatch {
         NewBatch {
             partition: 1,
-            producer: ProducerKey::Id(stamp.producer_id),
             bytes: Bytes::from_static(&[1; 10]),
             stamp,
             max_timestamp: 0,

@@ -3,7 +3,6 @@ use fullbore_rules::sequence::NO_PRODUCER_ID;
 use super::*;
 
 const AT: Duration = Duration::from_secs(1);
-const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn empty() -> CommitQueue {
     let settings = RotationSettings {
@@ -15,13 +14,11 @@ fn empty() -> CommitQueue {
     CommitQueue::new(settings)
 }
 
-fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
+pub(super) fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
     let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
-    let (producer, bytes) = (ProducerKey::Id(producer_id), Bytes::from(vec![producer_id as u8; 10]));
-    let kind = BatchKind::Plain;
+    let (bytes, kind) = (Bytes::from(vec![producer_id as u8; 10]), BatchKind::Plain);
     NewBatch {
         partition,
-        producer,
         bytes,
         stamp,
         max_timestamp: 0,
@@ -164,60 +161,4 @@ fn upload_fails_its_batches_fail_once_the_object_is_first_in_the_queue() {
     assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
     queue.forget(1);
     assert!(queue.admission.is_empty());
-}
-
-/// Gathers batches of these producers and sizes, one per millisecond.
-fn gathering(batches: impl IntoIterator<Item = (i64, usize)>) -> Gathering {
-    let mut gathering = Gathering::default();
-    batches.into_iter().for_each(|(producer, bytes)| push(&mut gathering, producer, bytes));
-    gathering
-}
-
-fn push(gathering: &mut Gathering, producer_id: i64, bytes: usize) {
-    let batch_number = gathering.last_at.as_millis() as BatchNumber + 1;
-    let bytes = Bytes::from(vec![0; bytes]);
-    let batch = NewBatch { bytes, ..batch(1, producer_id, batch_number as i32) };
-    gathering.push(batch_number, batch, MS(batch_number));
-}
-
-/// Takes the next object. Returns how many batches of each producer it has.
-fn taken<const N: usize>(gathering: &mut Gathering, producers: [i64; N]) -> [usize; N] {
-    let taken = gathering.take(1_000_000);
-    for producer in producers {
-        let of_it = taken.iter().filter(|gathered| gathered.batch.stamp.producer_id == producer);
-        assert!(of_it.map(|gathered| gathered.batch_number).is_sorted(), "producer {producer}");
-    }
-    producers.map(|producer| taken.iter().filter(|of| of.batch.stamp.producer_id == producer).count())
-}
-
-#[test]
-fn other_producers_have_backlogs_a_newcomer_is_in_the_next_object() {
-    let mut gathering = gathering([(1, 100_000); 30].into_iter().chain([(2, 100_000); 30]).chain([(3, 10)]));
-    assert_eq!(taken(&mut gathering, [1, 2, 3]), [5, 5, 1]);
-    assert_eq!(gathering.active().first_at, MS(6), "the first that is left");
-    push(&mut gathering, 3, 10);
-    assert_eq!(taken(&mut gathering, [1, 2, 3]), [5, 5, 1]);
-    let bytes = gathering.batches.iter().map(GatheredBatch::len).sum::<usize>();
-    assert_eq!((gathering.active().bytes, bytes), (4_000_000, 4_000_000));
-}
-
-#[test]
-fn small_batches_fill_an_object_a_newcomer_is_in_it() {
-    let mut gathering = gathering((0..OBJECT_BATCHES_MAX + 5).map(|_| (1, 10)).chain([(2, 10)]));
-    assert_eq!(taken(&mut gathering, [1, 2]), [OBJECT_BATCHES_MAX - 1, 1]);
-    assert_eq!(taken(&mut gathering, [1, 2]), [6, 0]);
-    assert!(gathering.is_empty());
-}
-
-#[test]
-fn one_producer_has_a_backlog_objects_have_one_size() {
-    let mut gathering = gathering([(1, 300_000); 9]);
-    assert_eq!([(); 3].map(|()| taken(&mut gathering, [1])), [[4], [4], [1]]);
-}
-
-#[test]
-fn dead_batches_are_removed_their_bytes_do_not_count() {
-    let mut gathering = gathering([(1, 10), (2, 20), (1, 30)]);
-    assert_eq!(gathering.drop_dead(&HashSet::from([1, 3, 9])), 40);
-    assert_eq!((gathering.active().bytes, gathering.active().batches), (20, 1));
 }
