@@ -373,8 +373,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes that this broker stands down, unless its metadata has reached `version` meanwhile. The next read of the
-    /// store ends that.
+    /// Publishes that this broker stands down, unless its metadata has reached `version`. The next read of the store
+    /// ends that.
     pub fn stand_down(&mut self, version: u64) {
         if self.image.epoch() < version && !self.image.stands_down() {
             self.publish(self.image.standing_down(true));

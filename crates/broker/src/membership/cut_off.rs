@@ -1,6 +1,6 @@
 //! Stands down if this broker alone cannot reach the database. Once its heartbeats have failed for a whole session, it
-//! polls the metadata of the other brokers. If one of them has newer metadata in which this broker is fenced, the others
-//! have elected new leaders and coordinators, which this broker cannot learn from the database.
+//! polls the metadata of the other brokers. Suppose that one of them has newer metadata in which this broker is fenced.
+//! The others have then elected new leaders and coordinators, which this broker cannot learn from the database.
 //!
 //! ```text
 //! poll      ApiVersions and DescribeCluster to one peer after the other, each for at most [`PEER_MAX`]
@@ -37,7 +37,7 @@ const DESCRIBE_CLUSTER: i16 = 2;
 /// The endpoint type of brokers in DescribeCluster.
 const BROKERS: i8 = 1;
 
-/// Polls the other brokers while this broker's heartbeats fail.
+/// The watch that polls the other brokers while this broker's heartbeats fail.
 pub struct CutOff {
     control: Control,
     node_id: i32,
@@ -121,8 +121,8 @@ impl CutOff {
             tracing::warn!(
                 peer = id,
                 version = peer.version,
-                "cannot reach the database, and the other brokers have fenced this broker: it sends clients to them \
-                 until its heartbeats reach the database again; check this broker's network path to PostgreSQL"
+                "cannot reach the database, and the other brokers have fenced this broker: clients use them until its \
+                 heartbeats succeed again; check the network path to PostgreSQL"
             );
             let control = self.control.clone();
             // The writer's thread may be waiting for the database.
