@@ -82,7 +82,10 @@ pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, aft
     let is_gap = origin == Origin::Kept || after.misses_topics_since(before);
     logs.note_image(after.epoch(), after.next_producer_id(), is_gap);
     if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node.id)) {
-        diskless.leave_out(!own.serves_diskless);
+        diskless.leave_out(!own.serves_diskless || after.stands_down());
+    }
+    if after.stands_down() {
+        logs.stand_down(true);
     }
     after.each_change_since(before, |change| match change {
         (Some(old), Some(new)) if old.id == new.id => put(logs, after, new, origin),
@@ -95,6 +98,10 @@ pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, aft
             }
         }
     });
+    if !after.stands_down() {
+        // The partitions have their newest metadata by now, so none of them leads in an old leader epoch again.
+        logs.stand_down(false);
+    }
     logs.expire_producers_after(after.live().producer_id_expiration_ms);
     if before.dynamic() != after.dynamic() {
         logs.configure_cleaner(config.cleaner_with(after.dynamic()));

@@ -20,12 +20,13 @@ use crate::follow_image;
 use crate::groups::Groups;
 use crate::log_end_reports;
 use crate::loggers::Loggers;
+use crate::membership::cut_off::CutOff;
 use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
 use crate::net::{self, Bound, Clients, Listening};
 use crate::node::{CoordinatorServices, FetchServices, MetadataServices, Node, ObservationServices, ProduceServices};
 use crate::partitions::append::AppendServices;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
-use crate::replication::Replication;
+use crate::replication::{self, Replication};
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::{BrokerConfig, Listener};
@@ -246,6 +247,7 @@ impl Broker {
         task::spawn(forget_deleted(node.metadata.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());
         if let Some(heartbeats) = node.metadata.control.heartbeats() {
+            task::spawn(cut_off(&node).run(heartbeats.clone(), node.stopping()));
             apart.spawn(member(&node, &clients).run(heartbeats, node.stopping(), Arc::clone(&ended)));
             task::spawn(log_end_reports::run(
                 node.metadata.control.clone(),
@@ -462,6 +464,11 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
         Some(diskless) => member.with_store(Arc::clone(diskless.health())),
         None => member,
     }
+}
+
+fn cut_off(node: &Node) -> CutOff {
+    let MetadataServices { config, control, .. } = &*node.metadata;
+    CutOff::new(config, control.clone(), replication::client(config))
 }
 
 /// Returns the addresses that this broker announces, by the names of their listeners.

@@ -90,6 +90,8 @@ pub struct Image {
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
     accepted_copy: Option<CopyAcceptance>,
+    /// True if this broker stands down, see [`Image::stands_down`]. This is no metadata: the next version clears it.
+    stands_down: bool,
 }
 
 impl Image {
@@ -101,6 +103,18 @@ impl Image {
     /// Returns the version that the image shows, or `None` for the empty image.
     pub(super) fn version(&self) -> Option<Version> {
         self.version
+    }
+
+    /// Returns true if this broker stands down: it cannot reach the database, and the other brokers have fenced it in a
+    /// newer version. So it neither leads partitions nor coordinates groups and transactions, and its clients use the
+    /// other brokers.
+    pub fn stands_down(&self) -> bool {
+        self.stands_down
+    }
+
+    /// Returns the image of the same version in which this broker stands down, or no longer does.
+    pub(super) fn standing_down(&self, stands_down: bool) -> Image {
+        Image { stands_down, ..self.clone() }
     }
 
     pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {

@@ -329,6 +329,15 @@ impl Control {
         }
     }
 
+    /// Makes this broker stand down ([`Image::stands_down`]) until the writer reads the store again. Does nothing if
+    /// the image has reached `version`, in which a peer has fenced this broker. Blocks until the writer has published
+    /// that.
+    pub fn stand_down(&self, version: u64) {
+        if let Some(queue) = self.queue() {
+            queue.act(move |publisher| publisher.stand_down(version));
+        }
+    }
+
     fn queue(&self) -> Option<Queue> {
         self.shared.queue.lock().clone()
     }

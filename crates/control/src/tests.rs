@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::test_util::{Memory, broker, commit_beside, create, wanted};
+use super::test_util::{Memory, broker, commit_beside, create, member, wanted};
 
 use fullbore_host::random_id;
 use fullbore_rules::cluster::{DirectoryMarks, Joining, PreviousShutdown};
@@ -476,4 +476,21 @@ async fn writer_panics_outcome_of_its_command_is_unknown_and_later_ones_are_refu
     drop(opened);
     let image = open(directory.path()).control.image();
     assert_eq!(image.topics().map(|topic| &*topic.name).collect::<Vec<_>>(), ["committed"]);
+}
+
+#[tokio::test]
+async fn broker_stands_down_until_it_reads_the_store() {
+    let memory = Memory::default();
+    let control = member(&memory, 1, 1, "PLAINTEXT", 1).expect("registered");
+    let version = control.image().epoch();
+    control.stand_down(version);
+    assert!(!control.image().stands_down(), "it has the peer's version");
+    control.stand_down(version + 1);
+    assert_eq!((control.image().stands_down(), control.image().epoch()), (true, version));
+    control.catch_up();
+    control.settle();
+    assert!(!control.image().stands_down());
+    control.stand_down(version + 1);
+    create(&control, vec![wanted("t")]).await.remove(0).expect("created");
+    assert!(!control.image().stands_down());
 }

@@ -357,6 +357,9 @@ impl Publisher {
 
     fn catch_up(&mut self, broker: &BrokerConfig, progress: Progress) -> Result<(), Inapplicable> {
         match progress {
+            Progress::Since(commits) if commits.is_empty() && self.image.stands_down() => {
+                self.publish(self.image.standing_down(false));
+            }
             Progress::Since(commits) if commits.is_empty() => {}
             Progress::Since(commits) => {
                 let mut image = Image::clone(&self.image);
@@ -368,6 +371,14 @@ impl Publisher {
             Progress::Whole(newest) => self.publish(Image::empty(broker)?.after(broker, &newest)?),
         }
         Ok(())
+    }
+
+    /// Publishes that this broker stands down, unless its metadata has reached `version`. The next read of the store
+    /// ends that.
+    pub fn stand_down(&mut self, version: u64) {
+        if self.image.epoch() < version && !self.image.stands_down() {
+            self.publish(self.image.standing_down(true));
+        }
     }
 
     /// Calls the listener with an image, and then publishes the image to readers.

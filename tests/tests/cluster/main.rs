@@ -6,6 +6,7 @@ mod chaos;
 mod checked;
 mod command;
 mod copy;
+mod cut_off;
 mod database;
 mod diskless;
 mod diskless_older;

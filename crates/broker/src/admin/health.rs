@@ -4,6 +4,7 @@
 //! once, such as an unreachable database or object store. Otherwise clients would have no broker left at all.
 
 use crate::node::Node;
+use fullbore_control::Image;
 use fullbore_db::calls::PlaneSeen;
 use fullbore_diskless::{Diskless, StoreTrouble};
 use fullbore_host::disk_space::DiskSpace;
@@ -78,6 +79,11 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
+/// Returns true if the broker `own` is fenced in its metadata, or stands down because the others have fenced it.
+fn is_fenced(image: &Image, own: i32) -> bool {
+    image.stands_down() || image.node(own).is_some_and(|node| node.registration.is_fenced)
+}
+
 /// Checks readiness without waiting. The data directory is checked separately by [`data_directory`].
 ///
 /// If the broker is ready, returns `None`, or a note about problems that do not make it unready. These concern the
@@ -91,7 +97,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         is_stopping: *broker.stopping().borrow(),
         control_serves: broker.metadata.control.is_serving(),
         index_serves: index_serves(broker),
-        is_fenced: broker.metadata.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
+        is_fenced: is_fenced(&broker.metadata.control.image(), own),
         failed_partitions: broker.partitions.failed_partitions(),
         unwritable_partitions: broker.partitions.unwritable_partitions(),
         disk_is_full: broker.space.is_full(),

@@ -32,7 +32,7 @@ pub fn handle(call: &mut Call<'_>, metadata: &MetadataServices, reply: Reply) ->
             break;
         }
         let Some(topic) = image.topic(&name) else {
-            response.topics.push(unknown(name));
+            response.topics.push(unknown(name, image.stands_down()));
             continue;
         };
         let until = topic.partition_count().min(from.saturating_add(left));
@@ -81,10 +81,15 @@ fn cursor(topic_name: String, partition_index: i32) -> Cursor {
     Cursor { topic_name: Text::from(topic_name), partition_index, ..Default::default() }
 }
 
-fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
-    let valid = check_name(&name).is_ok();
+/// Returns the response about a topic that the metadata lack. If this broker stands down, newer metadata may have the
+/// topic.
+fn unknown(name: String, stands_down: bool) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
-        error_code: if valid { ErrorCode::UNKNOWN_TOPIC_OR_PARTITION } else { ErrorCode::INVALID_TOPIC_EXCEPTION },
+        error_code: match check_name(&name) {
+            Err(_) => ErrorCode::INVALID_TOPIC_EXCEPTION,
+            Ok(_) if stands_down => ErrorCode::LEADER_NOT_AVAILABLE,
+            Ok(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        },
         is_internal: is_internal(&name),
         name: Some(Text::from(name)),
         topic_authorized_operations: operations::OF_A_TOPIC,

@@ -65,7 +65,7 @@ async fn named(
     version: i16,
 ) -> Vec<MetadataResponseTopic> {
     let image = metadata.control.image();
-    let creates = create && metadata.config.topics.auto_create;
+    let creates = create && metadata.config.topics.auto_create && !image.stands_down();
     let missing: Vec<CreateTopic> = wanted
         .iter()
         .filter(|_| creates)
@@ -97,6 +97,8 @@ async fn named(
             let name = topic.name.clone().unwrap_or_default();
             match super::topics::find(&image, &name, topic.topic_id) {
                 Ok(found) => describe(&viewer, found),
+                // Newer metadata may have the topic.
+                Err(_) if image.stands_down() => unknown(topic, ErrorCode::LEADER_NOT_AVAILABLE, version),
                 Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code), version),
             }
         })

@@ -18,7 +18,14 @@ pub fn reached<'i>(
     image: &'i Image,
     listener: usize,
 ) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
-    registered(metadata, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
+    registered(metadata, image, listener).filter(|(id, ..)| is_live(metadata, image, *id))
+}
+
+/// Returns true if clients may use the broker: it is registered and not fenced. This broker is left out while it stands
+/// down, as it is by the other brokers. Otherwise a client that knows only this broker would not turn to another one.
+fn is_live(metadata: &MetadataServices, image: &Image, id: i32) -> bool {
+    let stands_down = image.stands_down() && id == metadata.config.node.id;
+    !stands_down && image.node(id).is_some_and(|node| !node.registration.is_fenced)
 }
 
 /// Returns all registered brokers, including fenced ones.
@@ -35,11 +42,6 @@ fn name_of(metadata: &MetadataServices, listener: usize) -> &str {
     metadata.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Returns the broker's address on this listener. `None` if the broker is fenced or does not have the listener.
-fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
-    node.endpoint(listener).filter(|_| !node.registration.is_fenced)
-}
-
 /// Returns the leader's id and NONE, or -1 and LEADER_NOT_AVAILABLE if there is no leader that clients of this listener
 /// can reach.
 pub fn leader(
@@ -48,7 +50,8 @@ pub fn leader(
     listener: usize,
     partition: &PartitionRegistration,
 ) -> (i32, ErrorCode) {
-    let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(metadata, listener)).is_some());
+    let has_listener = |node: &RegisteredBroker| node.endpoint(name_of(metadata, listener)).is_some();
+    let is_reached = |id: &i32| is_live(metadata, image, *id) && image.node(*id).is_some_and(has_listener);
     match partition.leader.filter(is_reached) {
         Some(id) => (id, ErrorCode::NONE),
         None => (NO_LEADER, ErrorCode::LEADER_NOT_AVAILABLE),
@@ -94,8 +97,7 @@ pub fn endpoints(
     named.map(endpoint).collect()
 }
 
-/// Returns the replicas whose brokers are fenced or not registered.
-pub fn offline(image: &Image, partition: &PartitionRegistration) -> Vec<i32> {
-    let serves = |id: &i32| image.node(*id).is_some_and(|node| !node.registration.is_fenced);
-    partition.replicas.iter().copied().filter(|id| !serves(id)).collect()
+/// Returns the replicas whose brokers are fenced, stand down or are not registered.
+pub fn offline(metadata: &MetadataServices, image: &Image, partition: &PartitionRegistration) -> Vec<i32> {
+    partition.replicas.iter().copied().filter(|id| !is_live(metadata, image, *id)).collect()
 }

@@ -66,7 +66,7 @@ impl<'i> Viewer<'i> {
             isr: registered.isr.clone(),
             eligible: registered.elr.clone(),
             lost: registered.lost.clone(),
-            offline: nodes::offline(self.image, registered),
+            offline: nodes::offline(self.metadata, self.image, registered),
         }
     }
 

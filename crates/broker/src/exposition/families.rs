@@ -271,7 +271,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Broker epoch with which this process is registered in the cluster; grows with each start.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.broker_epoch)) },
     Family { name: "fullbore_control_plane_fenced", unit: None, kind: Gauge, labels: &[],
-        help: "1 while this broker is fenced according to its metadata, and therefore leads nothing.",
+        help: "1 while this broker is fenced according to its metadata or to those of another broker, and therefore leads nothing.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| u64::from(page.gauges.membership.is_fenced))) },
     Family { name: "fullbore_control_plane_disk_full", unit: None, kind: Gauge, labels: &[],
         help: "1 while the metadata records that this broker's disk is full: other in-sync replicas lead, and no leader waits for this broker.",

@@ -74,7 +74,7 @@ pub struct Gauges {
 pub struct MembershipGauges {
     /// Epoch in which this process is registered.
     pub broker_epoch: i64,
-    /// True if this broker is fenced.
+    /// True if this broker is fenced, or stands down because the others have fenced it.
     pub is_fenced: bool,
     /// True if this broker has handed over its leaderships because its disk is full.
     pub is_full: bool,
@@ -90,7 +90,7 @@ impl MembershipGauges {
         let own = nodes.get(&node_id).map(|node| &node.registration);
         MembershipGauges {
             broker_epoch,
-            is_fenced: own.is_some_and(|own| own.is_fenced),
+            is_fenced: image.stands_down() || own.is_some_and(|own| own.is_fenced),
             is_full: own.is_some_and(|own| own.is_full),
             registered: nodes.len(),
             fenced: nodes.values().filter(|node| node.registration.is_fenced).count(),

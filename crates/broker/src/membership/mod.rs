@@ -1,7 +1,7 @@
 //! The broker as a member of its cluster. The broker fences other brokers that have failed, and unfences itself after
 //! it was fenced. The broker hands its partitions over before it stops, and if its disk is full or hangs. If the broker
-//! loses the object store, it stops serving diskless topics. If another process registers with the same `node.id`, this
-//! process ends.
+//! loses the object store, it stops serving diskless topics. If it alone loses the database, it stands down
+//! ([`cut_off`]). If another process registers with the same `node.id`, this process ends.
 //!
 //! The rules are in [`fullbore_rules::cluster`]. Every change is a command of the control plane, and any broker may
 //! send it. The control plane also sends the heartbeats, over a connection of its own. A standalone broker has no
@@ -12,6 +12,7 @@
 
 pub mod balance;
 mod comeback;
+pub mod cut_off;
 mod disk;
 mod store;
 mod unsettled;

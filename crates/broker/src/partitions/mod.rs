@@ -207,6 +207,13 @@ impl Partitions {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
+    /// Makes this broker stand down, or lead its partitions again, without blocking.
+    pub fn stand_down(&self, stands_down: bool) {
+        if self.log_dir.cluster.set_stands_down(stands_down) {
+            self.registry.partitions().iter().for_each(|partition| partition.note_news());
+        }
+    }
+
     /// Creates or updates the partitions of a topic, without blocking. Queues the recovery of partitions that a crash
     /// may have damaged. Only one thread at a time may call this function or [`Partitions::delete_topic`].
     pub fn put_topic<'a>(

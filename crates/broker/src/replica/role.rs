@@ -39,8 +39,9 @@ impl Replica {
         Arc::clone(&self.registered.read())
     }
 
-    /// Records that there is new metadata, applies it if the lock is free, and wakes the waiters.
-    fn note_news(&self) {
+    /// Records that there is new metadata, or that this broker stands down or no longer does. Applies that if the lock
+    /// is free, and wakes the waiters.
+    pub fn note_news(&self) {
         // The waiters are counted with sequentially consistent operations too. So a waiter either registers before
         // `wake` reads their number and is woken, or it sees this flag.
         self.has_news.store(true, SeqCst);
@@ -72,6 +73,7 @@ impl Replica {
             let applied = state.role.apply(&registered, now);
             configured.high_watermark.or(applied.high_watermark).is_some() || applied.role.is_some()
         });
+        state.role.stand_down(self.log_dir.cluster.stands_down(&registered));
         if !state.role.is_leader()
             && let Some(parked) = state.parked.take()
         {
@@ -97,6 +99,7 @@ impl Replica {
         let registered = self.registered();
         // Ignore the effects, such as a new high watermark, because the end of the opening wakes the waiters anyway.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
+        replica.stand_down(self.log_dir.cluster.stands_down(&registered));
         replica
     }
 
@@ -125,10 +128,13 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// Returns the leader epoch if this broker leads according to the newest metadata. Otherwise returns `None`.
+    /// Returns the leader epoch if this broker leads according to the newest metadata, and does not stand down.
+    /// Otherwise returns `None`.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
-        (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
+        let cluster = &self.log_dir.cluster;
+        let leads = registered.leader == Some(cluster.node_id) && !cluster.stands_down(&registered);
+        leads.then_some(registered.leader_epoch)
     }
 
     /// Returns the leader epoch that new batches get.

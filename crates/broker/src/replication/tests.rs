@@ -5,5 +5,6 @@ mod failing;
 mod following;
 mod measure;
 mod regressions;
+mod stand_down;
 
 use cluster::*;

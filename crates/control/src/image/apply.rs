@@ -50,9 +50,10 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// Returns the image with the number and nonce of `version`, whose changes the caller has already applied.
+    /// Returns the image with the number and nonce of `version`, whose changes the caller has already applied. This
+    /// broker has just reached the database, so it does not stand down.
     pub(crate) fn at(self, version: Version) -> Self {
-        Self { version: Some(version), ..self }
+        Self { version: Some(version), stands_down: false, ..self }
     }
 
     /// Applies the changes in order. If one fails, the changes before it may remain applied.

@@ -6,6 +6,7 @@
 //! - `registration`: a broker joins, and its log may have lost records.
 //! - `election`: who leads a partition and who leaves its ISR, given the live brokers.
 //! - `isr`: changes of the ISR that a leader requests.
+//! - [`cut_off`]: when a broker stands down, because it alone has lost the database.
 //! - [`lease`]: which brokers are considered failed.
 //! - [`room`]: when a broker reports a full disk.
 //! - [`store`]: when a broker reports that it has lost the object store.
@@ -25,6 +26,7 @@
 //! machine stays up has lost nothing, because the system's page cache still has its writes. And the last ISR stays
 //! while all its members are down, so the first of them that returns with a complete log leads.
 
+pub mod cut_off;
 mod election;
 mod isr;
 pub mod lease;

@@ -27,6 +27,8 @@ pub struct Partition {
     leader_epoch: i32,
     partition_epoch: i32,
     role: Role,
+    /// The state of the leader while this broker stands down. The role is then that of a follower without a leader.
+    stood_down: Option<Box<Leader>>,
 }
 
 impl Partition {
@@ -40,6 +42,7 @@ impl Partition {
             leader_epoch: NO_EPOCH,
             partition_epoch: NO_EPOCH,
             role: Role::Neither,
+            stood_down: None,
         }
     }
 
@@ -90,6 +93,7 @@ impl Partition {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
         }
+        self.stand_down(false);
         let is_new_epoch = registration.leader_epoch > self.leader_epoch;
         self.leader_epoch = registration.leader_epoch;
         self.partition_epoch = registration.partition_epoch;
@@ -101,6 +105,20 @@ impl Partition {
             self.follow(registration.leader, is_new_epoch)
         };
         Effects { role, high_watermark: self.advance(now), propose: None }
+    }
+
+    /// Makes this broker stand down, or lead again. While it stands down, it serves the partition like a broker that
+    /// does not lead. Newer metadata end that, so the caller must call this function after [`Partition::apply`].
+    pub fn stand_down(&mut self, stands_down: bool) {
+        if !stands_down {
+            if let Some(leader) = self.stood_down.take() {
+                self.role = Role::Leader(leader);
+            }
+        } else if self.is_leader()
+            && let Role::Leader(leader) = std::mem::replace(&mut self.role, Role::Follower { leader: None })
+        {
+            self.stood_down = Some(leader);
+        }
     }
 
     fn stop(&mut self) -> Option<RoleChange> {

@@ -347,6 +347,39 @@ fn new_epoch_resets_the_state_of_followers() {
 }
 
 #[test]
+fn broker_stands_down_and_leads_again_where_it_stopped() {
+    let mut case = Case::leading(&[1, 2], &[1, 2], 1);
+    case.append(110);
+    assert_eq!(case.fetch(2, 105).high_watermark, Some(105));
+    case.partition.stand_down(true);
+    let refused = Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    assert_eq!((case.partition.is_leader(), case.partition.leader()), (false, None));
+    assert_eq!(case.partition.check_append(true), refused);
+    assert_eq!(case.partition.check_append(false), refused);
+    assert_eq!(case.partition.latest_offset().map(drop), refused);
+    assert_eq!(case.try_fetch(2, 5, 110).map(drop), refused);
+    assert_eq!(case.partition.acknowledgement(5, 105), Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    case.ms += 2 * LAG_MS;
+    assert_eq!(case.tick(), Effects::default(), "it proposes no change of the ISR");
+    case.partition.stand_down(true);
+    case.partition.stand_down(false);
+    assert_eq!((case.partition.is_leader(), case.partition.high_watermark()), (true, 105));
+    assert_eq!(case.fetch(2, 110).high_watermark, Some(110));
+    case.partition.stand_down(false);
+    assert!(case.partition.is_leader());
+}
+
+#[test]
+fn newer_metadata_replace_the_state_of_a_broker_that_stands_down() {
+    let mut case = Case::leading(&[1, 2], &[1, 2], 1);
+    case.partition.stand_down(true);
+    assert!(case.apply(registration(2, &[1, 2], &[2], (6, 8))).role.is_some());
+    case.partition.stand_down(true);
+    case.partition.stand_down(false);
+    assert_eq!((case.partition.leader(), case.partition.leader_epoch()), (Some(2), 6));
+}
+
+#[test]
 fn reassignment_keeps_the_state_of_followers_that_stay() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 1);
     assert_eq!(case.fetch(2, 100).high_watermark, Some(100));

@@ -1,6 +1,7 @@
 //! The data about the cluster that partitions need: this broker's id, the registered brokers, and a clock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
@@ -13,18 +14,32 @@ pub struct ClusterView {
     /// The start of the clock, from which `Now` counts its milliseconds.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
+    /// True while this broker stands down (`membership/cut_off.rs`).
+    stands_down: AtomicBool,
 }
 
 impl ClusterView {
     /// Creates a view without brokers, for the time before the first image.
     pub fn new(node_id: i32, lag_time_max: Duration) -> ClusterView {
         let replica_lag_time_max_ms = i64::try_from(lag_time_max.as_millis()).unwrap_or(i64::MAX);
-        ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
+        let (brokers, stands_down) = (RwLock::default(), AtomicBool::new(false));
+        ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers, stands_down }
     }
 
     /// Applies the broker registrations of a new image.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
+    }
+
+    /// Sets whether this broker stands down. Returns true if that has changed.
+    pub fn set_stands_down(&self, stands_down: bool) -> bool {
+        self.stands_down.swap(stands_down, Ordering::AcqRel) != stands_down
+    }
+
+    /// Returns true if this broker must not lead the partition now, because it stands down. It still leads a partition
+    /// whose only replica it has, since no other broker can.
+    pub fn stands_down(&self, registered: &PartitionRegistration) -> bool {
+        self.stands_down.load(Ordering::Acquire) && registered.replicas.len() > 1
     }
 
     /// Returns the time since the broker started. The clock is monotonic.
