@@ -1,5 +1,5 @@
-//! The values that a run shares with a fetcher's thread: new partitions for the fetcher, partitions that the fetcher
-//! must give back, and the time since which the fetcher has waited for its leader.
+//! The values that a run shares with a fetcher's thread. The run passes new partitions to the fetcher and recalls
+//! others. It also reads the time since which the fetcher has waited for its leader.
 
 use super::cursor::Cursor;
 use fullbore_wire::Text;

@@ -118,7 +118,7 @@ impl Coordinator {
         self.directed = Some(address);
     }
 
-    /// Starts to look up the coordinator at other brokers, until the request on the open connection is answered. Returns
+    /// Starts to look up the coordinator at other brokers until the request on the open connection is answered. Returns
     /// `None` without a connection, or if the system refuses the thread.
     pub(super) fn look_out(&self, stopper: Stopper, every: Duration) -> Option<Lookout> {
         let (group, present) = (self.group.clone(), self.at.clone()?);

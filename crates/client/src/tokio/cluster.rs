@@ -189,8 +189,8 @@ impl Cluster {
         .await
     }
 
-    /// Tries one address after another, at the pace of [`Cluster::call`], and returns the first success. Tries `doubted`
-    /// after the others.
+    /// Tries one address after another, at the pace of [`Cluster::call`], and returns the first success. Tries
+    /// `doubted` after the others.
     async fn first<T, F>(&self, doubted: &str, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,

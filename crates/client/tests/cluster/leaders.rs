@@ -191,8 +191,8 @@ fn broker_behind_names_a_former_topic_a_read_to_the_end_queries_another() {
     assert!(outcome.finished.is_some());
 }
 
-/// Starts a former leader, which still answers, and the leader of the next epoch. The log of the former leader is empty,
-/// and the leader has one batch. Returns the port of the former leader.
+/// Starts a former leader, which still answers, and the leader of the next epoch. The former leader has no record, and
+/// the leader has one batch. Returns the port of the former leader.
 fn one_deposed() -> u16 {
     let ([former, leading], ports) = listeners();
     let port = ports[0];

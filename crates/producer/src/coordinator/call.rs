@@ -195,8 +195,8 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Looks up the coordinator at another broker than the present coordinator. Returns true if it is another one, which
-    /// gets the next request. Returns false if this is not known.
+    /// Looks up the coordinator at another broker than the present coordinator. Returns true if it is another one,
+    /// which gets the next request. Returns false if this is not known.
     async fn finds_another(&mut self) -> bool {
         let Some(present) = self.connection.as_ref().map(|connection| connection.address().to_owned()) else {
             return false;
