@@ -90,7 +90,8 @@ const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
     "max.poll.interval.ms", "300000", "Longest time in a rebalance for a member to give up partitions and rejoin. \
          Unlike in Kafka, the time between polls is not limited: a member whose output is blocked stays in its group.",
         |c, v| c.group.rebalance_timeout = milliseconds(v)?;
-    "metadata.max.age.ms", "300000", "Time between two checks for new topics and partitions.",
+    "metadata.max.age.ms", "300000", "Time between two checks for new topics, new partitions and new leaders. Each check \
+         of the leaders goes to another broker than the one before.",
         |c, v| c.group.metadata_max_age = milliseconds(v)?;
     "partition.assignment.strategy", "range,roundrobin", "range, roundrobin, cooperative-sticky, or several, separated by commas; the names of Kafka's classes are accepted, too. cooperative-sticky alone makes rebalances cooperative. Only with group.protocol=classic. (Kafka's default is range and cooperative-sticky.)",
         |c, v| c.group.assignors = assignors(v)?;

@@ -32,13 +32,17 @@ pub struct GroupMetadata {
     pub member_id: String,
     /// The static id of the member (group.instance.id).
     pub group_instance_id: Option<String>,
+    /// The address (host:port) of the coordinator that has accepted the member, if the caller knows it. The offsets go
+    /// there. Otherwise the producer looks up the coordinator.
+    pub coordinator: Option<String>,
 }
 
 impl GroupMetadata {
     /// Creates the metadata of a group without a member. The coordinator then accepts the commit in any generation.
     pub fn new(group_id: &str) -> Self {
         let (group_id, generation_id) = (group_id.to_owned(), -1);
-        GroupMetadata { group_id, generation_id, member_id: String::new(), group_instance_id: None }
+        let (group_instance_id, coordinator) = (None, None);
+        GroupMetadata { group_id, generation_id, member_id: String::new(), group_instance_id, coordinator }
     }
 }
 
@@ -259,6 +263,7 @@ impl TransactionLedger {
     ///
     /// # Errors
     /// Returns `request` itself if the queue is full.
+    #[expect(clippy::result_large_err, reason = "the caller gets its own request back")]
     pub(crate) fn queue_offsets(&self, request: OffsetsRequest) -> Result<(), OffsetsRequest> {
         let mut state = self.state.lock();
         if state.offsets.len() >= OFFSETS_MAX {

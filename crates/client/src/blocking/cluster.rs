@@ -154,6 +154,26 @@ impl Cluster {
         }
     }
 
+    /// Drops the connection of [`Cluster::any`], so that the next request goes to another broker. Has no effect if no
+    /// other broker is known.
+    pub(crate) fn rotate(&mut self) {
+        if self.knows_others() {
+            let before = self.connection.get_mut().take();
+            self.bootstrap.doubts.lock().rotate(before.as_ref().map(Connection::address));
+        }
+    }
+
+    /// Returns true if more than one broker is known. A bootstrap address and a broker of the metadata may be the same
+    /// broker under two names.
+    pub(crate) fn knows_others(&self) -> bool {
+        self.bootstrap.addresses.len() > 1 || self.bootstrap.learned.lock().len() > 1
+    }
+
+    /// Returns the address of the connection of [`Cluster::any`], if there is one.
+    pub(crate) fn connected_to(&mut self) -> Option<String> {
+        self.connection.get_mut().address().map(str::to_owned)
+    }
+
     /// Returns the list of responses that are due. All clusters made from this one share it.
     pub fn awaited(&self) -> Awaited {
         self.bootstrap.awaited.clone()

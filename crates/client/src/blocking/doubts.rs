@@ -42,14 +42,20 @@ impl Doubts {
             _ => DOUBT_EVERY,
         };
         self.doubted_at = Some((now, every));
-        if let Some(last) = self.last.take() {
+        self.rotate(None);
+        true
+    }
+
+    /// Puts the broker at `address` behind all others, or else the broker of the last search.
+    pub(super) fn rotate(&mut self, address: Option<&str>) {
+        let last = self.last.take();
+        if let Some(last) = address.map(str::to_owned).or(last) {
             self.doubted.retain(|doubted| *doubted != last);
             self.doubted.push(last);
         }
         if self.doubted.len() > DOUBTED_MAX {
             self.doubted.remove(0);
         }
-        true
     }
 
     /// Moves addresses in doubt to the end, the newest doubt last.

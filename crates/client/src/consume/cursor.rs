@@ -225,6 +225,11 @@ impl<S> Cursor<S> {
         self.end = self.suspended_end.take().or(self.end);
     }
 
+    /// Forgets the end, so that a leader determines it again.
+    pub(super) fn forget_end(&mut self) {
+        (self.end, self.suspended_end, self.placed.end) = (None, None, None);
+    }
+
     /// Returns the position of the next fetch.
     pub(super) fn position(&self) -> FetchPosition {
         self.epochs.position(self.offset.unwrap_or(0))

@@ -59,8 +59,11 @@ pub(super) struct Returned<S> {
 pub(super) enum Why {
     /// The partition needs a new start.
     Reset,
-    /// The leader refuses the partition, perhaps only for a while.
-    Refused(ClientError),
+    /// Another broker leads the partition, as the run has learned.
+    Moved,
+    /// The leader refuses the partition, perhaps only for a while. The number is the newest leader epoch that it knows
+    /// (KIP-951), or -1.
+    Refused(ClientError, i32),
     /// The partition's records cannot be read.
     Broken(ConsumeError),
 }
@@ -184,6 +187,7 @@ impl<S: Sink> Fetcher<S> {
             }
             let more = self.inbox.take();
             self.take_in(more);
+            self.give_back_recalled();
             self.send_request()?;
             if counts {
                 self.feed(&response, fetch)?;
@@ -327,7 +331,7 @@ impl<S: Sink> Fetcher<S> {
                 if data.error_code.is_err() {
                     self.session.dropped(&key);
                     if !self.skip_lost(data, &key) {
-                        self.refused(data.error_code, &key)?;
+                        self.refused(data, &key)?;
                     }
                     continue;
                 }
@@ -425,11 +429,11 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), FetcherEnd> {
+    fn refused(&mut self, data: &PartitionData, key: &PartitionKey) -> Result<(), FetcherEnd> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let position = self.requested.get(key).copied().unwrap_or(FetchPosition::at(0));
-        let why = match code {
+        let why = match data.error_code {
             // Kafka's leader also returns this error if it does not know the epoch. The offset is then tried alone.
             ErrorCode::OFFSET_OUT_OF_RANGE if position.last_epoch >= 0 && !self.session.is_ahead() => {
                 self.cursors[at].forget_epochs();
@@ -453,7 +457,7 @@ impl<S: Sink> Fetcher<S> {
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(FetcherEnd::Failed(error.into()));
                 }
-                Why::Refused(error)
+                Why::Refused(error, data.current_leader.leader_epoch)
             }
         };
         self.give_back(at, key, why);
@@ -467,6 +471,17 @@ impl<S: Sink> Fetcher<S> {
         self.waited.remove(key);
         let cursor = self.cursors.remove(at);
         (self.returns)(Returned { cursor, why });
+    }
+
+    /// Gives back the partitions that the run recalls. Their records in the present response are not read.
+    fn give_back_recalled(&mut self) {
+        for (topic, partition) in self.inbox.take_recalled() {
+            let is_it = |cursor: &Cursor<S>| cursor.partition == partition && cursor.topic == topic;
+            if let Some(at) = self.cursors.iter().position(is_it) {
+                let key = self.key(&topic, self.cursors[at].topic_id, partition);
+                self.give_back(at, &key, Why::Moved);
+            }
+        }
     }
 
     fn position(&self, key: &PartitionKey) -> Option<usize> {

@@ -24,6 +24,8 @@ pub struct ConsumePlan {
     pub start: StartOffset,
     /// True if a cursor without an end reads up to the end that the log had when the read began.
     pub to_end: bool,
+    /// metadata.max.age.ms: how often the leaders of all partitions are looked up, each time at another broker.
+    pub metadata_max_age: Duration,
     /// True if the run continues after all of its topics were deleted, since other topics may appear.
     pub outlives_topics: bool,
     /// Partitions with their leaders, by topic, that the caller has just looked up. The run's first look-up leaves out
@@ -38,7 +40,18 @@ impl ConsumePlan {
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, StartOffset::Earliest);
         let (places, deleted) = Default::default();
-        ConsumePlan { fetch, records, timeout, start, to_end: false, outlives_topics: false, places, deleted }
+        let metadata_max_age = Duration::from_secs(300);
+        ConsumePlan {
+            fetch,
+            records,
+            timeout,
+            start,
+            to_end: false,
+            metadata_max_age,
+            outlives_topics: false,
+            places,
+            deleted,
+        }
     }
 }
 

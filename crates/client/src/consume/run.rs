@@ -28,7 +28,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 mod older;
+mod renewal;
 mod trouble;
+
+use renewal::Renewal;
 
 /// How long a partition must be refused before the run shows the reason to the user.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
@@ -62,6 +65,7 @@ pub(super) struct Run<'a, S> {
     /// use these connections.
     spare: HashMap<String, Connection>,
     scout: Scout,
+    renewal: Renewal,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
 }
@@ -127,6 +131,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 // The send fails if the run is over. The report is then dropped.
                 drop(sender.send(Event::Found(Box::new(answer))));
             }),
+            renewal: Renewal::new(plan.metadata_max_age, plan.to_end),
             events,
             look_at: due,
         }
@@ -183,7 +188,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let (deleted, now) = (self.progress.deleted(), Instant::now());
         let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
         let may_come = !self.idle.iter().all(is_gone);
-        if may_come || !self.connecting.is_empty() || !self.fetchers.is_empty() {
+        if may_come || !self.connecting.is_empty() || !self.fetchers.is_empty() || self.awaits_confirmation() {
             return Ok(false);
         }
         let has_none = self.idle.is_empty() && self.given_up.is_empty();
@@ -206,8 +211,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Starts a look-up of the leaders of idle partitions. If a check for new partitions is due, the same look-up also
-    /// covers its topics.
+    /// Starts a look-up of the leaders of idle partitions. If a check for new partitions or moved leaders is due, the
+    /// same look-up also covers its topics.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -217,8 +222,9 @@ impl<'a, S: Sink> Run<'a, S> {
         for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.due <= now) {
             let expected = topics.entry(cursor.topic.clone()).or_default();
             expected.topic_id = (!deleted.contains(&cursor.topic)).then_some(cursor.topic_id);
-            expected.confirms_epochs |= cursor.unknown_epoch_for(now) >= self.older_epoch_after();
+            expected.confirms_epochs |= self.confirms_epochs(cursor, now);
         }
+        self.add_renewals(&mut topics, now);
         let (more, matches) = self.growth.as_mut().and_then(Growth::due).unwrap_or_default();
         more.iter().for_each(|topic| _ = topics.entry(topic.clone()).or_default());
         if topics.is_empty() && matches.is_none() {
@@ -232,11 +238,12 @@ impl<'a, S: Sink> Run<'a, S> {
     fn go_on(&mut self, found: ScoutReport) -> Result<(), ConsumeError> {
         match found {
             ScoutReport::Topics(topics) => {
-                let mut places = HashMap::new();
+                let (mut places, mut failed) = (HashMap::new(), false);
                 for (topic, found) in topics {
                     match found {
                         Ok(of_topic) => {
                             self.progress.is_back(&topic);
+                            self.recall_moved(&of_topic);
                             let new = self.growth.iter_mut().flat_map(|growth| growth.begin(&of_topic));
                             let due = Instant::now();
                             self.idle.extend(new.map(|cursor| Idle { cursor, due }));
@@ -246,6 +253,7 @@ impl<'a, S: Sink> Run<'a, S> {
                         // The next round retries the look-up, until the run's timeout.
                         Err(error) if error.is_retriable() => {
                             let error = Arc::new(error);
+                            failed = true;
                             for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
                                 let place = (cursor.topic.clone(), cursor.partition);
                                 let for_long = self.progress.waiting.refuse(place, error.clone());
@@ -255,7 +263,9 @@ impl<'a, S: Sink> Run<'a, S> {
                         Err(error) => return Err(error.into()),
                     }
                 }
-                self.connect(&places)
+                self.connect(&places)?;
+                self.renewed(failed);
+                Ok(())
             }
             ScoutReport::Connection { leader, outcome } => {
                 let Some(Connecting { cursors, .. }) = self.connecting.remove(&leader) else { return Ok(()) };
@@ -283,6 +293,7 @@ impl<'a, S: Sink> Run<'a, S> {
             return;
         }
         self.progress.waiting.forget(topic);
+        self.renewal.forget(topic);
         let gone = ConsumeError::Deleted { topic: topic.clone() };
         if self.progress.set_deleted(topic) {
             self.progress.notice(gone.to_string());
@@ -313,6 +324,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.give_up(cursor, error);
                 continue;
             }
+            let Some(mut cursor) = self.accepted(cursor, place) else { continue };
             if let Some(place) = place {
                 self.follow_epoch(&mut cursor, place.leader_epoch)?;
             }
@@ -369,7 +381,12 @@ impl<'a, S: Sink> Run<'a, S> {
         let mut placed = placed.into_iter();
         let mut ready = Vec::new();
         for mut cursor in cursors {
-            match self.is_unplaced(&cursor).then(|| placed.next()).flatten() {
+            let place = self.is_unplaced(&cursor).then(|| placed.next()).flatten();
+            if self.renewal.has_left(&cursor, &leader) {
+                self.take_moved(cursor);
+                continue;
+            }
+            match place {
                 None => ready.push(cursor),
                 Some(Ok(place)) => {
                     let start = self.unplaced(&cursor).start;
@@ -475,9 +492,12 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     /// Takes over a partition that a fetcher does not read any more.
-    fn take_in(&mut self, Returned { mut cursor, why }: Returned<S>) {
+    fn take_in(&mut self, Returned { cursor, why }: Returned<S>) {
+        let mut cursor = self.renewal.with_present_end(cursor);
         match why {
-            Why::Refused(error) => {
+            Why::Moved => self.take_moved(cursor),
+            Why::Refused(error, leader_epoch) => {
+                self.renewal.note_newer(&cursor, leader_epoch);
                 cursor.note_refusal(&error, Instant::now());
                 self.refuse(cursor, Arc::new(error));
             }
@@ -496,7 +516,8 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
         self.join(ended.fetcher);
-        let (mut done, left): (Vec<_>, Vec<_>) = ended.cursors.drain(..).partition(Cursor::is_done);
+        let cursors = ended.cursors.drain(..).map(|cursor| self.renewal.with_present_end(cursor));
+        let (mut done, left): (Vec<_>, Vec<_>) = cursors.partition(Cursor::is_done);
         self.done.append(&mut done);
         if let FetcherEnd::Stale(error) = ended.end {
             self.refuse_all(left, error);

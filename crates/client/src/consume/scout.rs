@@ -46,6 +46,8 @@ pub(super) struct Scout {
     looks_since: Option<Instant>,
     /// True if the next look-up should go to another broker than the last one.
     doubts: bool,
+    /// True if the next look-up must go to another broker than the last one.
+    moves_on: bool,
     report: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
@@ -73,7 +75,8 @@ impl Scout {
     ) -> Self {
         let (cluster, servers, kept) = (requested.detached(), requested.servers(), requested.take_connection());
         let (requested, kept, report) = (Some(requested), Arc::new(Mutex::new(kept)), Arc::new(report));
-        Scout { cluster, servers, requested, kept, known, looks_since: None, doubts: false, report }
+        let (doubts, moves_on) = (false, false);
+        Scout { cluster, servers, requested, kept, known, looks_since: None, doubts, moves_on, report }
     }
 
     /// Returns the bootstrap list.
@@ -92,17 +95,31 @@ impl Scout {
         self.doubts |= unread_for >= DOUBT_AFTER;
     }
 
+    /// Makes the next look-up go to another broker than the last one, if another broker is known.
+    pub(super) fn move_on(&mut self) {
+        self.moves_on = true;
+    }
+
+    /// Returns true if more than one broker is known.
+    pub(super) fn knows_others(&self) -> bool {
+        self.cluster.knows_others()
+    }
+
     /// Starts to look up `topics` and all topics that `matches` accepts. Does nothing if a look-up is running.
     pub(super) fn look(&mut self, mut topics: LookUp, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.requested.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
         let report = self.report.clone();
         let mut known = std::mem::take(&mut self.known);
-        if let Some(connection) = taken(&self.kept) {
-            cluster.keep_connection(connection);
-        }
-        if std::mem::take(&mut self.doubts) {
-            cluster.doubt();
+        let (moves_on, doubts) = (std::mem::take(&mut self.moves_on), std::mem::take(&mut self.doubts));
+        if moves_on && cluster.knows_others() {
+            // The kept connection stays for a thread that connects to its broker as a leader.
+            cluster.rotate();
+        } else {
+            taken(&self.kept).into_iter().for_each(|connection| cluster.keep_connection(connection));
+            if doubts {
+                cluster.doubt();
+            }
         }
         begin("leaders", move || {
             let mut found = Vec::new();

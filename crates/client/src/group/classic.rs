@@ -9,6 +9,7 @@ use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::empty::EmptySince;
+use super::lookout::Lookout;
 use super::offsets::OffsetsQuestion;
 use super::shared::SharedMembership;
 use super::verdict::Next;
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 const CONSUMER: Text = Text::from_static("consumer");
 /// Time after the rebalance timeout that the member still waits for the answer to JoinGroup or SyncGroup.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
+/// How long the member waits for these answers until it looks up the coordinator at other brokers.
+const LOOK_OUT_EVERY: Duration = Duration::from_secs(10);
 /// The version of subscriptions. From this version on, a subscription contains the rack and the generation of the owned
 /// partitions (KIP-792).
 const SUBSCRIPTION_VERSION: i16 = 3;
@@ -184,20 +187,24 @@ impl<'a> Classic<'a> {
     }
 
     /// Sends a request that the coordinator answers only when other members have sent theirs. Stopping the member ends
-    /// the wait.
+    /// the wait. The wait also ends if other brokers name another coordinator.
     fn patiently<T>(
         &mut self,
         call: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
+        let stopper = connection.stopper()?;
         self.shared.set_waits(Some(connection.stopper()?));
         self.coordinator.set_waits(true);
+        let lookout = self.coordinator.look_out(stopper, LOOK_OUT_EVERY.min(self.config.metadata_max_age));
         let answer = call(&mut self.coordinator);
+        let other = lookout.and_then(Lookout::end);
         self.coordinator.set_waits(false);
         self.shared.set_waits(None);
-        if answer.is_ok() {
-            self.coordinator.connection()?.set_patience(REQUEST_TIMEOUT)?;
+        match answer.is_ok() {
+            true => self.coordinator.connection()?.set_patience(REQUEST_TIMEOUT)?,
+            false => other.into_iter().for_each(|address| self.coordinator.turn_to(address)),
         }
         answer
     }
@@ -326,8 +333,10 @@ impl<'a> Classic<'a> {
 
     fn heartbeat_until_it_moves(&mut self) -> Result<Next, ClientError> {
         let (mut empty, settled_after) = (EmptySince::default(), SETTLED_AFTER.min(self.config.rebalance_timeout));
+        let mut pause = self.config.heartbeat_interval;
         loop {
-            self.shared.pause(self.config.heartbeat_interval);
+            // While the member searches for its coordinator, the reader cannot commit.
+            self.shared.pause(std::mem::replace(&mut pause, self.config.heartbeat_interval));
             if self.shared.is_stopping() {
                 return Ok(Next::Go);
             }
@@ -338,7 +347,7 @@ impl<'a> Classic<'a> {
                 Next::Go => {}
                 Next::Again | Next::Find => {
                     empty.end();
-                    self.shared.pause(RETRY_BACKOFF);
+                    pause = RETRY_BACKOFF;
                 }
                 step => return Ok(step),
             }

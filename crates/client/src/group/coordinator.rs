@@ -1,10 +1,11 @@
 //! The connection to a group's coordinator. A request without a connection first looks up the coordinator and connects.
 //! The connection is dropped when the coordinator has moved.
 
+use super::lookout::{Awaited, Lookout};
 use super::round_trips::RoundTrips;
 use super::verdict::{self, Next};
 use crate::blocking::{
-    BrokerAddress, Cluster, Connection, KeptConnection, PartitionPlace, metadata_request, places_in,
+    BrokerAddress, Cluster, Connection, KeptConnection, PartitionPlace, Stopper, metadata_request, places_in,
 };
 use crate::error::ClientError;
 use crate::protocol::{CoordinatorKind, coordinator_in, coordinator_request};
@@ -15,7 +16,7 @@ use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The connection to a group's coordinator.
 pub(super) struct Coordinator {
@@ -32,14 +33,29 @@ pub(super) struct Coordinator {
     waits: bool,
     /// The address to which the connection leads, as the look-up returned it.
     at: Option<String>,
+    /// The address of the coordinator for the next connection, if two brokers have already named it.
+    directed: Option<String>,
     member_at: MemberAt,
     /// True if this connection goes to the coordinator in `member_at`. The member's own connection looks it up.
     follows: bool,
 }
 
-/// The address of the coordinator that has accepted the member's last request. Requests for offsets go there. A broker
-/// that no longer is the coordinator, but does not know this yet, would return old offsets.
-pub(super) type MemberAt = Arc<Mutex<Option<String>>>;
+/// The coordinator of the member. Requests for offsets go there. A broker that no longer is the coordinator, but does
+/// not know this yet, would return old offsets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum MemberCoordinator {
+    /// The member has not joined yet.
+    #[default]
+    Unknown,
+    /// The coordinator at this address has accepted the member's last request.
+    At(String),
+    /// The member is searching for its coordinator, because the last one did not answer or is no longer the
+    /// coordinator.
+    Sought,
+}
+
+/// The coordinator of the member, which its thread updates.
+pub(super) type MemberAt = Arc<Mutex<MemberCoordinator>>;
 
 impl Coordinator {
     /// Creates the member's own connection.
@@ -53,6 +69,7 @@ impl Coordinator {
             times,
             waits: false,
             at: None,
+            directed: None,
             member_at,
             follows: false,
         }
@@ -66,15 +83,46 @@ impl Coordinator {
 
     /// Drops a connection to another coordinator than the member's.
     pub(super) fn follow(&mut self) {
-        let of_member = self.of_member();
-        if of_member.is_some() && of_member != self.at {
+        let is_left = match &*self.member_at.lock() {
+            MemberCoordinator::Unknown => false,
+            MemberCoordinator::At(address) => self.at.as_ref() != Some(address),
+            MemberCoordinator::Sought => true,
+        };
+        if is_left {
             self.connection = KeptConnection::default();
         }
     }
 
-    /// Returns the address of the member's coordinator, if this connection must go there.
-    fn of_member(&self) -> Option<String> {
-        self.member_at.lock().clone().filter(|_| self.follows)
+    /// Returns the address of the coordinator if it is known. A connection that follows the member's one must go there.
+    ///
+    /// # Errors
+    /// Returns a retriable error if this connection must follow the member's one, and the member is searching for its
+    /// coordinator.
+    fn given(&mut self) -> Result<Option<String>, ClientError> {
+        if !self.follows {
+            return Ok(if self.connection.is_some() { None } else { self.directed.take() });
+        }
+        match self.member_at.lock().clone() {
+            MemberCoordinator::Unknown => Ok(None),
+            MemberCoordinator::At(address) => Ok(Some(address)),
+            MemberCoordinator::Sought => {
+                let what = format!("cannot reach the coordinator of group '{}'", self.group);
+                let words = "the member is searching for it";
+                Err(ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, Some(words)))
+            }
+        }
+    }
+
+    /// Makes the next connection go to the coordinator at `address`, without a look-up.
+    pub(super) fn turn_to(&mut self, address: String) {
+        self.directed = Some(address);
+    }
+
+    /// Starts to look up the coordinator at other brokers until the request on the open connection is answered. Returns
+    /// `None` without a connection, or if the system refuses the thread.
+    pub(super) fn look_out(&self, stopper: Stopper, every: Duration) -> Option<Lookout> {
+        let (group, present) = (self.group.clone(), self.at.clone()?);
+        Lookout::begin(self.cluster.detached(), Awaited { group, present, stopper }, every).ok()
     }
 
     /// Sets whether the coordinator may delay the answers of [`Coordinator::call_both`] until other members have sent
@@ -84,13 +132,13 @@ impl Coordinator {
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, ClientError> {
-        let of_member = self.of_member();
-        self.connection.get(|| found(&mut self.cluster, &self.group, of_member, &mut self.at))
+        let given = self.given()?;
+        self.connection.get(|| found(&mut self.cluster, &self.group, given, &mut self.at))
     }
 
-    /// Returns true if a connection to the coordinator is open.
+    /// Returns true if a connection to the coordinator is open, or if the next one needs no look-up.
     pub(super) fn is_connected(&self) -> bool {
-        self.connection.is_some()
+        self.connection.is_some() || self.directed.is_some()
     }
 
     /// Sends the look-up of the coordinator and `request` to any broker, in one round trip. If that broker accepts
@@ -123,21 +171,27 @@ impl Coordinator {
         // next request.
         let (found, answer) = outcome?;
         let found = coordinator_in(found, &self.group);
-        let found = BrokerAddress::of_coordinator(CoordinatorKind::Group, found);
-        self.at = found.as_ref().ok().map(BrokerAddress::address);
+        let found = BrokerAddress::of_coordinator(CoordinatorKind::Group, found).map(|found| found.address());
+        // A response that refuses the request is ignored, because a broker that is not the coordinator may refuse a
+        // request that the coordinator would accept.
+        let is_accepted =
+            |answer: &R::Response| [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(answer));
+        let answer = answer.filter(is_accepted);
         if let Some(connection) = connection {
-            match answer {
-                // A response that refuses the request is ignored, because a broker that is not the coordinator may
-                // refuse a request that the coordinator would accept.
-                Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
-                    self.connection.keep(connection);
-                    return Ok(Some(answer));
-                }
-                _ => self.cluster.keep_connection(connection),
+            // The broker may name another one as the coordinator although it has accepted the request. All later
+            // requests, also those for offsets, then go to the named one.
+            let is_coordinator = found.as_ref().ok().is_none_or(|address| connection.leads_to(address));
+            if answer.is_some() && is_coordinator {
+                self.at = Some(found.unwrap_or_else(|_| connection.address().to_owned()));
+                self.connection.keep(connection);
+                return Ok(answer);
             }
+            self.cluster.keep_connection(connection);
         }
-        self.connection.keep(self.cluster.give(&found?.address())?);
-        Ok(None)
+        let address = found?;
+        self.connection.keep(self.cluster.give(&address)?);
+        self.at = Some(address);
+        Ok(answer)
     }
 
     /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
@@ -172,9 +226,9 @@ impl Coordinator {
     }
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        let (is_connected, begun) = (self.is_connected(), Instant::now());
-        let of_member = self.of_member();
-        let connect = || found(&mut self.cluster, &self.group, of_member.clone(), &mut self.at);
+        let (is_connected, begun) = (self.connection.is_some(), Instant::now());
+        let given = self.given()?;
+        let connect = || found(&mut self.cluster, &self.group, given.clone(), &mut self.at);
         let answer = self.connection.call(request, max, connect);
         // If the call had to connect, its time includes the search for the coordinator and is not noted.
         if is_connected && answer.is_ok() {
@@ -219,8 +273,8 @@ impl Coordinator {
             Err(error) if error.is_retriable() => (Next::Find, Some(error)),
             Err(error) => return Err(error),
         };
-        if step == Next::Go && !self.follows {
-            self.member_at.lock().clone_from(&self.at);
+        if !self.follows {
+            self.publish(step);
         }
         self.trouble = trouble.map(|error| error.to_string());
         if step == Next::Find {
@@ -228,9 +282,19 @@ impl Coordinator {
         }
         Ok(step)
     }
+
+    /// Publishes the member's coordinator after an answer with this step.
+    fn publish(&self, step: Next) {
+        let mut member_at = self.member_at.lock();
+        match (step, &self.at) {
+            (Next::Find, _) if *member_at != MemberCoordinator::Unknown => *member_at = MemberCoordinator::Sought,
+            (Next::Find | Next::Again, _) | (_, None) => {}
+            (_, Some(address)) => *member_at = MemberCoordinator::At(address.clone()),
+        }
+    }
 }
 
-/// Connects to the coordinator at `given`, or looks it up if that is `None`. Records its address in `at`.
+/// Connects to the coordinator at `given`, or looks it up if that is `None`. Stores its address in `at`.
 fn found(
     cluster: &mut Cluster,
     group: &Text,

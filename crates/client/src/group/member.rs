@@ -6,7 +6,7 @@
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
-use super::coordinator::{Coordinator, MemberAt};
+use super::coordinator::{Coordinator, MemberAt, MemberCoordinator};
 use super::offsets::{OffsetsQuestion, STABLE_VERSION, version_max};
 use super::round_trips::RoundTrips;
 use super::shared::{CommittedOffset, SharedMembership, Target};
@@ -52,6 +52,7 @@ pub enum CommitOutcome {
 #[derive(Clone)]
 pub struct MembershipView {
     shared: Arc<SharedMembership>,
+    member_at: MemberAt,
 }
 
 impl MembershipView {
@@ -61,6 +62,15 @@ impl MembershipView {
     pub fn identity(&self) -> Option<(Text, i32)> {
         self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
     }
+
+    /// Returns the address of the coordinator that has accepted the member's last request. Returns `None` before the
+    /// member has joined, and while it searches for its coordinator.
+    pub fn coordinator(&self) -> Option<String> {
+        match &*self.member_at.lock() {
+            MemberCoordinator::At(address) => Some(address.clone()),
+            MemberCoordinator::Unknown | MemberCoordinator::Sought => None,
+        }
+    }
 }
 
 /// A member of a group.
@@ -69,6 +79,7 @@ pub struct Member {
     shared: Arc<SharedMembership>,
     thread: Option<JoinHandle<()>>,
     offsets: Offsets,
+    member_at: MemberAt,
     /// The times of answered requests.
     times: Arc<RoundTrips>,
 }
@@ -124,9 +135,9 @@ impl Member {
             connected
         };
         let connecting = Some(std::thread::Builder::new().name("group-offsets".to_owned()).spawn(connect)?);
-        let coordinator = Coordinator::following(offsets, config.group.clone(), times.clone(), member_at);
+        let coordinator = Coordinator::following(offsets, config.group.clone(), times.clone(), member_at.clone());
         let offsets = Offsets { connecting, coordinator };
-        Ok(Member { config, shared, thread: Some(thread), offsets, times })
+        Ok(Member { config, shared, thread: Some(thread), offsets, member_at, times })
     }
 
     /// Waits for a new target for at most `patience`. Returns `None` if the reader has confirmed the newest target.
@@ -165,7 +176,7 @@ impl Member {
 
     /// Returns a view of the membership, for a thread that commits without this handle.
     pub fn view(&self) -> MembershipView {
-        MembershipView { shared: self.shared.clone() }
+        MembershipView { shared: self.shared.clone(), member_at: self.member_at.clone() }
     }
 
     /// Confirms that the reader now reads only the partitions of `target`.

@@ -14,6 +14,7 @@ mod config;
 mod consumer;
 mod coordinator;
 mod empty;
+mod lookout;
 mod member;
 mod offsets;
 mod round_trips;

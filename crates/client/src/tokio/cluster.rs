@@ -67,6 +67,8 @@ struct ClusterState {
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
     /// The brokers that did not answer. A request that any broker can answer goes to these last.
     unanswering: Mutex<Unanswering>,
+    /// The address of a broker that the next request for metadata tries last.
+    doubted: Mutex<Option<String>>,
 }
 
 /// The connection to a broker. A caller holds the lock while it connects, so that other callers wait for its
@@ -84,6 +86,7 @@ impl Cluster {
                 brokers: Mutex::default(),
                 connections: Mutex::default(),
                 unanswering: Mutex::default(),
+                doubted: Mutex::default(),
             }),
         }
     }
@@ -115,7 +118,15 @@ impl Cluster {
     /// Returns [`MetadataError`] if the broker is unknown or cannot be reached.
     pub async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
-        Ok(Connection::connect(&address, &self.inner.config).await?)
+        self.another_at(&address).await
+    }
+
+    /// Returns a new connection to the broker at `address`, which the cluster does not share with other callers.
+    ///
+    /// # Errors
+    /// Returns [`MetadataError`] if the broker cannot be reached.
+    pub async fn another_at(&self, address: &str) -> Result<Connection, MetadataError> {
+        Ok(Connection::connect(address, &self.inner.config).await?)
     }
 
     /// Returns a shared connection to any broker, which may be a known one or one of the bootstrap list.
@@ -123,18 +134,25 @@ impl Cluster {
     /// # Errors
     /// Returns the error of the last attempt, if no broker can be reached.
     pub async fn any(&self) -> Result<Connection, MetadataError> {
-        self.first(|cluster, address| async move { cluster.open(&address).await }).await
+        self.first("", |cluster, address| async move { cluster.open(&address).await }).await
     }
 
-    /// Returns a new connection to any broker, which the cluster does not share with other callers.
+    /// Returns a new connection to any broker, which the cluster does not share with other callers. Tries the broker at
+    /// `last` after the others.
     ///
     /// # Errors
     /// Returns the error of the last attempt, if no broker can be reached.
-    pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
+    pub(super) async fn another_to_any(&self, last: &str) -> Result<Connection, MetadataError> {
         let connect = |cluster: Cluster, address: String| async move {
             Ok(Connection::connect(&address, &cluster.inner.config).await?)
         };
-        self.first(connect).await
+        self.first(last, connect).await
+    }
+
+    /// Makes the next request for metadata go to another broker than the one with this id, because that broker may lead
+    /// partitions only by stale metadata.
+    pub fn doubt(&self, broker: i32) {
+        *self.inner.doubted.lock() = self.address(broker);
     }
 
     /// Sends a request to any broker and returns the first response. The request is sent to the next broker after
@@ -148,8 +166,17 @@ impl Cluster {
         R: Request + Send + Sync + 'static,
         R::Response: Send + 'static,
     {
+        self.call_elsewhere(request, "").await
+    }
+
+    /// Sends a request like [`Cluster::call`], but tries the broker at `last` after the others.
+    async fn call_elsewhere<R>(&self, request: R, last: &str) -> Result<R::Response, MetadataError>
+    where
+        R: Request + Send + Sync + 'static,
+        R::Response: Send + 'static,
+    {
         let request = Arc::new(request);
-        self.first(move |cluster, address| {
+        self.first(last, move |cluster, address| {
             let request = request.clone();
             async move {
                 let connection = cluster.open(&address).await?;
@@ -162,8 +189,9 @@ impl Cluster {
         .await
     }
 
-    /// Tries one address after another, at the pace of [`Cluster::call`], and returns the first success.
-    async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
+    /// Tries one address after another, at the pace of [`Cluster::call`], and returns the first success. Tries
+    /// `doubted` after the others.
+    async fn first<T, F>(&self, doubted: &str, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, MetadataError>> + Send + 'static,
@@ -174,7 +202,10 @@ impl Cluster {
         let mut newest = String::new();
         loop {
             // The addresses are read again each time, because another task may have found a broker that answers.
-            let next = self.candidates(turn).into_iter().find(|address| !requested.contains(address));
+            let mut left = self.candidates(turn);
+            left.retain(|address| !requested.contains(address));
+            left.sort_by_key(|address| address == doubted);
+            let next = left.into_iter().next();
             let patience = match next {
                 Some(address) => {
                     requested.insert(address.clone());
@@ -236,7 +267,8 @@ impl Cluster {
             allow_auto_topic_creation,
             ..Default::default()
         };
-        let response = self.call(request).await?;
+        let doubted = self.inner.doubted.lock().take().unwrap_or_default();
+        let response = self.call_elsewhere(request, &doubted).await?;
         if response.error_code.is_err() {
             return Err(MetadataError::Broker(response.error_code));
         }

@@ -11,13 +11,19 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 
 impl Cluster {
-    /// Finds the coordinator of `key` through any broker and connects to it.
+    /// Finds the coordinator of `key` through any broker and connects to it. Queries the broker at `last` only if no
+    /// other broker answers.
     ///
     /// # Errors
     /// Returns [`MetadataError`] if no broker answers, if the broker returns an error, or if the coordinator cannot be
     /// reached.
-    pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
-        let connection = self.another_to_any().await?;
+    pub async fn coordinator(
+        &self,
+        kind: CoordinatorKind,
+        key: &Text,
+        last: &str,
+    ) -> Result<Connection, MetadataError> {
+        let connection = self.another_to_any(last).await?;
         let version = connection.version::<FindCoordinatorRequest>()?;
         let answer = connection.call_version(&coordinator_request(kind, key, version), version).await?;
         let id = self.learn_coordinator(coordinator_in(answer, key))?;

@@ -3,6 +3,7 @@
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
+use fullbore_client::blocking::Cluster;
 use fullbore_client::group::{Assignor, CommitOutcome, CommittedOffset, GroupConfig, Member, Position, Protocol};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::consumer_group_heartbeat::{
@@ -323,6 +324,88 @@ fn only_listed_broker_goes_down_a_member_finds_its_coordinator_through_another()
     }
     assert!(reached.load(SeqCst), "the other broker gets no heartbeat");
     member.leave(Duration::ZERO);
+}
+
+/// Starts three brokers. The first one answers a JoinGroup with a member id only once `answers` returns true for the
+/// number of look-ups of the coordinator at the other two. `named` is the coordinator that each broker names. Returns
+/// the bootstrap list, and the ports at which members have joined.
+fn three_brokers(named: [usize; 3], answers: fn([usize; 2]) -> bool) -> (String, Arc<Mutex<Vec<u16>>>) {
+    let (listeners, ports) = listeners::<3>();
+    let joins = Arc::<Mutex<Vec<u16>>>::default();
+    let looks: Arc<[AtomicUsize; 3]> = Arc::default();
+    for (at, listener) in listeners.into_iter().enumerate() {
+        let (ports, joins, looks) = (ports.clone(), joins.clone(), looks.clone());
+        serve(listener, move |key, requested| match key {
+            ApiKey::FindCoordinator => Some(requested.answer::<FindCoordinatorRequest>(|request| {
+                looks[at].fetch_add(1, SeqCst);
+                let (host, port) = (Text::from("127.0.0.1"), i32::from(ports[named[at]]));
+                let of = |key| Coordinator { key, host: host.clone(), port, ..Default::default() };
+                let coordinators = request.coordinator_keys.into_iter().map(of).collect();
+                FindCoordinatorResponse { coordinators, ..Default::default() }
+            })),
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&ports, 1))),
+            ApiKey::JoinGroup => {
+                let mut has_id = false;
+                let answer = requested.answer::<JoinGroupRequest>(|request| {
+                    has_id = !request.member_id.is_empty();
+                    let error_code = ErrorCode::MEMBER_ID_REQUIRED;
+                    JoinGroupResponse { error_code, member_id: "m".into(), ..Default::default() }
+                });
+                if !has_id {
+                    return Some(answer);
+                }
+                while at == 0 && !answers([1, 2].map(|other| looks[other].load(SeqCst))) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                joins.lock().expect("no panic").push(ports[at]);
+                only_member(key, requested)
+            }
+            key => only_member(key, requested),
+        });
+    }
+    (ports.iter().map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().join(","), joins)
+}
+
+/// Returns the ports at which a member with this bootstrap list joins its group.
+fn joined_at(servers: &str, joins: &Mutex<Vec<u16>>) -> Vec<u16> {
+    let of = || Cluster::new(servers, "test").expect("valid");
+    let metadata_max_age = Duration::from_millis(50);
+    let config = GroupConfig { metadata_max_age, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, of(), of()).expect("a thread");
+    let until = Instant::now() + Duration::from_secs(120);
+    while joins.lock().expect("no panic").is_empty() && Instant::now() < until {
+        if let Some(target) = member.target(Duration::from_millis(50)).expect("a member") {
+            member.confirm(&target);
+        }
+    }
+    member.leave(Duration::ZERO);
+    joins.lock().expect("no panic").clone()
+}
+
+fn port_of(servers: &str, at: usize) -> u16 {
+    let address = servers.split(',').nth(at).expect("three brokers");
+    address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
+}
+
+/// Regression test: a member waited for max.poll.interval.ms at a coordinator that was cut off from the database.
+#[test]
+fn former_coordinator_never_answers_a_join_the_member_joins_at_the_one_that_two_brokers_name() {
+    let (servers, joins) = three_brokers([0, 1, 1], |_| false);
+    assert_eq!(joined_at(&servers, &joins).first(), Some(&port_of(&servers, 1)));
+}
+
+#[test]
+fn one_broker_is_behind_a_join_that_takes_long_is_not_ended() {
+    let (servers, joins) = three_brokers([0, 0, 2], |looks| looks[0] >= 2 && looks[1] >= 3);
+    assert_eq!(joined_at(&servers, &joins).first(), Some(&port_of(&servers, 0)));
+}
+
+/// Regression test: the requests for offsets went to the broker that the look-up had named, although another one had
+/// accepted the member.
+#[test]
+fn broker_accepts_a_join_but_names_another_coordinator_the_member_joins_there() {
+    let (servers, joins) = three_brokers([1, 1, 1], |_| true);
+    assert_eq!(joined_at(&servers, &joins).first(), Some(&port_of(&servers, 1)));
 }
 
 /// The leader epoch with which the coordinator of [`committed`] answers.

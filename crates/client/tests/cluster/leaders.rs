@@ -5,7 +5,7 @@ use super::broker::TestBroker;
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve, serve_unless};
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
-use fullbore_client::blocking::Cluster;
+use fullbore_client::blocking::{Cluster, LATEST};
 use fullbore_client::consume::{ConsumeError, ConsumePlan, FetchSettings, StartOffset, consume};
 use fullbore_tests::{Batch, wait_until};
 use fullbore_wire::api::ApiKey;
@@ -189,6 +189,60 @@ fn broker_behind_names_a_former_topic_a_read_to_the_end_queries_another() {
     let plan = ConsumePlan { fetch, to_end: true, ..plan(u64::MAX) };
     let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
     assert!(outcome.finished.is_some());
+}
+
+/// Starts a former leader, which still answers, and the leader of the next epoch. The former leader has no record, and
+/// the leader has one batch. Returns the port of the former leader.
+fn one_deposed() -> u16 {
+    let ([former, leading], ports) = listeners();
+    let port = ports[0];
+    for (listener, leader_epoch) in [(former, 1), (leading, 2)] {
+        let (ports, is_former) = (ports.clone(), leader_epoch == 1);
+        serve(listener, move |key, requested| match key {
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| {
+                let mut known = metadata(&ports, leader_epoch);
+                known.topics[0].topic_id = TOPIC_ID;
+                known.topics[0].partitions[0].leader_epoch = leader_epoch;
+                known
+            })),
+            ApiKey::ListOffsets => Some(requested.answer::<ListOffsetsRequest>(|request| {
+                let is_end = request.topics[0].partitions[0].timestamp == LATEST;
+                let offset = if is_end && !is_former { IN_BATCH } else { 0 };
+                let partition = ListOffsetsPartitionResponse { offset, ..Default::default() };
+                let partitions = vec![partition];
+                let topic = ListOffsetsTopicResponse { name: "t".into(), partitions, ..Default::default() };
+                ListOffsetsResponse { topics: vec![topic], ..Default::default() }
+            })),
+            _ if is_former => {
+                // The next response follows after a while, as if the broker had waited for records.
+                std::thread::sleep(Duration::from_millis(10));
+                Some(requested.answer::<FetchRequest>(|_| fetched(&(0, None, 0))))
+            }
+            _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), IN_BATCH)))),
+        });
+    }
+    port
+}
+
+/// Regression test: a reader got no new record for as long as the former leader was cut off from the database.
+#[test]
+fn former_leader_still_answers_a_reader_moves_to_the_leader_that_another_broker_names() {
+    let mut cluster = cluster(one_deposed());
+    let begun = cursors(&mut cluster, || ());
+    let metadata_max_age = Duration::from_millis(100);
+    let plan = ConsumePlan { metadata_max_age, timeout: DEADLINE, ..plan(IN_BATCH as u64) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert_eq!((outcome.progress.records(), outcome.cursors[0].offset), (10, Some(10)));
+}
+
+/// Regression test: a read to the end left out records that were acknowledged before it began.
+#[test]
+fn former_leader_returns_an_old_end_a_read_to_the_end_reads_to_the_end_of_the_leader() {
+    let mut cluster = cluster(one_deposed());
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &ConsumePlan { to_end: true, ..plan(u64::MAX) }, |_| true).expect("read");
+    assert!(outcome.finished.is_some());
+    assert_eq!(outcome.progress.records(), 10);
 }
 
 /// The reader has read no record yet, since it starts at the end of the log.

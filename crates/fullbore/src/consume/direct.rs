@@ -42,6 +42,7 @@ pub(super) fn read(
     let plan = ConsumePlan {
         start,
         to_end: args.exit,
+        metadata_max_age: settings.group.metadata_max_age,
         outlives_topics: is_open && topics.matches.is_some(),
         places,
         ..ConsumePlan::new(settings.fetch.clone(), timeout)
@@ -71,8 +72,13 @@ fn places(
 ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let mut all = cluster.partitions_of(&topics.all)?;
     // A topic that the flags name must exist. A topic that a pattern has selected may have been deleted since.
-    if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
-        return Err(ClientError::NoTopic(missing.to_string()).into());
+    let missing: Vec<Text> = topics.named.iter().filter(|topic| !all.contains_key(*topic)).cloned().collect();
+    for topic in missing {
+        // A broker that is behind may not know a new topic, so another one is queried.
+        match cluster.partitions_elsewhere(&topic) {
+            Some(Ok(places)) => _ = all.insert(topic, places),
+            _ => return Err(ClientError::NoTopic(topic.to_string()).into()),
+        }
     }
     for (topic, places) in &mut all {
         if let Some(missing) = wanted.iter().find(|wanted| places.iter().all(|place| place.partition != **wanted)) {

@@ -327,6 +327,7 @@ impl<'a> Grouped<'a> {
         let plan = ConsumePlan {
             start: self.settings.fetch.reset.unwrap_or(StartOffset::Latest),
             to_end: self.args.exit,
+            metadata_max_age: self.settings.group.metadata_max_age,
             outlives_topics: !self.args.exit,
             places: std::mem::take(&mut self.leaders),
             deleted: self.deleted.clone(),

@@ -30,8 +30,10 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause after the first failure, and the maximum pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// The number of refusals by brokers, without a committed record in between, after which the command fails.
-const REFUSALS_MAX: u32 = 20;
+/// The number of refusals by brokers, and the time since the first failure, after which the command fails if no record
+/// was committed in between. Refusals alone do not end it, because a former leader or coordinator may refuse many
+/// requests until the cluster's other brokers are found.
+const REFUSED_MAX: (u32, Duration) = (20, Duration::from_secs(120));
 /// How long the last commit may take after a signal. It is long, because readers of the target would otherwise have to
 /// wait until the open transaction times out.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
@@ -151,7 +153,7 @@ impl Follow<'_> {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
             // An aborted transaction is not a failure of the command, because the next start copies its records.
-            Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
+            Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew { why, .. }), .. }) => {
                 output::remark(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
                 ));
@@ -338,16 +340,15 @@ impl Follow<'_> {
         }
         let (why, is_refusal) = match failure {
             CopyError::Fatal(sentence) => return Err(Failure::new(sentence)),
-            CopyError::Again { why, is_refusal } => (why, is_refusal),
-            CopyError::Renew(why) => (why, false),
+            CopyError::Again { why, is_refusal } | CopyError::Renew { why, is_refusal } => (why, is_refusal),
         };
         let (failures, refusals) = &mut self.progress.failures;
         let pause = BACKOFF.0.saturating_mul(1 << (*failures).min(4)).min(BACKOFF.1);
         (*failures, *refusals) = (failures.saturating_add(1), *refusals + u32::from(is_refusal));
-        if *refusals >= REFUSALS_MAX {
+        let since = *self.progress.failing_since.get_or_insert_with(Instant::now);
+        if *refusals >= REFUSED_MAX.0 && since.elapsed() >= REFUSED_MAX.1 {
             return Err(Failure::new(format!("cannot go on copying: {refusals} transactions in a row failed: {why}")));
         }
-        let since = *self.progress.failing_since.get_or_insert_with(Instant::now);
         self.progress.troubles.1.observe_attempts(since, why);
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.stop.is_requested() {
@@ -430,6 +431,7 @@ impl Follow<'_> {
         let plan = ConsumePlan {
             start: self.settings.fetch.reset.unwrap_or(StartOffset::Latest),
             to_end: self.args.exit,
+            metadata_max_age: self.settings.group.metadata_max_age,
             places: std::mem::take(&mut self.progress.leaders),
             ..ConsumePlan::new(self.settings.fetch.clone(), Duration::MAX)
         };
@@ -499,8 +501,10 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
 /// # Errors
 /// Returns [`ClientError`] if the metadata cannot be read.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
-    let found = cluster.partitions_of(&[topic.into()])?;
-    Ok(found.get(topic).map(Vec::len))
+    let topic = Text::from(topic);
+    let found = cluster.partitions_of(std::slice::from_ref(&topic))?.remove(&topic);
+    // A broker that is behind may not know a new topic, so another one is queried.
+    Ok(found.or_else(|| cluster.partitions_elsewhere(&topic)?.ok()).map(|places| places.len()))
 }
 
 #[cfg(test)]

@@ -338,6 +338,7 @@ impl<'a> Writer<'a> {
             generation_id,
             member_id: member_id.to_string(),
             group_instance_id: plan.instance.clone(),
+            coordinator: plan.view.coordinator(),
         };
         let offset = |(partition, (offset, leader_epoch)): (&i32, &(i64, i32))| TransactionOffset {
             topic: plan.from.clone(),
@@ -442,7 +443,7 @@ impl<'a> Writer<'a> {
         // The command limits its own end after the answer, so this limit is set before.
         self.set_limit();
         let failure = self.failure.take();
-        let is_spent = matches!(failure, Some(CopyError::Renew(_)));
+        let is_spent = matches!(failure, Some(CopyError::Renew { .. }));
         self.shared.has_failed.store(false, Ordering::Release);
         // The send fails if the caller of [`Transfer::settle`] no longer waits.
         drop(answer.send(Settled { failure, committed: std::mem::take(&mut self.committed) }));

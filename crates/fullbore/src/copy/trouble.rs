@@ -18,7 +18,12 @@ pub(super) enum CopyError {
         is_refusal: bool,
     },
     /// The transaction is aborted, and a new producer copies its records again.
-    Renew(String),
+    Renew {
+        /// The reason, as part of a sentence.
+        why: String,
+        /// True if a broker may refuse each new producer as well.
+        is_refusal: bool,
+    },
     /// The command ends with this sentence.
     Fatal(String),
 }
@@ -63,8 +68,13 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
     };
     match code {
         // The coordinator has forgotten the transactional id. The next producer registers it again.
-        Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew(why),
-        Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
+        Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew { why, is_refusal: false },
+        Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => {
+            CopyError::Renew { why, is_refusal: false }
+        }
+        // A former coordinator may have got a part of the transaction. The group's offsets show if the transaction was
+        // committed, and the new producer ends it before they are read.
+        Some(ErrorCode::INVALID_TXN_STATE) if error.is_fatal() => CopyError::Renew { why, is_refusal: true },
         Some(code) if is_permanent(code) => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
         _ if error.is_fatal() => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
         code => CopyError::Again { why, is_refusal: code.is_some() },
@@ -159,10 +169,20 @@ mod tests {
             "{sentence}"
         );
         for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH, ErrorCode::INVALID_TXN_STATE] {
-            assert!(matches!(judge(&coordinator(code), 10), CopyError::Renew(_)), "{code}");
+            assert!(matches!(judge(&coordinator(code), 10), CopyError::Renew { is_refusal: false, .. }), "{code}");
+        }
+        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH] {
             assert!(matches!(judge(&coordinator(code), 9), CopyError::Fatal(_)), "{code}");
         }
-        assert!(matches!(judge(&coordinator(ErrorCode::INVALID_PRODUCER_ID_MAPPING), 0), CopyError::Renew(_)));
+        let forgotten = judge(&coordinator(ErrorCode::INVALID_PRODUCER_ID_MAPPING), 0);
+        assert!(matches!(forgotten, CopyError::Renew { is_refusal: false, .. }), "{forgotten:?}");
+    }
+
+    /// A coordinator that is cut off from the database may have got a part of the transaction.
+    #[test]
+    fn a_transaction_that_the_coordinator_does_not_know_is_copied_again_by_a_new_producer() {
+        let judged = judge(&coordinator(ErrorCode::INVALID_TXN_STATE), 0);
+        assert!(matches!(judged, CopyError::Renew { is_refusal: true, .. }), "{judged:?}");
     }
 
     #[test]

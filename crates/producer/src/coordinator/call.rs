@@ -60,6 +60,18 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
+/// Returns true if a broker that no longer is the coordinator, but does not know this, may return this error. It does
+/// not know the newest epoch of the producer, or what the producer has done since.
+fn may_be_former(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::PRODUCER_FENCED
+            | ErrorCode::INVALID_PRODUCER_EPOCH
+            | ErrorCode::INVALID_TXN_STATE
+            | ErrorCode::INVALID_PRODUCER_ID_MAPPING
+    )
+}
+
 /// Returns the error code that decides about the request, if a response has several. A final error takes precedence
 /// over a retriable one. OPERATION_NOT_ATTEMPTED only means that another entry of the response failed, so that entry's
 /// final error takes precedence.
@@ -81,11 +93,24 @@ pub(super) struct Coordinator {
     kind: CoordinatorKind,
     pub(super) key: Text,
     connection: Option<Connection>,
+    /// The address of the coordinator for the next connection, if the caller knows it.
+    directed: Option<String>,
+    /// The address of the broker that was the last coordinator, or empty. The next look-up queries other brokers first,
+    /// because this one may not know that it no longer is the coordinator.
+    doubted: String,
 }
 
 impl Coordinator {
     pub(super) fn new(core: Arc<Core>, ledger: Arc<TransactionLedger>, kind: CoordinatorKind, key: &Text) -> Self {
-        Coordinator { core, ledger, kind, key: key.clone(), connection: None }
+        Coordinator { core, ledger, kind, key: key.clone(), connection: None, directed: None, doubted: String::new() }
+    }
+
+    /// Makes the next request go to the coordinator at `address`. If this broker is no longer the coordinator, the
+    /// request is repeated after a look-up.
+    pub(super) fn turn_to(&mut self, address: &str) {
+        let connected = self.connection.take().filter(|connection| connection.address() == address);
+        self.directed = connected.is_none().then(|| address.to_owned());
+        self.connection = connected;
     }
 
     /// Returns true if the cluster's `transaction.version` is 2 or higher. Returns `None` without a connection.
@@ -106,7 +131,7 @@ impl Coordinator {
         gives_up: impl Fn() -> bool,
         code_of: impl Fn(&R::Response) -> ErrorCode,
     ) -> Result<R::Response, Refusal> {
-        let (mut failures, mut is_lost) = (0, false);
+        let (mut failures, mut is_lost, mut is_confirmed) = (0, false, false);
         loop {
             let (code, message) = match self.attempt(request, max).await {
                 Ok(response) => match code_of(&response) {
@@ -128,6 +153,12 @@ impl Coordinator {
             };
             let step = step(code);
             tracing::debug!(key = %self.key, api = R::KEY.name(), %code, message, ?step, "response of the coordinator");
+            if step == Step::Refused && may_be_former(code) && !is_confirmed {
+                is_confirmed = true;
+                if self.finds_another().await {
+                    continue;
+                }
+            }
             if step == Step::Refused {
                 return Err(Refusal { code, message, is_lost });
             }
@@ -141,8 +172,10 @@ impl Coordinator {
                 return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
             }
             self.note_trouble(&answer(code, &message));
-            if step == Step::Find {
-                self.connection = None;
+            if step == Step::Find
+                && let Some(former) = self.connection.take()
+            {
+                former.address().clone_into(&mut self.doubted);
             }
             tokio::time::sleep(self.pause(code, failures)).await;
             failures = failures.saturating_add(1);
@@ -152,11 +185,29 @@ impl Coordinator {
     async fn attempt<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, MetadataError> {
         let connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => self.core.cluster.coordinator(self.kind, &self.key).await?,
+            None => match self.directed.take() {
+                Some(address) => self.core.cluster.another_at(&address).await?,
+                None => self.core.cluster.coordinator(self.kind, &self.key, &self.doubted).await?,
+            },
         };
         let connection = self.connection.insert(connection);
         let version = connection.version::<R>()?.min(max);
         Ok(connection.call_version(request, version).await?)
+    }
+
+    /// Looks up the coordinator at another broker than the present coordinator. Returns true if it is another one,
+    /// which gets the next request. Returns false if this is not known.
+    async fn finds_another(&mut self) -> bool {
+        let Some(present) = self.connection.as_ref().map(|connection| connection.address().to_owned()) else {
+            return false;
+        };
+        match self.core.cluster.coordinator(self.kind, &self.key, &present).await {
+            Ok(found) if found.address() != present => {
+                self.connection = Some(found);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Remembers why requests fail. Calls and records that time out meanwhile have this reason in their errors.

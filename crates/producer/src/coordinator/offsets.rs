@@ -53,7 +53,11 @@ impl TransactionTask {
             ..Default::default()
         };
         let max = if self.adds_partitions { COMMIT_MAX } else { KNOWS_GROUP_MAX };
-        let requested = self.coordinator_of(&group_id).call(&commit, max, gives_up, |answer| {
+        let coordinator = self.coordinator_of(&group_id);
+        if let Some(address) = &request.group.coordinator {
+            coordinator.turn_to(address);
+        }
+        let requested = coordinator.call(&commit, max, gives_up, |answer| {
             worst(answer.topics.iter().flat_map(|topic| &topic.partitions).map(|of| of.error_code))
         });
         requested.await.map(drop)

@@ -53,20 +53,26 @@ impl Core {
         match result {
             Ok(response) => {
                 broker.learn(&response, &batches);
-                self.resolve_answered(batches, &response);
+                self.resolve_answered(broker.id, batches, &response);
             }
             Err(error) => self.resolve_unsent(batches, &error),
         }
     }
 
-    fn resolve_answered(self: &Arc<Self>, batches: Vec<Outgoing>, response: &ProduceResponse) {
+    fn resolve_answered(self: &Arc<Self>, broker: i32, batches: Vec<Outgoing>, response: &ProduceResponse) {
         for node in &response.node_endpoints {
             self.cluster.learn_broker(node.node_id, &node.host, node.port);
         }
         let now = Instant::now();
         for outgoing in batches {
             match find(response, &outgoing) {
-                Some((_, answer)) => self.act(outgoing, answer, now),
+                Some((_, answer)) => {
+                    if verdict::may_be_of_former_leader(answer.error_code, outgoing.batch.attempts) {
+                        self.cluster.doubt(broker);
+                        self.want_metadata();
+                    }
+                    self.act(outgoing, answer, now);
+                }
                 None => {
                     self.set_back(outgoing, Setback::Retry { maybe: true }, "the response lacks the partition", now)
                 }

@@ -7,6 +7,9 @@
 use crate::window::Setback;
 use fullbore_wire::ErrorCode;
 
+/// The number of attempts after which a leader without enough replicas may be a former leader.
+const DOUBTED_FROM: u32 = 2;
+
 /// The consequence of an error for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -63,6 +66,18 @@ pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     )
 }
 
+/// Returns true if a deposed leader that does not know of its successor may return this error, after this number of
+/// earlier attempts. Such a leader has no followers any more, and may look up an old epoch of a transactional producer.
+pub(crate) fn may_be_of_former_leader(code: ErrorCode, attempts: u32) -> bool {
+    match code {
+        ErrorCode::INVALID_PRODUCER_EPOCH => true,
+        ErrorCode::NOT_ENOUGH_REPLICAS | ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND | ErrorCode::REQUEST_TIMED_OUT => {
+            attempts >= DOUBTED_FROM
+        }
+        _ => false,
+    }
+}
+
 /// Returns true if the error means that the topic has another id, or did not exist.
 pub(crate) fn is_stale_topic(code: ErrorCode) -> bool {
     let codes = [ErrorCode::UNKNOWN_TOPIC_ID, ErrorCode::INCONSISTENT_TOPIC_ID, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION];
@@ -101,6 +116,15 @@ mod tests {
             assert_eq!(of(code, true), Verdict::Unresolved);
             assert_eq!(of(code, false), Verdict::TooLarge);
         }
+    }
+
+    #[test]
+    fn leader_without_replicas_is_doubted_after_several_attempts() {
+        let codes = [ErrorCode::NOT_ENOUGH_REPLICAS, ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND];
+        for code in codes {
+            assert!(!may_be_of_former_leader(code, 0) && may_be_of_former_leader(code, DOUBTED_FROM), "{code}");
+        }
+        assert!(!may_be_of_former_leader(ErrorCode::MESSAGE_TOO_LARGE, DOUBTED_FROM));
     }
 
     #[test]

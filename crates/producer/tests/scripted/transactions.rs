@@ -314,6 +314,37 @@ async fn coordinator_moves_or_responses_are_lost_the_request_is_sent_again() {
     }
 }
 
+/// A former coordinator that is cut off from the cluster does not know the newest epoch and transaction.
+#[tokio::test]
+async fn former_coordinator_refuses_for_good_the_request_is_sent_to_the_present_one() {
+    for version in VERSIONS {
+        for code in [ErrorCode::INVALID_TXN_STATE, ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH] {
+            let fake = cluster(version, 2, 1).await;
+            let producer = initialised(&fake, &[]).await;
+            let transaction = producer.begin().await.expect("begun");
+            send(&transaction, 0, "v").await.await.expect("written");
+            fake.transactions(|of| (of.coordinator, of.former_answers) = (1, code));
+            transaction.commit().await.expect("committed");
+            assert_eq!(committed(&fake, 0), ["v"], "version {version}, {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn coordinator_that_the_caller_names_has_moved_offsets_are_committed_after_a_look_up() {
+    let fake = cluster(2, 2, 1).await;
+    let producer = initialised(&fake, &[]).await;
+    let named = format!("127.0.0.1:{}", fake.lock().ports[1]);
+    let group = GroupMetadata { coordinator: Some(named), ..GroupMetadata::new("g") };
+    for (coordinator, at) in [(1, 5), (0, 6)] {
+        fake.transactions(|of| of.coordinator = coordinator);
+        let transaction = producer.begin().await.expect("begun");
+        transaction.send_offsets(&[offset(at)], &group).await.expect("taken");
+        transaction.commit().await.expect("committed");
+        assert_eq!(fake.transactions(|of| of.offsets.get(&("g".into(), 0)).copied()), Some(at));
+    }
+}
+
 #[tokio::test]
 async fn commit_without_an_answer_times_out_as_possibly_committed_and_is_awaited_again() {
     let fake = cluster(2, 1, 1).await;

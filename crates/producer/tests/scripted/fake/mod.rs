@@ -106,6 +106,8 @@ pub struct State {
     pub names_leader: Option<(i32, i32)>,
     /// A broker with stale metadata, in which it is still the leader of each partition, in epoch 0.
     pub behind: Option<i32>,
+    /// The error with which a broker that does not lead the partition refuses a batch.
+    pub former_leader_answers: ErrorCode,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
@@ -172,6 +174,7 @@ impl Fake {
             leader_epoch: 0,
             names_leader: None,
             behind: None,
+            former_leader_answers: ErrorCode::NOT_LEADER_OR_FOLLOWER,
             logs: HashMap::new(),
             seen: Vec::new(),
             script: Box::new(|_| Fate::Normal),
@@ -383,7 +386,7 @@ impl State {
         let seen = Seen { broker, partition, stamp, transactional, bytes, values, nth, connection, reorder };
         self.seen.push(seen.clone());
         if self.leaders[partition as usize] != broker {
-            return Some(Judged::Done(-1, ErrorCode::NOT_LEADER_OR_FOLLOWER));
+            return Some(Judged::Done(-1, self.former_leader_answers));
         }
         match (self.script)(&seen) {
             Fate::Normal => match self.append(&seen) {

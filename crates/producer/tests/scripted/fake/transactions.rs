@@ -40,6 +40,8 @@ pub struct Transactions {
     pub version: i16,
     /// The broker that is the coordinator.
     pub coordinator: i32,
+    /// The error with which the other brokers refuse requests for the coordinator.
+    pub former_answers: ErrorCode,
     pub identity: Identity,
     pub is_ongoing: bool,
     partitions: HashSet<i32>,
@@ -64,6 +66,7 @@ impl Transactions {
         Transactions {
             version,
             coordinator: 0,
+            former_answers: ErrorCode::NOT_COORDINATOR,
             identity: (-1, -1),
             is_ongoing: false,
             partitions: HashSet::new(),
@@ -271,7 +274,8 @@ impl State {
     pub fn misdirected(&self, from: Connection) -> ErrorCode {
         match &self.transactions {
             Some(transactions) if transactions.coordinator == from.broker => ErrorCode::NONE,
-            _ => ErrorCode::NOT_COORDINATOR,
+            Some(transactions) => transactions.former_answers,
+            None => ErrorCode::NOT_COORDINATOR,
         }
     }
 }
