@@ -260,7 +260,8 @@ impl Objects {
 
     /// Reads a range of an object. Reports to `progress` each time that bytes arrive. If the object ends within the
     /// range, returns the bytes up to the end of the object. If a response is cut short after [`PART_MIN`] bytes, or
-    /// after a quarter of the rest, requests what is missing.
+    /// after a quarter of the rest, requests what is missing. Only the response's header Content-Range, or the status
+    /// 416, shows that the object ends. A body that is shorter than its Content-Range was cut.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
@@ -312,7 +313,7 @@ impl Objects {
             }
             Err(error) => return Err(error),
         };
-        let mut chunks = found.into_stream();
+        let (promised, mut chunks) = ((found.range.end - found.range.start) as usize, found.into_stream());
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());
             let Some(still) = left.checked_sub(chunk.len()) else {
@@ -322,6 +323,11 @@ impl Objects {
             };
             left = still;
             bytes.extend_from_slice(&chunk);
+        }
+        let got = bytes.len() - before;
+        if got < promised {
+            let why = format!("the store returned {got} of {promised} bytes of object {id:016x}");
+            return Err(ObjectError::Unavailable(why));
         }
         Ok(())
     }
