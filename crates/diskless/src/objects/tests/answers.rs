@@ -30,6 +30,58 @@ async fn request_is_redirected_it_is_refused_and_names_the_host() {
     assert_eq!(objects.get(2, 0..9, BodyProgress::default()).await, Err(ObjectError::NotFound(2)));
 }
 
+const OTHER_STORE: &str = "012345678901234567890A";
+
+/// Regression test: the marker of any cluster counted. Records were put into a store of another cluster, and those that
+/// this store lacks counted as lost.
+#[tokio::test]
+async fn another_store_takes_the_place_nothing_is_put_deleted_or_lost_until_it_is_back() {
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened").checking_always();
+    objects.put(1, parts(), BodyProgress::default()).await.expect("put");
+    let marker = s3.directory().join("some/where/cluster");
+    let ours = fs::read_to_string(&marker).expect("the marker");
+    let others = [format!("other {OTHER_STORE}"), format!("one {OTHER_STORE}"), format!("{ours} later")];
+    for other in &others {
+        fs::write(&marker, other).expect("written");
+        let before = (s3.requests("PUT"), s3.requests("DELETE"));
+        let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("not ours");
+        assert!(refused.is_retriable() && refused.to_string().contains(other.as_str()), "{refused}");
+        assert_eq!(objects.delete(1).await, Err(refused.clone()));
+        assert_eq!(objects.probe().await, Err(refused.clone()));
+        assert_eq!(objects.get(3, 0..9, BodyProgress::default()).await, Err(refused.clone()), "it is not lost");
+        assert_eq!(objects.get(1, 9..10, BodyProgress::default()).await, Err(refused), "it does not end there");
+        assert_eq!((s3.requests("PUT"), s3.requests("DELETE")), before);
+        fs::write(&marker, &ours).expect("written");
+        assert_eq!(objects.put(2, parts(), BodyProgress::default()).await, Ok(()));
+        assert_eq!(objects.get(3, 0..9, BodyProgress::default()).await, Err(ObjectError::NotFound(3)));
+    }
+}
+
+/// A reader that finds another store is the first to notice it, and the next PUT must not rely on an earlier check.
+#[tokio::test]
+async fn reader_finds_another_store_the_next_put_checks_again() {
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    objects.put(1, parts(), BodyProgress::default()).await.expect("put");
+    fs::write(s3.directory().join("some/where/cluster"), format!("other {OTHER_STORE}")).expect("written");
+    let refused = objects.get(2, 0..9, BodyProgress::default()).await.expect_err("not ours");
+    assert_eq!(objects.put(2, parts(), BodyProgress::default()).await, Err(refused));
+}
+
+#[tokio::test]
+async fn store_returns_a_page_for_its_marker_the_marker_does_not_count_as_there() {
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened").checking_always();
+    s3.every("GET", S3Fault::Status(200, "InternalError"));
+    let before = s3.requests("PUT");
+    let refused = objects.put(1, parts(), BodyProgress::default()).await.expect_err("a page");
+    assert!(refused.is_retriable() && refused.to_string().contains("<Code>InternalError"), "{refused}");
+    assert_eq!(s3.requests("PUT"), before);
+    s3.heal();
+    assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
+}
+
 #[tokio::test]
 async fn service_of_credentials_redirects_its_client_follows() {
     let s3 = S3::start();
