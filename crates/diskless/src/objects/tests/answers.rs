@@ -13,11 +13,11 @@ async fn request_is_redirected_it_is_refused_and_names_the_host() {
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     for status in [301, 302, 303, 307, 308] {
-        for method in ["PUT", "GET", "DELETE"] {
-            s3.next(method, S3Fault::Redirect(status));
-        }
+        s3.next("PUT", S3Fault::Redirect(status));
         let put = objects.put(2, parts(), BodyProgress::default()).await;
+        s3.next("GET", S3Fault::Redirect(status));
         let get = objects.get(1, 0..9, BodyProgress::default()).await.map(drop);
+        s3.next("DELETE", S3Fault::Redirect(status));
         for done in [put, get, objects.delete(1).await] {
             let refused = done.expect_err("redirected");
             assert!(matches!(refused, ObjectError::Denied(_)), "{status}: {refused:?}");
@@ -80,6 +80,40 @@ async fn store_returns_a_page_for_its_marker_the_marker_does_not_count_as_there(
     assert_eq!(s3.requests("PUT"), before);
     s3.heal();
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
+}
+
+/// Regression test: such answers ended the start, as if the store belonged to the cluster "<?xml".
+#[tokio::test]
+async fn marker_is_cut_or_a_page_at_the_start_it_is_read_again_later() {
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    open(storage(&s3), "one", &index).await.expect("opened");
+    for fault in [
+        S3Fault::Status(200, "InternalError"),
+        S3Fault::Cut,
+        S3Fault::Status(400, "RequestTimeout"),
+        S3Fault::Status(403, "RequestTimeTooSkewed"),
+        S3Fault::Status(403, "SlowDown"),
+    ] {
+        s3.every("GET", fault);
+        let before = s3.requests("PUT");
+        let objects = open(storage(&s3), "one", &index).await.expect("it starts");
+        let refused = objects.put(1, parts(), BodyProgress::default()).await.expect_err("not yet");
+        assert!(refused.is_retriable(), "{fault:?}: {refused}");
+        assert_eq!(s3.requests("PUT"), before, "{fault:?}");
+        s3.heal();
+        assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()), "{fault:?}");
+    }
+    let marker = s3.directory().join("some/where/cluster");
+    let ours = fs::read_to_string(&marker).expect("the marker");
+    for (text, expected) in [
+        (format!("other {OTHER_STORE}"), "objects of the cluster other"),
+        (format!("one {OTHER_STORE}"), "the store has objects of this cluster that the index does not know"),
+        (format!("{ours} later"), "is of a later version"),
+    ] {
+        fs::write(&marker, text).expect("written");
+        let refused = open(storage(&s3), "one", &index).await.err().expect(expected);
+        assert!(refused.contains(expected), "{refused}");
+    }
 }
 
 #[tokio::test]
