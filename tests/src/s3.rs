@@ -53,6 +53,10 @@ pub enum S3Fault {
     /// The response reports success although the store has not read the request's body and does not carry the request
     /// out.
     Early,
+    /// The response is a redirect with this status to another path of the store, which has a page with status 200.
+    Redirect(u16),
+    /// The response has half of the body, with a Content-Length that fits, although the Content-Range is the whole one.
+    Cut,
 }
 
 #[derive(Default)]
@@ -64,6 +68,9 @@ struct Faults {
     /// How many bytes [`S3Fault::Flood`] has sent.
     flooded: Arc<AtomicUsize>,
 }
+
+/// The path of the page to which [`S3Fault::Redirect`] redirects.
+const SIGN_IN: &str = "/sign-in";
 
 /// The size of one flood.
 const FLOOD: usize = 256 << 20;
@@ -219,6 +226,9 @@ async fn answer(
     faults: &Mutex<Faults>,
     request: Request<Incoming>,
 ) -> Result<Response<s3s::Body>, Failure> {
+    if request.uri().path() == SIGN_IN {
+        return Ok(Response::builder().header("etag", "\"0\"").body(s3s::Body::from(Bytes::from("<html>")))?);
+    }
     let method = request.method().as_str().to_owned();
     let fault = {
         let mut faults = faults.lock().expect("not poisoned");
@@ -237,24 +247,20 @@ async fn answer(
             Ok(Response::builder().status(status).body(s3s::Body::from(Bytes::from(text)))?)
         }
         Some(S3Fault::Reset) if method == "PUT" => Err("in the midst".into()),
-        Some(S3Fault::Reset) => {
-            let answer = call(service, request).await?;
-            let (head, body) = answer.into_parts();
-            let whole = collect(body).await?;
-            let half = Half(Some(whole.slice(..whole.len() / 2)), Behind::Failure);
-            Ok(Response::from_parts(head, s3s::Body::http_body(half)))
-        }
+        Some(S3Fault::Reset) => half(call(service, request).await?, Behind::Failure).await,
         Some(S3Fault::AnswerLost) => {
             call(service, request).await?;
             Err("done".into())
         }
         Some(S3Fault::Hang) => std::future::pending().await,
-        Some(S3Fault::Stall) => {
-            let (head, body) = call(service, request).await?.into_parts();
+        Some(S3Fault::Stall) => half(call(service, request).await?, Behind::Silence).await,
+        Some(S3Fault::Cut) => {
+            let (mut head, body) = call(service, request).await?.into_parts();
             let whole = collect(body).await?;
-            let half = Half(Some(whole.slice(..whole.len() / 2)), Behind::Silence);
-            Ok(Response::from_parts(head, s3s::Body::http_body(half)))
+            head.headers.remove("content-length");
+            Ok(Response::from_parts(head, s3s::Body::from(whole.slice(..whole.len() / 2))))
         }
+        Some(S3Fault::Redirect(status)) => redirect(request, status).await,
         Some(S3Fault::Flip) => {
             let (head, body) = call(service, request).await?.into_parts();
             let mut whole = collect(body).await?.to_vec();
@@ -291,6 +297,22 @@ async fn answer(
             Ok(answer.map(|_| s3s::Body::http_body(Flood { sent, left: FLOOD })))
         }
     }
+}
+
+/// Reads a request, and redirects it to [`SIGN_IN`].
+async fn redirect(request: Request<s3s::Body>, status: u16) -> Result<Response<s3s::Body>, Failure> {
+    let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let place = format!("http://user:{}@{host}{SIGN_IN}?token={}", S3::SECRET.replace('/', "%2F"), S3::SECRET);
+    drain(request).await?;
+    Ok(Response::builder().status(status).header("location", place).body(s3s::Body::empty())?)
+}
+
+/// Sends half of the body of `answer`, and then does what `behind` determines.
+async fn half(answer: Response<s3s::Body>, behind: Behind) -> Result<Response<s3s::Body>, Failure> {
+    let (head, body) = answer.into_parts();
+    let whole = collect(body).await?;
+    let half = Half(Some(whole.slice(..whole.len() / 2)), behind);
+    Ok(Response::from_parts(head, s3s::Body::http_body(half)))
 }
 
 /// Behaviour of a response after half of its body: the connection breaks, or hangs without further bytes.

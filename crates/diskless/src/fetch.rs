@@ -184,6 +184,14 @@ impl RangeFetcher {
             match shared.attempt(id, range.clone(), slot).await {
                 Ok(bytes) if bytes.len() < wanted && attempt < attempts => {}
                 Ok(bytes) => {
+                    // Short bytes, or wrong ones for the second time, may be those of another store.
+                    if (has_failed || bytes.len() < wanted)
+                        && let Err(error) = shared.objects.is_still_ours().await
+                    {
+                        shared.counts.get_failed(&error);
+                        shared.failed.lock().failed(id, &range, &error, Instant::now());
+                        return Err(error);
+                    }
                     shared.failed.lock().succeeded(id);
                     shared.counts.get_succeeded();
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
@@ -271,9 +279,12 @@ mod shared_slots_tests;
 
 #[cfg(test)]
 mod tests {
+    use super::super::failed::PAUSE;
+    use super::super::index::temp_index::TempIndex;
     use super::super::objects::BodyProgress;
-    use super::super::objects::double::StoreDouble;
+    use super::super::objects::double::{StoreDouble, s3_storage};
     use super::*;
+    use fullbore_tests::s3::S3;
     use tokio::time::timeout;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -359,5 +370,29 @@ mod tests {
         let gets = store.gets() - before;
         assert!(gets <= 8 * ATTEMPTS as usize + 10, "{gets} GETs in 10 s");
         assert!(gets >= 10, "{gets} GETs: it is looked at again");
+    }
+
+    /// Regression test: the objects of another store counted as lost.
+    #[tokio::test]
+    async fn another_store_has_short_or_wrong_bytes_no_object_is_short_or_wrong() {
+        let (s3, index) = (S3::start(), TempIndex::empty());
+        let storage = fullbore_config::DisklessStorage::S3(s3_storage(&s3));
+        let objects = Objects::open(&storage, "one", index.owner()).await.expect("opened");
+        objects.put(1, vec![Bytes::from(vec![7; 10])], BodyProgress::default()).await.expect("put");
+        let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 30)));
+        let fetcher = RangeFetcher::new(objects, cache, 2, Arc::default());
+        assert_eq!(fetcher.fetch(READ, 1, 0..10).await, Ok(()));
+        let marker = s3.directory().join("some/where/cluster");
+        let ours = std::fs::read_to_string(&marker).expect("the marker");
+        std::fs::write(&marker, "other 012345678901234567890A").expect("written");
+        fetcher.forget(1, 0..10);
+        let failed = fetcher.fetch(READ, 1, 0..10).await.expect_err("wrong bytes a second time");
+        assert!(matches!(failed, ObjectError::Unavailable(_)), "{failed:?}");
+        sleep(PAUSE).await;
+        let failed = fetcher.fetch(READ, 1, 0..11).await.expect_err("short bytes");
+        assert!(matches!(failed, ObjectError::Unavailable(_)), "{failed:?}");
+        std::fs::write(&marker, ours).expect("written");
+        sleep(PAUSE).await;
+        assert_eq!(fetcher.fetch(READ, 1, 0..11).await, Err(ObjectError::Short { id: 1, end: 10 }));
     }
 }

@@ -100,7 +100,7 @@ fn broker_set_to_another_store_does_not_start() {
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");
     fs::create_dir(&second).expect("made");
-    fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
+    fs::write(second.join("cluster"), format!("{cluster} 012345678901234567890A")).expect("written");
     refused(&storage(&second), OTHER);
     // The directory of objects is empty, as if its disk were not mounted.
     fs::rename(directory.join("diskless"), other.path().join("mounted")).expect("moved");

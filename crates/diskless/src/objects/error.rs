@@ -121,8 +121,13 @@ fn is_refusal(text: &str) -> bool {
     is_bare || status(text).is_some_and(is_final)
 }
 
-/// Codes of S3 for temporary failures that have the status 400 or 409. Amazon's clients retry them.
-const RETRIABLE_CODES: [&str; 2] = ["<Code>RequestTimeout</Code>", "<Code>OperationAborted</Code>"];
+/// Codes of S3 for temporary failures that have the status 400, 403 or 409. Amazon's clients retry them.
+const RETRIABLE_CODES: [&str; 4] = [
+    "<Code>RequestTimeout</Code>",
+    "<Code>OperationAborted</Code>",
+    "<Code>RequestTimeTooSkewed</Code>",
+    "<Code>SlowDown</Code>",
+];
 
 /// The HTTP status for a request of bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;

@@ -8,6 +8,9 @@
 //! requests: a 429, and a 503 with a Retry-After header or with a code such as SlowDown. Other failures do not change
 //! the pace. After an outage, requests are therefore sent at once.
 //!
+//! Requests to the bucket follow no redirect. A PUT that is redirected with the status 303 becomes a GET, and the page
+//! that this GET returns would count as the result of the PUT.
+//!
 //! A request may have a [`BodyProgress`] in its extensions. This progress advances each time the socket accepts a chunk
 //! of up to 64 KiB. Retries and time limits of requests are elsewhere.
 
@@ -28,7 +31,8 @@ use object_store::client::{
 use object_store::{ClientOptions, Result};
 use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use reqwest::redirect::Policy;
 
 use super::container;
 use super::pace::Pace;
@@ -53,6 +57,8 @@ pub struct Connector {
     /// The token for the service that issues a container's credentials, if the environment has the token itself and not
     /// only a file with it.
     pub container_token: Option<HeaderValue>,
+    /// True for services that issue credentials. Requests to them follow redirects.
+    pub follows_redirects: bool,
 }
 
 impl HttpConnector for Connector {
@@ -64,6 +70,7 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
+            .redirect(if self.follows_redirects { Policy::default() } else { Policy::none() })
             // Decompression is off: the bytes of an object must arrive exactly as they were put, with the length in the
             // header.
             .no_gzip()
@@ -175,6 +182,7 @@ impl HttpService for StoreClient {
             (None, Some(bytes)) => bytes.clone().into(),
             _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
         });
+        let sent_to = request.url().clone();
         let answer: hyper::Response<reqwest::Body> = self.client.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
@@ -191,6 +199,9 @@ impl HttpService for StoreClient {
             Paced::TooMany(pause) => self.pace.refused(pause),
             Paced::Failed => {}
         }
+        if let Some(redirected) = Redirected::of(&sent_to, parts.status, &parts.headers) {
+            return Err(HttpError::new(HttpErrorKind::Unknown, redirected));
+        }
         let is_sent = progress.is_none_or(|progress| progress.last().1 >= len as u64);
         if parts.status.is_success() && !is_sent {
             return Err(HttpError::new(HttpErrorKind::Interrupted, AnsweredEarly));
@@ -203,6 +214,28 @@ impl HttpService for StoreClient {
 #[derive(Debug, thiserror::Error)]
 #[error("the store answered before it had received the whole body of the request")]
 struct AnsweredEarly;
+
+/// An error: the store, or a proxy in front of it, redirects the request. [`super::error`] finds the status in the text.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the store redirects the request to the host {host} (status code: {status}), and the broker follows no redirects; \
+     check the endpoint of the store"
+)]
+struct Redirected {
+    status: u16,
+    host: String,
+}
+
+impl Redirected {
+    /// Returns the error for an answer, or `None` if the answer is no redirect to another place. The rest of the place
+    /// is left out, because it may contain secrets.
+    fn of(sent_to: &reqwest::Url, status: StatusCode, headers: &HeaderMap) -> Option<Redirected> {
+        let place = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok();
+        let place = place.and_then(|place| sent_to.join(place).ok());
+        let host = place.as_ref().and_then(reqwest::Url::host_str).unwrap_or("(not valid)").to_owned();
+        Some(Redirected { status: status.as_u16(), host })
+    }
+}
 
 /// The body of a request, which is sent in chunks.
 struct SentBody {

@@ -226,6 +226,21 @@ impl Objects {
         }
     }
 
+    /// Checks that the store still has this cluster's marker. Must be called before an object counts as missing, short
+    /// or changed. The whole store may be gone, because the directory is not mounted or the bucket was emptied, or
+    /// another store may have taken its place. An earlier check does not count.
+    ///
+    /// # Errors
+    /// Returns a retriable [`ObjectError`] if the store does not have the marker. Also returns an error if the store
+    /// does not answer.
+    pub async fn is_still_ours(&self) -> Result<(), ObjectError> {
+        if self.checks_every.is_none() {
+            return Ok(());
+        }
+        let check = self.ownership.is_there(self.cluster_store(), Duration::ZERO);
+        timeout(VERIFIED_WITHIN, check).await.map_err(|_| self.late(VERIFIED_WITHIN)).flatten()
+    }
+
     /// Checks that an object of this cluster can currently be put, read and deleted. A probe of a bucket has a time
     /// limit. A probe of a directory has none, because its thread would hang even after the limit.
     ///
@@ -260,7 +275,8 @@ impl Objects {
 
     /// Reads a range of an object. Reports to `progress` each time that bytes arrive. If the object ends within the
     /// range, returns the bytes up to the end of the object. If a response is cut short after [`PART_MIN`] bytes, or
-    /// after a quarter of the rest, requests what is missing.
+    /// after a quarter of the rest, requests what is missing. Only the response's header Content-Range, or the status
+    /// 416, shows that the object ends. A body that is shorter than its Content-Range was cut.
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
@@ -301,18 +317,13 @@ impl Objects {
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
-            Err(gone @ ObjectError::NotFound(_)) => {
-                // The whole store may be gone, because the directory is not mounted or the bucket was emptied. Its
-                // ownership marker is then gone too, and this check returns a retriable error instead of `gone`. An
-                // earlier check does not count, because the store may have been there at that time.
-                if self.checks_every.is_some() {
-                    self.ownership.is_there(self.cluster_store(), Duration::ZERO).await?;
-                }
+            Err(gone @ (ObjectError::NotFound(_) | ObjectError::Short { .. })) => {
+                self.is_still_ours().await?;
                 return Err(gone);
             }
             Err(error) => return Err(error),
         };
-        let mut chunks = found.into_stream();
+        let (promised, mut chunks) = ((found.range.end - found.range.start) as usize, found.into_stream());
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());
             let Some(still) = left.checked_sub(chunk.len()) else {
@@ -322,6 +333,11 @@ impl Objects {
             };
             left = still;
             bytes.extend_from_slice(&chunk);
+        }
+        let got = bytes.len() - before;
+        if got < promised {
+            let why = format!("the store returned {got} of {promised} bytes of object {id:016x}");
+            return Err(ObjectError::Unavailable(why));
         }
         Ok(())
     }

@@ -5,7 +5,9 @@
 //! belongs to another store. An index without a recorded id must not use a store that already has objects of the
 //! cluster. These objects may belong to another index, perhaps a lost one.
 //!
-//! [`super::Objects`] decides when the marker is checked.
+//! [`super::Objects`] decides when the marker is checked. Each check compares the text of the marker, because another
+//! store may appear under the same name while the broker runs. Any other text that a store returns, such as a page of a
+//! proxy, is no marker, and the check is repeated later.
 //!
 //! Invariants: if two clusters begin to use a store, one of them is refused. Some stores have no conditional PUTs or
 //! ignore the condition. With such a store, the refusal is certain only if the requests of both clusters take at most
@@ -25,12 +27,16 @@ use tokio::sync::OnceCell;
 use super::super::index::{IndexOwner, KnownStore};
 use super::error::{ObjectError, is_full, is_not_implemented, words};
 use fullbore_db::StoreError;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::random_id;
+use fullbore_wire::Uuid;
 
 /// The key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
 /// Maximum number of bytes that are read of an ownership marker. A marker has less than 100 bytes.
 const MARKER_LEN_MAX: usize = 1000;
+/// Maximum number of characters that an error shows of a text that is no marker.
+const SHOWN_MAX: usize = 60;
 /// The key of the object that a probe puts, below `ClusterStore::root`.
 const PROBE: &str = "probe";
 /// The range of the object that a probe reads. Like the range of most reads, it includes neither the first nor the last
@@ -45,11 +51,14 @@ pub struct Ownership {
     cluster_id: String,
     /// The index that has the extents of the store's objects. `None` if the store needs no marker.
     index: Option<IndexOwner>,
-    verified: OnceCell<()>,
+    /// The text of the marker, once it is verified. Empty if the store needs no marker.
+    verified: OnceCell<String>,
     /// When the marker was last seen in the store. `None` before the first check.
     seen: Mutex<Option<Instant>>,
     /// When the current request to the store was sent. `None` if no request is under way.
     requested: Mutex<Option<tokio::time::Instant>>,
+    /// The limit of the line about another store.
+    others: LogRateLimit,
 }
 
 /// An object store, as one cluster uses it. Other clusters may use the same store with other prefixes.
@@ -93,9 +102,10 @@ impl Ownership {
         Ownership {
             cluster_id: cluster_id.to_owned(),
             index: None,
-            verified: OnceCell::new_with(Some(())),
+            verified: OnceCell::new_with(Some(String::new())),
             seen: Mutex::default(),
             requested: Mutex::default(),
+            others: LogRateLimit::default(),
         }
     }
 
@@ -123,10 +133,13 @@ impl Ownership {
     /// repeats the check.
     pub async fn verify(&self, of: ClusterStore<'_>) -> Result<(), ObjectError> {
         let Some(index) = &self.index else { return Ok(()) };
-        self.verified.get_or_try_init(|| self.try_to_verify(index, of)).await.map(drop)
+        let text = |store_id| format!("{} {store_id}", self.cluster_id);
+        let verify = || async { self.try_to_verify(index, of).await.map(text) };
+        self.verified.get_or_try_init(verify).await.map(drop)
     }
 
-    async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
+    /// Verifies the marker, and returns the store id in it.
+    async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<String, ObjectError> {
         // The index must be read before the store. Then every committed object that the index knows is already in the
         // store.
         let known = known_store(index).await?;
@@ -146,7 +159,7 @@ impl Ownership {
         }
         of.probe().await?;
         if known.store_id.as_ref() == Some(&store_id) {
-            return Ok(());
+            return Ok(store_id);
         }
         // Another broker may have put these objects after the index was read above. If so, a second query shows the
         // store as in use.
@@ -154,30 +167,51 @@ impl Ownership {
             return Err(ObjectError::UnknownObjects);
         }
         let adopted = index.adopt_store(store_id.clone()).await.map_err(|error| of_index(error.into()))?;
-        if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
+        if adopted == store_id { Ok(store_id) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Checks that the store still has a marker. A store that was emptied or is not mounted has none. Does nothing if
-    /// the last check is less than `every` ago.
+    /// Checks that the store still has the marker that was verified. A store that was emptied or is not mounted has
+    /// none, and another store has another one. Does nothing if the last check is less than `every` ago.
     ///
     /// # Errors
-    /// Returns an [`ObjectError`] if the store has no marker or does not answer.
+    /// Returns a retriable [`ObjectError`] if the store does not have this marker. Also returns an error if the store
+    /// does not answer.
     pub async fn is_there(&self, of: ClusterStore<'_>, every: Duration) -> Result<(), ObjectError> {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
         // The check is a GET, because not every store answers a HEAD.
-        match owner(&of, &of.prefix.clone().join(OWNER)).await? {
-            Some(_) => {
-                *self.seen.lock() = Some(Instant::now());
-                Ok(())
-            }
+        let found = owner(&of, &of.prefix.clone().join(OWNER)).await?;
+        let is_ours = found.is_some() && found.as_ref() == self.verified.get();
+        // Another check that succeeded shortly before does not count any more.
+        *self.seen.lock() = is_ours.then(Instant::now);
+        match found {
+            _ if is_ours => Ok(()),
+            Some(text) => Err(self.not_ours(&text)),
             None => {
                 let why =
                     "the store's ownership marker is gone: the directory is not mounted, or the bucket was emptied";
                 Err(ObjectError::Unavailable(why.into()))
             }
         }
+    }
+
+    /// Returns the error for a store that has another text than the verified marker, and logs if this is a marker.
+    fn not_ours(&self, text: &str) -> ObjectError {
+        if let Err(unknown @ ObjectError::Unavailable(_)) = store_of(text, &self.cluster_id) {
+            return unknown;
+        }
+        let of = self.verified.get().map(String::as_str).unwrap_or_default();
+        let error = format!("another store has taken its place: its ownership marker is '{text}' instead of '{of}'");
+        if let Some(left_out) = self.others.due() {
+            tracing::error!(
+                error,
+                left_out,
+                "cannot use the object store: clients of diskless topics get KAFKA_STORAGE_ERROR and retry, and the \
+                 broker puts and deletes nothing there; put the store that diskless.storage names back in its place"
+            );
+        }
+        ObjectError::Unavailable(error)
     }
 }
 
@@ -266,15 +300,25 @@ async fn owner(of: &ClusterStore<'_>, key: &Path) -> Result<Option<String>, Obje
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// Returns the store id in the text of a marker. Fails if the marker names another cluster.
+/// Returns the store id in the text of a marker. Fails if the marker names another cluster or has further words, which
+/// only a later version writes. If the text is no marker, or only its beginning, the error is retriable.
 fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
-    let (owner, store_id) = text.split_once(' ').unwrap_or((text, ""));
-    match owner == cluster_id {
-        true if store_id.is_empty() => {
-            Err(ObjectError::Denied(format!("the store's ownership marker '{text}' lacks the id of the store")))
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_name = |word: &str| !word.is_empty() && word.bytes().all(is_letter);
+    let mut words = text.split(' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(owner), Some(store_id), further) if is_name(owner) && Uuid::parse(store_id).is_some() => match further {
+            _ if owner != cluster_id => {
+                Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() })
+            }
+            Some(_) => Err(ObjectError::Denied(format!("the ownership marker '{text}' is of a later version"))),
+            None => Ok(store_id.to_owned()),
+        },
+        _ => {
+            let begin: String = text.chars().take(SHOWN_MAX).collect();
+            let why = format!("it returned no whole ownership marker, but '{}'", begin.escape_debug());
+            Err(ObjectError::Unavailable(why))
         }
-        true => Ok(store_id.to_owned()),
-        false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
     }
 }
 

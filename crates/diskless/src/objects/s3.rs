@@ -42,14 +42,17 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
         // Requests have no time limit here. A caller that gives up drops the request, which closes its connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
+    let (authorities, container_token) = (authorities(storage)?, container::token()?);
+    let connector = |follows_redirects| Connector {
+        authorities: authorities.clone(),
+        pace: Arc::clone(&pace),
+        container_token: container_token.clone(),
+        follows_redirects,
+    };
     let mut builder = trimmed(AmazonS3Builder::from_env())?
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
-        .with_http_connector(Connector {
-            authorities: authorities(storage)?,
-            pace: Arc::clone(&pace),
-            container_token: container::token()?,
-        })
+        .with_http_connector(connector(false))
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
@@ -73,11 +76,12 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     } else if is_given_by_service(&builder) {
         builder = container::without_token_file(builder)?;
     }
-    let mut built = builder.clone().build().map_err(|error| error.to_string())?;
     if requests_metadata || is_given_by_service(&builder) {
-        let kept = KeptCredentials::of(built.credentials().clone());
-        built = builder.with_credentials(Arc::new(kept)).build().map_err(|error| error.to_string())?;
+        let service = builder.clone().with_http_connector(connector(true)).build();
+        let service = service.map_err(|error| error.to_string())?;
+        builder = builder.with_credentials(Arc::new(KeptCredentials::of(service.credentials().clone())));
     }
+    let built = builder.build().map_err(|error| error.to_string())?;
     Ok(Bucket { store: Arc::new(built), pace, requests_metadata })
 }
 
