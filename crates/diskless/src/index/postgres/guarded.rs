@@ -3,8 +3,8 @@
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
 //! version. The newest version of the metadata is such a change, too. If this broker committed to an older copy of the
-//! database, offsets would be assigned twice. An operator may
-//! also have accepted an older copy while this broker was frozen; such a copy is refused as well.
+//! database, offsets would be assigned twice. An operator may also have accepted an older copy while this broker was
+//! frozen; such a copy is refused as well.
 
 use std::fmt::Display;
 use std::sync::Arc;
