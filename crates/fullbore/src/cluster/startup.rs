@@ -27,6 +27,9 @@ pub const END_WITHIN: Duration = Duration::from_secs(30);
 /// The interval between two requests to a broker that is not ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
+/// How many lines of its log the error has for a broker that does not respond in time.
+const LINES_OF_SILENT: usize = 3;
+
 /// The startup of a cluster.
 pub struct Startup<'a> {
     directory: &'a Path,
@@ -134,19 +137,27 @@ impl<'a> Startup<'a> {
                 return Err(Failure::interrupted("interrupted while the brokers started"));
             }
             if Instant::now() > until {
-                let (within, log) = (self.patience, broker::daemon(self.directory, first.id).log);
-                let what = first.missing.as_deref().unwrap_or_default();
-                let (id, log) = (first.id, log.display());
-                return Err(Failure::new(format!(
-                    "broker {id} is not ready after {within:?}: {what}; read its log {log}, or wait longer with \
-                     --timeout"
-                )));
+                return Err(self.not_ready(first));
             }
             let (left, all) = (missing.len(), brokers.len());
             let what = first.missing.as_deref().unwrap_or_default();
             wait.observe(|| format!("{left} of {all} brokers are not ready; broker {}: {what}", first.id));
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// Returns the error for a broker that is not ready in time. If it does not respond, the error has the last lines
+    /// of its log, which contain for example that the database is down.
+    fn not_ready(&self, broker: &Readiness) -> Failure {
+        let daemon = broker::daemon(self.directory, broker.id);
+        let of_it = self.started.iter().find(|started| started.daemon == daemon && !broker.answers);
+        let lines = of_it.map(|started| started.last_lines(LINES_OF_SILENT)).unwrap_or_default();
+        let (id, within, log) = (broker.id, self.patience, daemon.log.display());
+        let what = broker.missing.as_deref().unwrap_or_default();
+        let end = if lines.is_empty() { String::new() } else { format!("; its last lines:\n{}", lines.join("\n")) };
+        Failure::new(format!(
+            "broker {id} is not ready after {within:?}: {what}; read its log {log}, or wait longer with --timeout{end}"
+        ))
     }
 
     /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files:
@@ -292,6 +303,26 @@ mod tests {
         running.undo();
         assert_eq!(first.pid(), None);
         assert!(!first.pid_file.exists() && !broker::path(directory.path(), 1).exists() && first.log.exists());
+    }
+
+    /// Regression: a broker waits for a database that is down, and the error did not name the database.
+    #[test]
+    fn broker_does_not_respond_in_time_the_error_has_its_last_lines() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "for line in one two three 'the database is down'; do echo $line; done\n\
+                      trap 'exit 0' TERM; while :; do sleep 0.05; done";
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), Duration::ZERO);
+        let brokers = [planned(1, NO_LISTENER)];
+        running.start_broker(&brokers[0]).expect("started");
+        while running.started[0].last_lines(4).len() < 4 {
+            assert_eq!(running.started[0].ended().expect("ours"), None);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let reported = running.wait(&brokers, &Stop::new()).expect_err("it does not respond").to_string();
+        assert!(reported.starts_with("broker 1 is not ready after 0ns: "), "{reported}");
+        let end = "wait longer with --timeout; its last lines:\n  two\n  three\n  the database is down";
+        assert!(reported.ends_with(end), "{reported}");
+        running.undo();
     }
 
     #[test]
