@@ -87,13 +87,9 @@ impl<'a> Startup<'a> {
             }
             planned.file.write(self.directory)?;
         }
-        let daemon = broker::daemon(self.directory, id);
-        let started = daemon.start(broker::command(&self.program, self.directory, id));
-        let started = started.map_err(|error| Failure::new(format!("cannot start broker {id}: {error}")))?;
-        let pid = started.child.id();
-        self.started.push(started);
-        fs::write(&daemon.pid_file, format!("{pid}\n"))
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
+        let command = broker::command(&self.program, self.directory, id);
+        self.started.push(broker::daemon(self.directory, id).start_noted(command)?);
+        Ok(())
     }
 
     /// Waits until every broker responds, and its metadata have all brokers.
@@ -160,8 +156,8 @@ impl<'a> Startup<'a> {
         ))
     }
 
-    /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files:
-    /// PostgreSQL may not have written its own yet, and on a full disk that of a broker cannot be written.
+    /// Ends the processes that were started, removes created files, and restores changed ones. Does not read pid files,
+    /// since PostgreSQL may not have written its own yet.
     pub fn undo(mut self) {
         let are_gone = end(&mut self.started, Signal::TERM);
         for started in &mut self.started {
@@ -356,18 +352,39 @@ mod tests {
     }
 
     #[test]
-    fn broker_whose_pid_file_cannot_be_written_is_ended() {
+    fn broker_whose_pid_file_cannot_be_written_is_never_started() {
         let directory = tempfile::tempdir().expect("a directory");
-        let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), "echo started"), PATIENCE);
         // A directory with the name of the pid file fails the write, as a full disk does.
         let pid_file = broker::daemon(directory.path(), 1).pid_file;
         fs::create_dir(&pid_file).expect("made");
         let reported = running.start_broker(&planned(1, NO_LISTENER)).expect_err("a directory").to_string();
         assert!(reported.starts_with(&format!("cannot write {}: ", pid_file.display())), "{reported}");
-        let pid = running.started[0].pid().expect("it runs");
+        assert!(running.started.is_empty() && !broker::daemon(directory.path(), 1).log.exists());
         running.undo();
-        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    /// Regression: `cluster up` wrote the pid file after the start, so a kill in between left a broker that no later
+    /// command knew.
+    #[test]
+    fn broker_runs_its_program_its_pid_file_is_written_already() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "echo $$ $(cat ${3%.properties}.pid)";
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
+        running.start_broker(&planned(1, NO_LISTENER)).expect("started");
+        let mut started = running.started.remove(0);
+        started.child.wait().expect("ended");
+        let pid = started.child.id();
+        assert_eq!(started.last_lines(2), [format!("  {pid} {pid}")]);
+    }
+
+    #[test]
+    fn program_cannot_be_started_no_pid_file_is_left() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut running = Startup::new(directory.path(), directory.path().join("missing"), PATIENCE);
+        let reported = running.start_broker(&planned(1, NO_LISTENER)).expect_err("there is no program").to_string();
+        assert!(reported.starts_with("cannot start broker 1: "), "{reported}");
+        assert!(!broker::daemon(directory.path(), 1).pid_file.exists());
     }
 
     #[test]
