@@ -302,12 +302,7 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // The whole store may be gone, because the directory is not mounted or the bucket was emptied. Its
-                // ownership marker is then gone too, and this check returns a retriable error instead of `gone`. An
-                // earlier check does not count, because the store may have been there at that time.
-                if self.checks_every.is_some() {
-                    self.ownership.is_there(self.cluster_store(), Duration::ZERO).await?;
-                }
+                self.only_object_is_gone().await?;
                 return Err(gone);
             }
             Err(error) => return Err(error),
@@ -340,8 +335,21 @@ impl Objects {
         }
         self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
-            Err(ObjectError::NotFound(_)) => Ok(()),
+            Err(ObjectError::NotFound(_)) => self.only_object_is_gone().await,
             deleted => deleted,
+        }
+    }
+
+    /// Checks that a missing object is missing from a store that is there. The whole store may be gone, because the
+    /// directory is not mounted or the bucket was emptied. Its ownership marker is then gone too. An earlier check of
+    /// the marker does not count, because the store may have been there at that time.
+    ///
+    /// # Errors
+    /// Returns a retriable error if the store has no marker or does not answer.
+    async fn only_object_is_gone(&self) -> Result<(), ObjectError> {
+        match self.checks_every {
+            Some(_) => self.ownership.is_there(self.cluster_store(), Duration::ZERO).await,
+            None => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ use super::double::s3_storage as storage;
 use super::*;
 use fullbore_config::S3Storage;
 
+mod marker;
 mod reads;
 
 async fn directory(directory: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
