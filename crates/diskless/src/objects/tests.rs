@@ -291,8 +291,10 @@ async fn store_refuses_the_error_has_its_own_words() {
         assert!(refused.contains("AccessDenied"), "{may}: {refused}");
         s3.heal();
     }
-    s3.every("GET", S3Fault::Status(400, "RequestTimeout"));
-    open(right.clone(), "one", &index).await.expect("it may succeed later");
+    for (status, code) in [(400, "RequestTimeout"), (409, "OperationAborted")] {
+        s3.every("GET", S3Fault::Status(status, code));
+        open(right.clone(), "one", &index).await.expect("it may succeed later");
+    }
     for (status, code) in [(404, "NoSuchBucket"), (403, "RequestTimeTooSkewed"), (400, "AuthorizationHeaderMalformed")]
     {
         s3.every("GET", S3Fault::Status(status, code));

@@ -21,3 +21,16 @@ async fn bucket_is_emptied_after_the_last_check_a_missing_object_is_not_deleted(
     s3.heal();
     assert_eq!(objects.delete(1).await, Ok(()));
 }
+
+/// Regression: the answer counted as a proof that the store has the marker of another cluster.
+#[tokio::test]
+async fn put_of_the_marker_meets_a_conflict_a_later_put_verifies_it() {
+    for code in ["OperationAborted", "ConditionalRequestConflict"] {
+        let (s3, index) = (S3::start(), TempIndex::empty());
+        s3.every("PUT", S3Fault::Status(409, code));
+        let objects = open(storage(&s3), "one", &index).await.expect("it may succeed later");
+        assert!(!objects.ownership().is_verified(), "{code}");
+        s3.heal();
+        assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()), "{code}");
+    }
+}
